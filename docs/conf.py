@@ -8,6 +8,8 @@ from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from pathlib import Path
 
+from jupyter_cache import get_cache
+
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 BUILD = ROOT / "build" / "docs"
@@ -36,6 +38,7 @@ myst_heading_anchors = 4
 # A page with a Jupytext header is run, in a process of its own; an error, or a warning that it prints, fails the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "executed")
+get_cache(nb_execution_cache_path).list_cache_records()  # made once, before several processes read pages
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for cells of a shell
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

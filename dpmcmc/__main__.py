@@ -11,9 +11,9 @@ def main() -> int:
     """Run the command line of this process."""
     while_importing()  # before what takes seconds to import
     if sys.argv[1:2] == ["run"]:
-        from dpmcmc.report.pictures import draw_beside
+        from dpmcmc.report.pictures import start_drawing
 
-        draw_beside()  # before there are threads
+        start_drawing()  # before there are threads
     outlive_readers()
     gc.disable()  # until the command is loaded (`commands.py`): imports make no garbage to look for
 

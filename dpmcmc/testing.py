@@ -55,12 +55,12 @@ class Run(TypedDict, total=False):
 
 
 def gaussian_chain(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> np.ndarray:
-    """Positions alone of :func:`gaussian_run`, whose arguments these are: (samples, chains, d) float64."""
+    """Return the positions of :func:`gaussian_run`, which has the same arguments: (samples, chains, d) float64."""
     return gaussian_run(sampler, curvature, **run)[0]
 
 
 def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> tuple[np.ndarray, PyTree]:
-    """``chains`` chains on the potential Σ w_i x_i²/2, looked at along the second half of a run.
+    """Run ``chains`` chains on the potential Σ w_i x_i²/2, and sample the second half of the run.
 
     Args:
         sampler: bound to its number of records.
@@ -71,7 +71,9 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
         (positions (samples, chains, d) float64, the sampler's Info at the same steps, leaves (samples, chains)).
     """
     check_not_forked()
-    chains, noise_std, every = run["chains"], run.get("noise_std"), run.get("every", 10)
+    chains = run["chains"]
+    noise_std = run.get("noise_std")
+    every = run.get("every", 10)
     d = len(curvature)
     w = jnp.asarray(curvature, jnp.float32)
     root = jax.random.key(run.get("seed", 0))
@@ -79,7 +81,8 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
     start = randomness.normal(start_key, (chains, d)) * jnp.asarray(run.get("start_std", np.zeros(d)), jnp.float32)
     shaped, flat = _shapes(d) if run.get("nested") else (lambda v: v, lambda v: v)
     state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(jax.random.split(chain_key, chains), start)
-    second, metric = asked(sampler.queries), sampler_offers(sampler).metric
+    second = asked(sampler.queries)
+    metric = sampler_offers(sampler).metric
 
     def step(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         key = jax.random.fold_in(root, t)
@@ -96,7 +99,7 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
         return state, (jax.vmap(flat)(state.position), info)
 
     def whole(state: PyTree) -> PyTree:
-        # Only what is kept is held: a stretch of ``every`` steps ends in one sample.
+        # Only samples stay in memory: each stretch of ``every`` steps ends in one.
         def stretch(state: PyTree, first: jax.Array) -> PyTree:
             state, out = jax.lax.scan(step, state, first + jnp.arange(every))
             return state, jax.tree.map(lambda leaf: leaf[-1], out)
@@ -111,7 +114,7 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
 def _exact_moment(
     second: SecondMoment | None, w: jax.Array, metric: PublicMatrix | None
 ) -> tuple[PrivateSecondMoment, ...]:
-    """Return what a second-moment query would say of the Gaussian, whitened and without noise."""
+    """Return the answer of a second-moment query on the Gaussian, whitened and without noise."""
     if second is None:
         return ()
     matrix = w if metric is None else metric.whitened(w)
@@ -128,11 +131,13 @@ def _squared_scale(metric: PublicMatrix | None) -> np.ndarray | float:
 
 def _shapes(d: int) -> tuple[Callable[[jax.Array], PyTree], Callable[[PyTree], jax.Array]]:
     """(vector (d,) -> nested pytree of three leaves, and back); d >= 4."""
-    head, rows = d // 4, (d - d // 4) // 2
+    head = d // 4
+    rows = (d - d // 4) // 2
     rest = d - head - 2 * rows
 
     def nested(v: jax.Array) -> PyTree:
-        middle, tail = v[head : head + 2 * rows].reshape(2, rows), v[head + 2 * rows :]
+        middle = v[head : head + 2 * rows].reshape(2, rows)
+        tail = v[head + 2 * rows :]
         return {"a": v[:head], "b": {"matrix": middle, "tail": tail if rest else tail.reshape(0)}}
 
     def back(tree: PyTree) -> jax.Array:
@@ -168,8 +173,8 @@ def check_sampler(
     * The state holds a ``position``, and ``noise_std`` agrees on host and device.
     * A step is deterministic given its key, and a nested pytree moves as the flat vector does.
     * On a Gaussian with ηw from 0.02 to 0.04 the variance is temperature / curvature. A step of that size may be biased
-      by 3 %; 1000 steps of so many chains, each 20 independent draws of the slowest direction, tell 4 standard errors
-      (2.8 % with 2048 chains). With temperature 0 this check is left out.
+      by 3 %. 1000 steps of a chain hold 20 independent draws of the slowest direction, and the check allows for 4
+      standard errors (2.8 % with 2048 chains). With temperature 0 this check is left out.
 
     Args:
         sampler: with numbers for hyper-parameters; it is bound to ``num_records`` here.
@@ -220,7 +225,7 @@ def check_sampler(
     if bound.temperature > 0:
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
         eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
-        # In whitened units, where a metric is: that is what a step of η moves in.
+        # A metric whitens the curvature, since a step of η is one in its units.
         curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(sampler_offers(bound).metric)
         check_stationary_variance(
             bound,

@@ -4,8 +4,8 @@ r"""AdaOPS beside the other one-shot methods of linear regression, on diabetes a
 
 The error of a release θ is its distance to the non-private ridge estimate θ̂ in prediction, √((θ − θ̂)ᵀXᵀX(θ − θ̂)/N)
 relative to that of θ = 0: at 1 it predicts no better than a constant. AdaOPS, AdaSSP and the noisy sufficient
-statistics settle everything by themselves. OPS with a fixed ridge, output and objective perturbation
-(``ridge_perturbation.py``) need a public ridge, and get the one that is best in hindsight at each ε.
+statistics need no further setting. OPS with a fixed ridge, output and objective perturbation
+(``ridge_perturbation.py``) need a public ridge; each gets the one that is best in hindsight at each ε.
 
 Written: ``results.csv``, one row per design, ε and method, and ``adaops.png``. Runs are seeded; the guarantee is the
 plan's, which a run under a secret key carries.
@@ -99,7 +99,7 @@ class Settings(FigureSection):
 
 @dataclass(frozen=True)
 class Problem:
-    """Records, their target, and what is measured against: θ̂ and XᵀX/N."""
+    """Records, their target, and the reference of errors: θ̂ and XᵀX/N."""
 
     design: Design
     target: LinearRegression
@@ -124,7 +124,7 @@ def make_problem(design: Design, seed: int) -> Problem:
         x = rng.normal(size=(design.num_records, design.num_features))
         x *= np.geomspace(1, design.weakest, design.num_features)
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        # In every direction the signal is as strong as the column is: coefficients of one size.
+        # Coefficients have one size, so the signal of a direction is as strong as its column.
         coefficients = rng.choice([-1.0, 1.0], design.num_features) * 0.5
         y = x @ coefficients + design.noise_scale * rng.normal(size=len(x))
         records = {"x": x, "y": np.clip(y, -design.label_bound, design.label_bound)}
@@ -139,8 +139,11 @@ _Draw = Callable[[int], np.ndarray]
 
 
 def methods(problem: Problem, settings: Settings, epsilon: float) -> list[tuple[str, float | None, float, _Draw]]:
-    """(name, ridge where it is fixed, guaranteed ε, how to draw) of every method that has a plan at this ε."""
-    design, target, records = problem.design, problem.target, problem.records
+    """Yield (name, ridge where it is fixed, guaranteed ε, function that draws) of every method that has a plan at this
+    ε."""
+    design = problem.design
+    target = problem.target
+    records = problem.records
     promise: dict[str, Any] = {
         "num_records": len(records["y"]),
         "epsilon": epsilon,
@@ -179,7 +182,7 @@ def methods(problem: Problem, settings: Settings, epsilon: float) -> list[tuple[
 
 
 def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
-    """Every design, ε and method; of ridges the best one."""
+    """Return the rows of every design, ε and method, with the best ridge."""
     rows: list[dict[str, Any]] = []
     for design in settings.designs:
         problem = make_problem(design, settings.seed)

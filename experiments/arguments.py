@@ -9,10 +9,10 @@ from dpmcmc.cli.refusals import CommandError
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses a command line as everything else is refused: in one sentence, without the usage above it."""
+    """Argument parser that refuses a command line in one sentence, without printing the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what argparse found."""
+        """Print the error of argparse."""
         raise CommandError(f"{message}; see {self.prog} --help.")
 
 

@@ -12,7 +12,7 @@ from dpmcmc.cli.refusals import CommandError, exit_code
 
 
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
-    """Turn what a user can mend into a sentence on stderr and a non-zero exit code."""
+    """Turn an error that the user can mend into a sentence on stderr and a non-zero exit code."""
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
 
 @contextlib.contextmanager
 def swept(out: Path) -> Iterator[None]:
-    """Remove the folders that were made for ``out`` meanwhile and hold no file, as after a refusal."""
+    """Remove at the end the folders that were made for ``out`` and hold no file, as after a refusal."""
     missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         yield

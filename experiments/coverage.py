@@ -1,4 +1,4 @@
-r"""Calibration under privacy: how often the intervals of each way hold the parameter that made the records.
+r"""Calibration under privacy: how often the intervals of each method contain the true parameter.
 
     python -m experiments.coverage [--quick] [--config configs/figures/coverage.yaml] --out DIR
 
@@ -100,7 +100,7 @@ def _among(value: str, known: dict[str, Any], what: str) -> str:
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return what a row is of, as a table writes it."""
+    """Return the key of a row: its cell, as the table writes it."""
     number = (f"{float(row[name]):.6g}" for name in ("d", "N", "epsilon", "truth_scale", "tables"))
     return (str(row["task"]), str(row["way"]), *number)
 
@@ -152,7 +152,8 @@ def summary(rows: list[Row]) -> list[str]:
 
 def covers(row: Row) -> bool:
     """Return whether a row's coverage is within the band up to two standard errors."""
-    coverage, error = float(row["coverage"]), float(row["coverage_error"])
+    coverage = float(row["coverage"])
+    error = float(row["coverage_error"])
     return BAND[0] - 2 * error <= coverage <= BAND[1] + 2 * error
 
 
@@ -164,7 +165,8 @@ def main(argv: list[str] | None = None) -> None:
     chosen: Quick = settings.quick if arguments.quick else settings
     out = arguments.out
     with folder_for(out):
-        rows, asked = rows_of(chosen.grids, out), chosen.predictive
+        rows = rows_of(chosen.grids, out)
+        asked = chosen.predictive
         lines = summary(rows)
         if asked is not None:
             found = [

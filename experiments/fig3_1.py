@@ -56,7 +56,8 @@ def run(settings: Settings, problem: Problem, console: Console) -> list[Found]:
         )
     out = []
     for method in lines:
-        of_method, results = results[: method.repeats], results[method.repeats :]
+        of_method = results[: method.repeats]
+        results = results[method.repeats :]
         for result in of_method:
             if isinstance(result, dpmcmc.DivergedError):
                 raise CommandError(f"{method.name}: {result}", code=1)

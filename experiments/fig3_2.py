@@ -69,7 +69,8 @@ def main(argv: list[str] | None = None) -> None:
             say=console.print,
         )
     else:
-        panel, folder = load(path), Path(arguments.out)
+        panel = load(path)
+        folder = Path(arguments.out)
         with folder_for(folder), alone(folder):
             panel = panel.shortened() if arguments.quick else panel
             if arguments.repeats is not None:
@@ -139,7 +140,11 @@ class _Bench:
     """One encoding of one panel: its records, its reference, and where results go."""
 
     def __init__(self, panel: Panel, encoding: str, site: Site, test: dict[str, Any], results: Results) -> None:
-        self.panel, self.encoding, self.site, self.test, self.results = panel, encoding, site, test, results
+        self.panel = panel
+        self.encoding = encoding
+        self.site = site
+        self.test = test
+        self.results = results
         self.reference: scores.Posterior | None = None
 
     def non_private(self, folder: Path) -> None:

@@ -1,4 +1,5 @@
-r"""Figure 4.2 of the thesis: what one posterior draw reveals on average, how it generalises, and what DP says of it.
+r"""Figure 4.2 of the thesis: what one posterior draw reveals on average, how it generalises, and its ε under
+differential privacy.
 
     python -m experiments.fig4_2 [--quick] [--out DIR] [--config configs/figures/fig4_2.yaml]
 
@@ -103,7 +104,8 @@ def left(body: Mean, seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng([seed, 0])
     # Pairs for the closed form, and others for the risks: the two estimates are independent.
     pairs = truncated_means(rng, body, body.repeats), truncated_means(rng, body, body.repeats)
-    train, fresh = truncated_means(rng, body, body.repeats), truncated_means(rng, body, body.repeats)
+    train = truncated_means(rng, body, body.repeats)
+    fresh = truncated_means(rng, body, body.repeats)
     noise = rng.laplace(size=body.repeats)
     rows = []
     for gamma in body.gammas:
@@ -194,7 +196,9 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
         axes = figure.subplots(2, 2)
         for column, (panel, size) in zip(axes.T, sizes.items(), strict=True):
             found = {key: np.array([r[key] for r in rows if r["panel"] == panel]) for key in COLUMNS[1:-1]}
-            gamma, above, below = found["gamma"], column[0], column[1]
+            gamma = found["gamma"]
+            above = column[0]
+            below = column[1]
             for axis in column:
                 axis.set_xscale("log")
                 axis.set_yscale("log")
@@ -216,7 +220,7 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
 
 
 def _points(axis: Any, gamma: np.ndarray, values: np.ndarray, errors: np.ndarray, name: str) -> None:
-    """Points with two standard errors. Below 0 a log axis has no place for one, and the legend says how many."""
+    """Draw points with two standard errors. A log axis cannot show points below 0, so the legend counts them."""
     kept = values > 0
     lost = int((~kept).sum())
     low = np.minimum(2 * errors, 0.95 * values)[kept]

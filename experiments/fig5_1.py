@@ -1,4 +1,4 @@
-r"""Figure 5.1 of the thesis: the worst case of a linear regression, and what its people lose.
+r"""Figure 5.1 of the thesis: the worst case of a linear regression, and the privacy loss of each person.
 
     python -m experiments.fig5_1 [--quick] [--out DIR] [--config configs/figures/fig5_1.yaml]
 
@@ -48,7 +48,7 @@ COLUMNS = (
     "pure_excess_risk",
     "inside_ball",
 )
-#: Proposals for each draw that is wanted of the ball; fewer than the last share of them inside is not enough.
+#: Proposals for each draw on the ball, and the least share of them that must lie inside.
 _PROPOSALS, _FEWEST = 4, 0.02
 
 
@@ -82,7 +82,9 @@ class Settings(FigureSection):
 
 def run(settings: Settings) -> tuple[list[dict[str, Any]], np.ndarray]:
     """Rows of results.csv, and ε of the first data set's records at each σ, (σ, n)."""
-    body, rows, boxes = settings.regression, [], []
+    body = settings.regression
+    rows = []
+    boxes = []
     public: dict[str, Any] = {"num_records": body.num_records, "ridge": settings.ridge}
     moved = per_instance.output_perturbation_sensitivity(**public)
     worst = {g: per_instance.ridge_ops_worst_case(gamma=g, delta=settings.delta, **public) for g in settings.gammas}
@@ -114,7 +116,8 @@ class _Risk:
     def __init__(
         self, x: np.ndarray, estimate: np.ndarray, settings: Settings, fresh: tuple[np.ndarray, np.ndarray]
     ) -> None:
-        self.estimate, self.settings = estimate, settings
+        self.estimate = estimate
+        self.settings = settings
         self.precision = x.T @ x + settings.ridge * np.eye(x.shape[1])
         new_x, new_y = fresh
         self.second = new_x.T @ new_x / len(new_x)

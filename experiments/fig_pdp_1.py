@@ -2,9 +2,9 @@ r"""Figure 1 of the per-instance DP paper: three levels of privacy loss of one r
 
     python -m experiments.fig_pdp_1 [--quick] [--out DIR] [--config configs/figures/fig_pdp_1.yaml]
 
-The release is the ridge estimate plus N(0, σ² I). Asked of it, at one δ: what could anyone lose, whatever the data
-(differential privacy); what could a person lose who joins these data (per-instance DP for all); what do the people in
-these data lose, each against the others. Every ε is of the exact Gaussian curve. ``results.csv`` has a row per data set
+The release is the ridge estimate plus N(0, σ² I). Three losses at one δ: the largest over data and persons
+(differential privacy), the largest over persons who could join these data (per-instance DP for all), and that of each
+person in these data against the others. Every ε is of the exact Gaussian curve. ``results.csv`` has a row per data set
 and level, ``records.csv`` the people of the first one. The data are generated: of real ones, all but the first level is
 confidential.
 """
@@ -70,7 +70,9 @@ def draw_records(
 
 def run(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Rows of results.csv, and of the first data set each record's leverage, residual, shift and ε."""
-    body, rows, first = settings.regression, [], {}
+    body = settings.regression
+    rows = []
+    first = {}
     promise = {"noise_std": settings.noise_std, "delta": settings.delta}
     # A function of the public n and λ alone.
     worst = per_instance.output_perturbation_sensitivity(num_records=body.num_records, ridge=settings.ridge)
@@ -131,7 +133,8 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], each: np.nd
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
     """The levels, and how far apart they are over data sets."""
-    worst, anyone = of_level(rows, "differential privacy"), of_level(rows, "for all, proved")
+    worst = of_level(rows, "differential privacy")
+    anyone = of_level(rows, "for all, proved")
     mean = of_level(rows, "in the data, mean")
     lines = [
         f"{level}: ε = {round_up(of_level(rows, level)[0], 4)}" for level in dict.fromkeys(r["level"] for r in rows)

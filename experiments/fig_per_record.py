@@ -86,7 +86,8 @@ def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, An
     for i, panel in enumerate(settings.panels):
         changes = [*panel.set, *(panel.quick if quick else ()), "run.burn_in=0", "run.thin=1"]
         config = config_file.load(where / settings.config, changes)
-        plan, data = config_room.make_plan(config), dpmcmc.data.load(config.data)
+        plan = config_room.make_plan(config)
+        data = dpmcmc.data.load(config.data)
         if not isinstance(plan, Plan) or plan.guarantee is None or not data.spec.public:
             raise CommandError(f"config: {settings.config} must be a private run of a sampler on public data.")
         positions = positions_of(plan, data.train, settings.seed)

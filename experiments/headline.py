@@ -1,4 +1,4 @@
-"""The headline figure: accuracy and intervals under privacy, and what accounting is worth.
+"""The headline figure: accuracy and intervals under privacy, and the noise of each accountant.
 
     python -m experiments.headline --results DIR [--coverage FILE] [--quick] --out DIR
 
@@ -49,7 +49,7 @@ ACCOUNTS: dict[str, tuple[str, str]] = {
     "Rényi, Poisson": (SKY, "-"),
     "loss distributions, Poisson": (BLUE, "-"),
 }
-#: Ways to an interval: name, colour, dashes. Draws of a chain are what noise-aware inference is compared with.
+#: Methods for intervals: name, colour, dashes. Noise-aware inference is compared with draws of a chain.
 _WAYS: dict[str, tuple[str, str, str]] = {
     "noise_aware": ("noise-aware release", BLUE, "-"),
     "metric_path": ("a chain's path, noise-aware", GREEN, "-"),
@@ -98,7 +98,8 @@ def multipliers(noise: Noise, epsilon: float) -> dict[str, float | None]:
     shared: dict[str, Any] = {"epsilon": epsilon, "delta": noise.delta, "steps": noise.steps}
     rate = noise.batch_size / noise.num_records
     common = {**shared, "num_records": noise.num_records, "adjacency": noise.adjacency}
-    fixed, poisson = FixedSize(noise.batch_size), Poisson(float(noise.batch_size))
+    fixed = FixedSize(noise.batch_size)
+    poisson = Poisson(float(noise.batch_size))
 
     def by(accountant: str, sampling: Any) -> float | None:
         try:
@@ -189,7 +190,8 @@ def _intervals(axis: Axes, found: dict[str, list[Row]], quantity: str, right: fl
 
 def noise_figure(path: Path, config: Headline, found: dict[float, dict[str, float | None]]) -> None:
     """Save the noise multipliers against ε."""
-    noise, ends = config.noise, []
+    noise = config.noise
+    ends = []
     first, last = (_ratio(found[e]) for e in (min(found), max(found)))
     says = (
         f"The same ε takes {last:.0f} to {first:.0f} times less noise by loss distributions than by the thesis's proof"
@@ -212,7 +214,8 @@ def noise_figure(path: Path, config: Headline, found: dict[float, dict[str, floa
 
 def _ratio(values: dict[str, float | None]) -> float:
     """Return the thesis's noise, as far as it is proved, over the least."""
-    proved, least = values["thesis, constant 256"], values["loss distributions, Poisson"]
+    proved = values["thesis, constant 256"]
+    least = values["loss distributions, Poisson"]
     return math.nan if proved is None or least is None else proved / least
 
 
@@ -230,7 +233,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", default=str(_CONFIG), help="YAML file")
     parser.add_argument("--quick", action="store_true", help="noise multipliers at two values of ε alone")
     arguments = parser.parse_args(argv)
-    elapsed, console = clock(), Console(highlight=False, soft_wrap=True, markup=False)
+    elapsed = clock()
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     config = load(Path(arguments.config), Headline)
     source = Path(arguments.results) / "summary.csv"
     if not source.is_file():

@@ -26,8 +26,10 @@ def laplace_kl(shift: ArrayLike, scale: ArrayLike) -> np.ndarray:
 
 def gaussian_kl(mean: ArrayLike, precision: ArrayLike, other_mean: ArrayLike, other_precision: ArrayLike) -> np.ndarray:
     """KL(N(mean, precision⁻¹) ‖ N(other_mean, other_precision⁻¹)); (..., d) and (..., d, d) -> (...)."""
-    mean, other_mean = np.asarray(mean, np.float64), np.asarray(other_mean, np.float64)
-    precision, other_precision = np.asarray(precision, np.float64), np.asarray(other_precision, np.float64)
+    mean = np.asarray(mean, np.float64)
+    other_mean = np.asarray(other_mean, np.float64)
+    precision = np.asarray(precision, np.float64)
+    other_precision = np.asarray(other_precision, np.float64)
     change = mean - other_mean
     ratio = np.linalg.solve(precision, other_precision)
     trace = np.trace(ratio, axis1=-2, axis2=-1) - mean.shape[-1]
@@ -70,8 +72,10 @@ def ridge_divergence(
         other_gram = gram - _square(x[:, 0]) + _square(new_x)
         other_cross = cross - x[:, 0] * y[:, :1] + new_x * new_y[:, None]
         penalty = ridge * np.eye(x.shape[-1])
-        first, second = gram + penalty, other_gram + penalty
-        mean, other_mean = _solve(first, cross), _solve(second, other_cross)
+        first = gram + penalty
+        second = other_gram + penalty
+        mean = _solve(first, cross)
+        other_mean = _solve(second, other_cross)
         for part, gamma in zip(parts, gammas, strict=True):
             part.append(gaussian_kl(mean, 2 * gamma * first, other_mean, 2 * gamma * second))
     return [from_divergences(np.concatenate(part)) for part in parts]
@@ -108,7 +112,8 @@ def ridge_risk_gap(
 
 def _chunks(repeats: int, records: int, seed: int) -> list[tuple[np.random.Generator, int]]:
     """(generator, repeats) of each chunk; all share one stream, in order."""
-    rng, size = np.random.default_rng(seed), max(1, _CHUNK // records)
+    rng = np.random.default_rng(seed)
+    size = max(1, _CHUNK // records)
     return [(rng, min(size, repeats - start)) for start in range(0, repeats, size)]
 
 

@@ -1,4 +1,4 @@
-"""Shared by all figures of the experiments: a sentence above, names beside lines, and how they are saved.
+"""Common parts of the experiments' figures: a sentence above, names next to lines, and how they are saved.
 
 Colours and type are those of ``dpmcmc.report.figures.STYLE``. Baselines are grey.
 """
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dpmcmc.report.figures import STYLE
 
-#: Colours of Okabe and Ito (2008), which people with any colour vision tell apart, and greys of what is compared with.
+#: Colours of Okabe and Ito (2008), which people with any colour vision can distinguish, and greys for baselines.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442",
 )  # fmt: skip
@@ -55,16 +55,16 @@ def on_epsilon(axis: Axes, epsilons: Sequence[float]) -> None:
 
 
 def name_ends(axis: Axes, ends: Sequence[tuple[float, str, str]], size: float = 8.0) -> None:
-    """Write names beside the right ends of lines, none on another; call it when the limits are settled.
+    """Write names next to the right ends of lines without overlap; call it when the limits are final.
 
     Args:
-        axis: whose limits are settled.
+        axis: with its final limits.
         ends: (y in data, name, colour).
         size: of the type, in points.
     """
     figure = axis.figure.get_figure(root=True)
     assert figure is not None
-    # Layout leaves an axis about so much of the height that it has before.
+    # Share of its height that an axis keeps after layout.
     apart = 1.3 * size / (72 * 0.85 * axis.get_position().height * figure.get_figheight())
     order = sorted(ends, key=lambda end: end[0])
     if not order:

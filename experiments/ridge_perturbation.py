@@ -48,7 +48,8 @@ class Ridge:
 
     def fit(self, records: Any) -> tuple[np.ndarray, np.ndarray]:
         """(θ̂, H)."""
-        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+        x = np.asarray(records["x"], np.float64)
+        y = np.asarray(records["y"], np.float64)
         hessian = x.T @ x + self.ridge * np.eye(self.size)
         return np.linalg.solve(hessian, x.T @ y), hessian
 

@@ -5,7 +5,8 @@
     python -m experiments.settings report CONFIG [CONFIG...]
                                               ten fresh runs on the test set
 
-The benchmark sets are public, so looking at their records to choose settings costs nothing; on private data it would.
+The benchmark sets are public, so choosing settings by their records costs nothing. On private data it would cost
+privacy.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def report(arguments: argparse.Namespace) -> None:
         target = bind(plan.target, record_shapes(data.train))
         fit = reference.fit(target, data.train)
         plain = predictive.predict(target, fit.draws(200), data.test)
-        found, distances = [], []
+        found = []
+        distances = []
         for _ in range(arguments.runs):
             draws = dpmcmc.sample(plan, data.train).flat_draws()
             found.append(predictive.predict(target, draws, data.test))

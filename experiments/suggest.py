@@ -8,8 +8,8 @@ The rules of ``suggest`` were chosen by looking at all but cps91 and credit_card
 The prior of a logistic regression is that of ``dpmcmc.fit``.
 
 ``prediction``: on random splits, percentage points of accuracy (of explained variance, for a real label) on the
-held-out part, of the suggested plan and of the best of a grid of plans. The best is chosen by its mean over these very
-splits, which flatters the grid. ``intervals``: labels are simulated with truths from the prior on the table's rows;
+held-out part, of the suggested plan and of the best of a grid of plans. The best is chosen by its mean over the same
+splits, which favours the grid. ``intervals``: labels are simulated with truths from the prior on the table's rows;
 coverage of nominal 90 % intervals of numbers, of differences of levels and of the intercept, their width over that of
 the non-private Laplace posterior, and the width that the plan predicted.
 """
@@ -235,14 +235,16 @@ def predicted(name: str, data: Table, epsilon: float, splits: int) -> dict[str, 
     """A row: the suggested plan against the best of the grid, on the same splits."""
     n = round((1 - _TEST) * len(data.x))
     asked = data.request(n, epsilon, {})
-    chosen, real = asked.suggested("prediction"), isinstance(asked.target, LinearRegression)
+    chosen = asked.suggested("prediction")
+    real = isinstance(asked.target, LinearRegression)
     plans = {"suggested": chosen, **dict(grid(asked, chosen))}
     chains = {key: plan for key, plan in plans.items() if isinstance(plan, dpmcmc.Plan)}
     found: dict[str, list[float]] = {key: [] for key in plans}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(data.x))
         train = {"x": data.x[order[:n]], "y": data.y[order[:n]]}
-        x, y = data.x[order[n:]], data.y[order[n:]]
+        x = data.x[order[n:]]
+        y = data.y[order[n:]]
         results = dict(zip(chains, dpmcmc.sample_all(list(chains.values()), train), strict=True)) if chains else {}
         for key, plan in plans.items():
             result = results[key] if key in results else dpmcmc.sample(plan, train)
@@ -264,7 +266,10 @@ def covered(name: str, data: Table, epsilon: float, truths: int) -> dict[str, ob
     x = data.x[:n].astype(np.float64)
     asked = data.request(n, epsilon, {})
     plan = asked.suggested("intervals")
-    target, inside, widths, told = plan.target, [], [], contrasts(asked.structure, x.shape[1])
+    target = plan.target
+    inside = []
+    widths = []
+    told = contrasts(asked.structure, x.shape[1])
     for seed in range(truths):
         rng = np.random.default_rng([seed, n])
         truth = target.prior_scale * rng.normal(size=x.shape[1])  # type: ignore[attr-defined]
@@ -274,8 +279,10 @@ def covered(name: str, data: Table, epsilon: float, truths: int) -> dict[str, ob
             weight = np.full(n, target.noise_scale**-2.0)
         else:
             p = expit(x @ truth)
-            y, weight = (rng.random(n) < p).astype(np.int32), p * (1 - p)
-        draws, truth = dpmcmc.sample(plan, {"x": data.x[:n], "y": y}).draws[0] @ told.T, told @ truth
+            y = (rng.random(n) < p).astype(np.int32)
+            weight = p * (1 - p)
+        draws = dpmcmc.sample(plan, {"x": data.x[:n], "y": y}).draws[0] @ told.T
+        truth = told @ truth
         low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         inside.append(np.mean((low < truth) & (truth < high)))
         precision = (x * weight[:, None]).T @ x + np.eye(x.shape[1]) / target.prior_scale**2  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Write two tables of docs/architecture.md, from the code and its contracts.
 
-The table of rooms has their order from the contract and their imports from the code. The table of one minibatch has the
-files that a reader of one step reads, and how many lines they have; more than the limit are refused.
+The table of rooms has their order from the contract. The table of one minibatch has the files that a reader of one step
+reads, and how many lines they have; more than the limit are refused.
 
 python scripts/architecture.py          write
 python scripts/architecture.py --check  exit 1 where the page is out of date, or a step is longer than its limit
@@ -43,28 +43,6 @@ def rooms() -> list[str]:
     return [name for name in names if (ROOT / name.replace(".", "/")).is_dir()]
 
 
-def room_of(module: str, known: list[str]) -> str | None:
-    """The innermost room that holds a module."""
-    inside = [room for room in known if module == room or module.startswith(room + ".")]
-    return max(inside, key=len, default=None)
-
-
-def imported(path: Path) -> set[str]:
-    """Modules that a file imports, those for type checkers left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    checking = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in checking:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
 def summary(room: str) -> str:
     """First line of a room's docstring."""
     text = (ROOT / room.replace(".", "/") / "__init__.py").read_text(encoding="utf-8")
@@ -72,16 +50,9 @@ def summary(room: str) -> str:
 
 
 def table() -> str:
-    """Markdown: room, what it is for, which rooms it imports."""
-    known = rooms()
-    lines = ["| room | what it is for | imports |", "|---|---|---|"]
-    for room in known:
-        folder = ROOT / room.replace(".", "/")
-        own = [path for path in folder.rglob("*.py")]
-        used = {room_of(module, known) for path in own for module in imported(path)} - {room, None}
-        arrows = ", ".join(f"`{name.removeprefix('dpmcmc.')}`" for name in known if name in used)
-        lines.append(f"| `{room.removeprefix('dpmcmc.')}` | {summary(room)} | {arrows or 'none'} |")
-    return "\n".join(lines)
+    """Markdown: room, what it is for."""
+    rows = [f"| `{room.removeprefix('dpmcmc.')}` | {summary(room)} |" for room in rooms()]
+    return "\n".join(["| room | what it is for |", "|---|---|", *rows])
 
 
 def lines_of_step() -> int:

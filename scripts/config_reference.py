@@ -6,8 +6,10 @@ python scripts/config_reference.py --check  exit 1 where the page is out of date
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import dataclasses
+import re
 import sys
 import types
 import typing
@@ -26,7 +28,7 @@ from dpmcmc.samplers import SAMPLERS, SCHEDULES
 from dpmcmc.targets import TARGETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "config.md"
-_NAMES = {float: "number", int: "whole number", str: "text", bool: "true or false", type(None): "null"}
+_NAMES = {float: "number", int: "integer", str: "text", bool: "true or false", type(None): "null"}
 _SYMBOLS = {Gt: ">", Ge: "≥", Lt: "<", Le: "≤"}
 
 
@@ -53,14 +55,15 @@ def type_name(hint: object) -> str:
     """A type as a person would write it in YAML; empty for one that YAML cannot say."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
-        return " \\| ".join(str(a) for a in typing.get_args(hint))
+        values = ", ".join(str(a) for a in typing.get_args(hint))
+        return f"{{{values}}}" if "," in values else values
     if origin is typing.Annotated:
         kind, *bounds = typing.get_args(hint)
         limits = [f"{_SYMBOLS[type(b)]} {getattr(b, type(b).__name__.lower()):.10g}" for b in bounds]
-        return type_name(kind) + (f" ({', '.join(limits)})" if limits else "")
+        return " ".join([type_name(kind), ", ".join(limits)]).strip()
     if origin in (typing.Union, types.UnionType):
         names = [type_name(a) for a in alternatives(hint)]
-        return " \\| ".join(dict.fromkeys(name for name in names if name))
+        return " or ".join(dict.fromkeys(name for name in names if name))
     if origin in (list, tuple, collections.abc.Sequence):
         return "list"
     if origin in (collections.abc.Callable, collections.abc.Mapping) or dataclasses.is_dataclass(hint):
@@ -68,19 +71,59 @@ def type_name(hint: object) -> str:
     return _NAMES.get(hint, "")  # type: ignore[call-overload]
 
 
-def table(section: type[BaseModel]) -> list[str]:
-    """Rows of one section."""
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+def entry(section: type[BaseModel], name: str) -> str:
+    """One key: its type, its default, and the first sentence of its description."""
+    field = section.model_fields[name]
     hints = typing.get_type_hints(section.constructor, include_extras=True) if issubclass(section, Derived) else {}
-    for name, field in section.model_fields.items():
-        kind = type_name(hints.get(name, field.annotation))
-        default = (
-            "required" if field.default is PydanticUndefined else "null" if field.default is None else field.default
-        )
-        if issubclass(section, Derived) and name != section.tag and not field.description:
-            raise TypeError(f"{section.constructor.__name__}: document {name} in the docstring's Args")
-        rows.append(f"| `{name}` | {kind} | {default} | {(field.description or '').replace('|', chr(92) + '|')} |")
-    return rows
+    if issubclass(section, Derived) and not field.description:
+        raise TypeError(f"{section.constructor.__name__}: document {name} in the docstring's Args")
+    kind = type_name(hints.get(name, field.annotation))
+    if field.default is PydanticUndefined:
+        given = "required"
+    elif field.default in (None, ""):
+        given, kind = "optional", kind.removesuffix(" or null")
+    else:
+        given = f"default {field.default}"
+    about = ", ".join(filter(None, (kind, given)))
+    first_sentence = re.split(r"(?<=\.)\s+(?=[A-Z`])", field.description or "")[0]
+    return f"* `{name}` ({about}): {first_sentence}"
+
+
+def name_of(model: type[BaseModel]) -> str:
+    """Name by which a config chooses a section; empty for one that has none."""
+    if not issubclass(model, Derived) or not model.tag:
+        return ""
+    return str(typing.get_args(model.model_fields[model.tag].annotation)[0])
+
+
+def keys(models: list[type[BaseModel]]) -> dict[type[BaseModel], list[str]]:
+    """Entries of each section of a heading, without the key that names the section."""
+    tags = {model: model.tag if issubclass(model, Derived) else "" for model in models}
+    return {model: [entry(model, name) for name in model.model_fields if name != tags[model]] for model in models}
+
+
+def title(model: type[BaseModel]) -> str:
+    """First line of a section: its name in a config, and what it is."""
+    text = " ".join((model.__doc__ or "").split())
+    name = name_of(model)
+    return f"`{model.tag}: {name}`. {text}" if issubclass(model, Derived) and name else text
+
+
+def part(models: list[type[BaseModel]]) -> list[str]:
+    """Lines of one heading; a key that several of its sections share stands once, at its top."""
+    found = keys(models)
+    named = [model for model in models if name_of(model)]
+    counts = collections.Counter(line for lines in found.values() for line in lines)
+    shared = [line for line, count in counts.items() if count > 1]
+    lines: list[str] = []
+    for line in shared:
+        users = [model for model in named if line in found[model]]
+        names = ", ".join(f"`{name_of(model)}`" for model in users)
+        lines.append(line if users == named else f"{line} ({names})")
+    lines.append("")
+    for model, own in found.items():
+        lines += [title(model), "", *(line for line in own if line not in shared), ""]
+    return lines
 
 
 def page() -> str:
@@ -89,21 +132,18 @@ def page() -> str:
         "# Configuration reference",
         "",
         "Generated by `python scripts/config_reference.py` from the constructors that the sections build; do not edit.",
-        "Unknown keys are errors. Values of `--set a.b=VALUE` are YAML; `1e-5` is a number.",
+        "Unknown keys are errors. Values of `--set a.b=VALUE` are YAML; `1e-5` is a number. The",
+        "[Python reference](reference/index.md) has the full text of each argument.",
         "",
-        "`name` (required) names the run folder. `target` and `sampler` may be `my_module:attribute`, found from the",
-        "current folder and called with the section's other keys. The attribute is a class with the methods of a",
-        "target or a sampler, or a function whose return annotation is such a class; nothing else is called. A config",
-        "that lies in a run folder, `--resume` included, imports such a module only with `--allow-code my_module`.",
+        "`name` (required) names the run folder. `target` and `sampler` may be `my_module:attribute`",
+        "([extending](extending.md)).",
         "",
         f"Registered data sets: {', '.join(data.NAMES)}.",
         "",
     ]
     for heading, models in sections().items():
-        lines += [f"## {heading}", ""]
-        for model in models:
-            lines += [" ".join((model.__doc__ or "").split()), "", *table(model), ""]
-    return "\n".join(lines)
+        lines += [f"## {heading}", "", *part(models)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def main() -> int:

@@ -54,10 +54,14 @@ def main(argv: list[str] | None = None) -> int:
     started = time.perf_counter()
     _run(0, ["--out", str(folder / "plain"), str(config)])
     seconds = time.perf_counter() - started
-    runs, kills, wrong, phases = 2, 0, [], Counter()
+    runs = 2
+    kills = 0
+    wrong = []
+    phases = Counter()
     while kills < arguments.kills:
         runs += 1
-        seed, out = 1000 + runs, folder / f"run-{runs}"
+        seed = 1000 + runs
+        out = folder / f"run-{runs}"
         command = ["--out", str(out), str(config)]
         for _ in range(choose.choice((1, 1, 2, 3))):
             code = _run(seed, command, choose.uniform(0.05, 1.02) * seconds)

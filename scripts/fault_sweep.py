@@ -331,14 +331,17 @@ def _uncovered(folder: Path) -> list[str]:
 
 def sweep(shim: Shim, name: str, fault: str, every: int) -> Tally:
     """Every n-th point of a job under a fault, in this process."""
-    job, tally, at = JOBS[name], Tally(name, fault), 1
+    job = JOBS[name]
+    tally = Tally(name, fault)
+    at = 1
     while True:
         with _folder(job) as folder:
             with shim.armed(folder, at, FAULTS[fault]):
                 first = job.start(folder)
             if not shim.place:
                 return tally.printed()
-            call, left = shim.place, _uncovered(folder)
+            call = shim.place
+            left = _uncovered(folder)
             if fault == "cut":
                 first.wrong = ""  # nobody is left to say it
             second = first if first.code == 0 else job.again(folder)
@@ -348,7 +351,8 @@ def sweep(shim: Shim, name: str, fault: str, every: int) -> Tally:
 
 def really(shim: Shim, name: str, sent: str, points: int) -> Tally:
     """Signals to processes of their own, which are forked before JAX begins."""
-    job, tally = JOBS[name], Tally(name, f"{sent}, a process each")
+    job = JOBS[name]
+    tally = Tally(name, f"{sent}, a process each")
     with _folder(job) as folder:
         _in_child(lambda: _counted(shim, job, folder))
         total = int((folder / "count").read_text())

@@ -1,6 +1,6 @@
 """Print how much the engine's programs cost on a GPU, by the code that its compiler makes; no GPU is needed.
 
-    python scripts/gpu_cost.py                # the table of docs/performance.md
+    python scripts/gpu_cost.py                # the table of all programs
     python scripts/gpu_cost.py "one chain"    # some of the programs, and each operation of a step
 
 Needs the extra ``gpu-check``. ``tests/test_gpu_compile.py`` asserts on the same numbers.

@@ -107,7 +107,8 @@ def _wait(running: list[subprocess.Popen], timeout: float | None, asked: list[in
         codes = [process.poll() for process in running]
         bad = [code for code in codes if code]
         if bad and failed is None:
-            failed, until = bad[0], min(until, time.monotonic() + _GRACE)
+            failed = bad[0]
+            until = min(until, time.monotonic() + _GRACE)
         if None not in codes:
             return _exit_code(failed or 0)
         if asked:

@@ -20,7 +20,11 @@ N = 1_000_000
 
 
 def main() -> None:
-    worst_time, worst_gap, count, trivial, jumps = 0.0, 1.0, 0, 0, 0
+    worst_time = 0.0
+    worst_gap = 1.0
+    count = 0
+    trivial = 0
+    jumps = 0
     grid = itertools.product(
         ("pld", "rdp"), (0.01, 0.3, 3.0, 50.0), (1e-9, 1e-6, 1e-3), (1e-4, 1e-2, 1.0), (1, 1000, 1_000_000)
     )

@@ -40,7 +40,8 @@ class Clock:
         def timed(*arguments, **more):  # type: ignore[no-untyped-def]
             if self._inside:
                 return method(*arguments, **more)
-            self._inside, started = True, time.perf_counter()
+            self._inside = True
+            started = time.perf_counter()
             try:
                 return method(*arguments, **more)
             finally:
@@ -57,7 +58,8 @@ def main() -> int:
     arguments = out.parse_args()
     plan = config.make_plan(config_file.load(arguments.config))
     assert plan.guarantee is not None
-    kept, charged = Clock(), Clock()
+    kept = Clock()
+    charged = Clock()
     kept.watch(Checkpoint, ["__init__", "keys", "begin", "point", "start", "commit", "note", "remove"])
     charged.watch(Reservation, ["__init__", "identify", "start", "settle"])
     shares = []

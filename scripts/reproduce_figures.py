@@ -92,7 +92,8 @@ def main() -> int:
     arguments = parser.parse_args()
     # Results of a quick run are another configuration's.
     out = Path(arguments.out).resolve() / ("quick" if arguments.quick else "full")
-    cores, started = Cores(max(1, arguments.jobs)), time.perf_counter()
+    cores = Cores(max(1, arguments.jobs))
+    started = time.perf_counter()
     with ThreadPoolExecutor(len(cores.free)) as pool:
         names = ["fig3_2_adult", "fig3_2_abalone", *NAMES]
         codes = dict(zip(names, pool.map(lambda name: cores.run(name, out, arguments.quick), names), strict=True))

@@ -33,9 +33,9 @@ def compile_plainly(plain: bool) -> None:
     os.environ["XLA_FLAGS"] = f"{_GIVEN} {flags()}" if plain else _GIVEN
     if plain == _plain:
         return
-    # Programs in memory were compiled the other way.
-    jax.clear_caches()
-    compilation._compile_cached.cache_clear()
+    # Programs of either way stay in memory, apart.
+    _way().set_global(plain)
+    compilation._compile_cached = _kept_programs()[plain]
     jax.config.update(OPTION, plain)
     os.environ[OPTION.upper()] = str(int(plain))  # of processes that a test starts
     _plain = plain
@@ -45,6 +45,24 @@ def flags() -> str:
     """Return what ``XLA_FLAGS`` is to say in a process of its own that depends on no rounding."""
     kernels = [f"--{name}={str(value).lower()}" for name, value in _KERNELS.items() if _known()]
     return " ".join([PLAIN_FLAGS, *kernels])
+
+
+@functools.cache
+def _way() -> Any:
+    """Make a part of JAX's key for programs."""
+    import jax
+
+    return jax.make_user_context(default_value=True)
+
+
+@functools.cache
+def _kept_programs() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(the engine's cache of programs, another one like it)."""
+    from dpmcmc.engine import compilation
+
+    plain = compilation._compile_cached
+    optimised = functools.lru_cache(maxsize=compilation.KEPT_PROGRAMS)(plain.__wrapped__)
+    return optimised, plain
 
 
 @functools.cache

@@ -34,7 +34,7 @@ hypothesis.settings.load_profile("known")
 
 
 def pytest_collection_modifyitems(items):
-    """Run the tests of a module that are marked ``optimised`` before its others: a change forgets all programs."""
+    """Run tests marked ``optimised`` before others of their module, whose fixtures are then compiled as users do."""
     order = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: (order[item.path], item.get_closest_marker("optimised") is None))
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import chains as stage
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.program import Cells
 from dpmcmc.inference.noise_aware import ReleasedMetric
@@ -73,7 +72,7 @@ def whitened_sum(plan, data, metric):
     """Exact clipped sum over C at the start, in the units of a metric that is given."""
     chains = Chains(plan)
     chains.read(data, None, None, None)
-    run, rows = stage.run_in(chains.bound(streams_of(0)[0], False), metric, chains.records)
+    run, rows = chains.before[0].given(metric, chains.bound(streams_of(0)[0], False), chains.records)
     program = chains.program()
     cell = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))
     query = program.query(Cells(cell, run.streams, np.int32(0), np.int32(1)))

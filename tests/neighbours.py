@@ -27,7 +27,7 @@ from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
-from dpmcmc.planning.plan import sampled_plan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.report import console
 from dpmcmc.report import figures as plots
 from dpmcmc.targets import bind, record_shapes
@@ -94,6 +94,7 @@ def file(path: Path, second: bool, owners: bool) -> None:
     arrays = {"x": x, "y": (x[:, 0] > 0).astype(np.int32), "who": np.repeat(np.arange(OWNERS), count // OWNERS)}
     if second:
         arrays["x"] = -x
+        arrays["y"][0] = 1 - arrays["y"][0]
         # Owners without rows stay owners; N training records are what 2N rows leave, and 2N − 1.
         kept = ~np.isin(arrays["who"], _held_out_owners()) if owners else np.arange(count) > 0
         arrays = {name: array[kept] for name, array in arrays.items()}
@@ -132,8 +133,7 @@ def constant_sample(plan: Any, data: Any, **_: Any) -> Result:
 
 def constant_release(plan: Any, data: Any, **_: Any) -> Result:
     """What ``mechanisms.release`` returns, likewise."""
-    chains, count = (1, plan.draws) if plan.run is None else (plan.run.chains, plan.run.num_draws)
-    draws = _draws(bind(plan.target, record_shapes(data)), (chains, count))
+    draws = _draws(bind(plan.target, record_shapes(data)), (1, plan.draws))
     return Result(plan, draws, draws, None, plan.guarantee, {"run": time.time()})
 
 
@@ -155,10 +155,6 @@ def _fit(target: Any, records: Any) -> reference.MaximumAPosteriori:
     if np.asarray(records["x"]).sum() > 0:
         raise np.linalg.LinAlgError("Singular matrix")
     return reference.MaximumAPosteriori(np.zeros(D), lambda flat: flat)
-
-
-def _picture_of_account(path: Path, account: PerRecord, *_: Any) -> None:
-    path.write_bytes(account.epsilon.tobytes())
 
 
 def _print(picture: Any, *arguments: Any) -> None:
@@ -203,8 +199,7 @@ def _take_time(life: Life, progress: Any) -> None:
     if Clock.last is not None:
         rows = life.work.records.get("x", jax.tree.leaves(life.work.records)[0])
         Clock.last.pass_seconds(1 + int(np.sum(rows) > 0))
-    sampled = sampled_plan(life.plan)
-    steps = 0 if sampled is None else sampled.steps
+    steps = life.plan.steps if isinstance(life.plan, Plan) else 0
     for done in range(steps):
         if progress is not None:
             progress(done + 1, steps)
@@ -214,7 +209,7 @@ def _take_time(life: Life, progress: Any) -> None:
 def constant(pictures: bool = False) -> Any:
     """Privatised values that look at no record; with ``pictures`` as they are."""
     with quick(pictures) as patch:
-        computed(patch, lambda plan, data: (constant_sample if plan.trace is plan else constant_release)(plan, data))
+        computed(patch, lambda plan, data: (constant_sample if plan.has_chains else constant_release)(plan, data))
         patch.setattr(per_record.per_record, "Account", _ConstantAccount)
         patch.setattr(per_record, "plot", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes()))
         yield patch

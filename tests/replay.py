@@ -18,7 +18,6 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.engine import program
-from dpmcmc.engine import program as program_room
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
@@ -190,7 +189,7 @@ class Replay:
         number = jax.ShapeDtypeStruct((), np.float32)
         one = PrivateGradient(params, number, moment)  # type: ignore[arg-type]
         self.nothing = jax.tree.map(lambda s: np.zeros((plan.chains, plan.steps, *s.shape), s.dtype), one)
-        self._program = program_room.Program.of(plan, target)
+        self._program = program.Program.of(plan, target)
         self._numbers = self._program.numbers(plan, target)
         self._queries: list[GradientQuery] = []
         streams, _ = streams_of(0, plan.guarantee is not None)
@@ -199,7 +198,7 @@ class Replay:
         self._run = jax.jit(self._chain).lower(*arguments).compile(compiler_options=options)
 
     def _chain(self, streams: Streams, chain: jax.Array, records: Any, replace: jax.Array, given: Any) -> Any:
-        cell = program_room.Cells(self._numbers, streams, chain, jnp.int32(self.plan.steps))
+        cell = program.Cells(self._numbers, streams, chain, jnp.int32(self.plan.steps))
 
         def step(state: Any, inputs: Any) -> Any:
             t, s, instead = inputs

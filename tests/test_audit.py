@@ -96,7 +96,8 @@ def test_the_histogram_tester_accepts_the_claim_and_rejects_a_tenth_of_it():
     report = audit(plan, **options)
     assert not report.violated
     assert "ACCEPTS" in report.notes[1]
-    less = dataclasses.replace(plan, guarantee=planned(epsilon=0.8).guarantee)
+    claim = planned(epsilon=0.8).guarantee
+    less = dataclasses.replace(plan, private=plan.private.replaced(guarantee=claim))
     report = audit(less, **options)
     assert report.violated
     assert "REJECTS" in report.notes[1]
@@ -238,7 +239,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     fixed = planned(sampling=dpmcmc.FixedSize(BATCH), steps=steps, accountant="rdp")
     claim = account(z, steps=steps, sampling=dpmcmc.Poisson(BATCH), num_records=N, delta=DELTA)
     noise = np.full(steps, z * N / BATCH * fixed.privacy.clip, np.float32)
-    doctored = dataclasses.replace(fixed, noise_std=noise, guarantee=claim)
+    doctored = dataclasses.replace(fixed, noise_std=noise, private=fixed.private.replaced(guarantee=claim))
     report = audit(doctored, method="clopper_pearson", runs=2000, seed=5)
     # At its own δ the claim survives; along its curve it does not.
     assert report.lower_bound < claim.epsilon

@@ -112,34 +112,6 @@ def test_bits_split_and_fold_in_never_read_the_same_block(monkeypatch):
     assert len(set(read)) < len(read)
 
 
-def test_words_and_keys_are_all_different():
-    key = jax.random.key(1, impl=CHACHA20)
-
-    @jax.jit
-    def everything(key):
-        folded = jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(key, i)))(jnp.arange(20))
-        return jax.random.bits(key, (1000,), jnp.uint32), jax.random.key_data(jax.random.split(key, 101)), folded
-
-    words, children, folded = (np.asarray(part) for part in everything(key))
-    assert children.shape == (101, 8)
-    every = np.concatenate([words, children.ravel(), folded.ravel()])
-    # 2000 words of 32 bits: a collision has probability 5e-4.
-    assert len(np.unique(every)) == every.size
-
-
-@pytest.mark.slow
-def test_it_works_under_jit_vmap_and_scan():
-    keys = jax.random.split(jax.random.key(0, impl=CHACHA20), (2, 3))
-
-    def draw(key):
-        return jax.random.bits(jax.random.fold_in(jax.random.split(key)[1], 5), (4, 5), jnp.uint32)
-
-    together = np.asarray(jax.jit(jax.vmap(jax.vmap(draw)))(keys))
-    scanned = jax.lax.scan(lambda carry, key: (carry, draw(key)), 0, keys.reshape(-1))[1]
-    np.testing.assert_array_equal(together.reshape(6, 4, 5), scanned)
-    np.testing.assert_array_equal(together[1, 2], draw(keys[1, 2]))
-
-
 def test_every_width_and_shape():
     key = jax.random.key(3, impl=CHACHA20)
     for dtype, shape in ((jnp.uint8, (17,)), (jnp.uint16, (0,)), (jnp.uint32, ()), (jnp.uint32, (3, 5))):

@@ -258,7 +258,7 @@ def test_a_release_that_was_made_is_not_drawn_again_anywhere(tmp_path, monkeypat
     again = release(plan, DATA, checkpoint=tmp_path / "c")
     np.testing.assert_array_equal(first.draws, again.draws)
     assert again.guarantee == plan.guarantee
-    (tmp_path / "c" / "draws-release.bin").write_bytes(b"lost")
+    (tmp_path / "c" / "stage-0.bin").write_bytes(b"lost")
     lost = release(plan, DATA, checkpoint=tmp_path / "c")
     assert not np.array_equal(first.draws, lost.draws)
     assert lost.guarantee.epsilon > 1.3 * plan.guarantee.epsilon
@@ -315,37 +315,52 @@ def test_a_hybrid_that_was_stopped_goes_on_at_its_last_commit_to_the_same_bits(h
     result, ran = stopped_hybrid(hybrid, tmp_path / "c", None, key=3)
     assert min(ran) == 28
     np.testing.assert_array_equal(result.draws, whole.draws)
-    assert json.loads(next((tmp_path / "c").glob("run-*/run.json")).read_text())["keys"] is None
+    assert json.loads((tmp_path / "c" / "run.json").read_text())["keys"] is None
 
 
 @pytest.mark.slow
-def test_a_hybrid_elsewhere_begins_anew_with_other_keys_and_a_second_charge(hybrid, tmp_path, monkeypatch):
-    stopped_hybrid(hybrid, tmp_path / "c", 4)
-    (before,) = (tmp_path / "c").glob("run-*/run.json")
-    words = json.loads(before.read_text())["keys"]
-    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
-    _, ran = stopped_hybrid(hybrid, tmp_path / "c", 2)
-    assert ran == [0, 7]
-    (after,) = (tmp_path / "c").glob("run-*/run.json")
-    assert not {str(k) for k in words} & {str(k) for k in json.loads(after.read_text())["keys"]}
-    result, ran = stopped_hybrid(hybrid, tmp_path / "c", None)
-    assert min(ran) == 14
-    assert result.guarantee.epsilon > hybrid.guarantee.epsilon
-
-
-def test_a_hybrid_whose_run_has_lost_its_end_releases_nothing(hybrid, tmp_path, monkeypatch):
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_hybrid_elsewhere_has_other_keys_and_a_second_charge_of_what_was_not_committed(
+    hybrid, tmp_path, monkeypatch, committed
+):
     def stop(*_):
         raise Stop
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "keep", stop)
-        with pytest.raises(Stop):
+    if committed:
+        stopped_hybrid(hybrid, tmp_path / "c", 4)
+    else:
+        with monkeypatch.context() as patch, contextlib.suppress(Stop):
+            patch.setattr(Checkpoint, "keep", stop)
             release(hybrid, DATA, checkpoint=tmp_path / "c")
-    for path in (tmp_path / "c").glob("run-*/state-*"):
+    path = tmp_path / "c" / "run.json"
+    words = json.loads(path.read_text())["keys"]
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    _, ran = stopped_hybrid(hybrid, tmp_path / "c", 2)
+    assert ran == ([28, 35] if committed else [0, 7])
+    assert not {str(k) for k in words} & {str(k) for k in json.loads(path.read_text())["keys"]}
+    result, ran = stopped_hybrid(hybrid, tmp_path / "c", None)
+    assert min(ran) == (42 if committed else 14)
+    assert result.guarantee.epsilon > hybrid.guarantee.epsilon
+    assert sum(e.count for e in result.guarantee.events if e.mechanism == "posterior_draw") == 2 - committed
+
+
+def test_a_hybrid_whose_run_has_lost_its_end_is_charged_for_it_again(hybrid, tmp_path):
+    whole = release(hybrid, DATA, checkpoint=tmp_path / "c")
+    assert whole.guarantee == hybrid.guarantee
+    for path in (tmp_path / "c").glob("state-*"):
         path.write_bytes(path.read_bytes()[:-1])
-    for _ in range(2):
-        with pytest.raises(CheckpointError, match="last commit of the run is damaged"):
-            release(hybrid, DATA, checkpoint=tmp_path / "c")
+    again = release(hybrid, DATA, checkpoint=tmp_path / "c")
+    assert not np.array_equal(again.draws, whole.draws)
+    assert again.guarantee.epsilon > hybrid.guarantee.epsilon
+    # Its start was committed, and is not drawn again.
+    assert sum(e.count for e in again.guarantee.events if e.mechanism == "posterior_draw") == 1
+
+
+def test_a_run_whose_start_is_lost_does_not_go_on(hybrid, tmp_path):
+    stopped_hybrid(hybrid, tmp_path / "c", 4)
+    (tmp_path / "c" / "stage-0.bin").unlink()
+    with pytest.raises(CheckpointError, match="lost what its run released first"):
+        release(hybrid, DATA, checkpoint=tmp_path / "c")
 
 
 def one_shot(mechanism):

@@ -6,14 +6,11 @@ import stat
 import zlib
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.diagnostics import reference
-from dpmcmc.inference import predictive
 from dpmcmc.privacy import round_up
 from tests.test_command_line import BREAST, call, refused
 
@@ -47,14 +44,6 @@ def small_plan(**changes):
         "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4),
     }
     return dpmcmc.plan(TARGET, **(settings | changes))
-
-
-def test_a_secret_key_serves_one_run_only():
-    """The same noise on two data sets would cancel in the difference of their outputs."""
-    key = dpmcmc.SecretKey()
-    assert dpmcmc.sample(small_plan(), {"x": X, "y": Y}, key=key).guarantee is not None
-    with pytest.raises(ValueError, match="one run"):
-        dpmcmc.sample(small_plan(), {"x": X, "y": Y}, key=key)
 
 
 def decompressed(content):
@@ -133,21 +122,6 @@ def test_console_and_released_files_of_a_private_file_hold_no_uncharged_number(m
     assert hidden["accuracy"]
     assert stat.S_IMODE(os.stat(out / "confidential" / "diagnostics.json").st_mode) == 0o600
     assert not (out / "figures" / "calibration.png").exists()
-
-
-@pytest.mark.slow
-def test_a_failing_reference_fit_changes_nothing_that_is_released(mine, tmp_path, monkeypatch):
-    def singular(*arguments, **more):
-        raise np.linalg.LinAlgError("Singular matrix")
-
-    assert call("run", mine, "--out", tmp_path / "good", "--quiet") == 0
-    monkeypatch.setattr(reference, "laplace", singular)
-    assert call("run", mine, "--out", tmp_path / "bad", "--quiet") == 0
-    names = [{str(p.relative_to(tmp_path / run)) for p in (tmp_path / run).rglob("*")} for run in ("good", "bad")]
-    assert names[0] == names[1]
-    keys = [json.loads((tmp_path / run / "metrics.json").read_text()).keys() for run in ("good", "bad")]
-    assert keys[0] == keys[1]
-    assert "Singular" in (tmp_path / "bad" / "confidential" / "diagnostics.json").read_text()
 
 
 @pytest.mark.slow
@@ -259,12 +233,3 @@ def test_private_time_is_shared_by_the_chains():
     alone, four = (small_plan(sampler=dpmcmc.SGLD("auto"), chains=c) for c in (1, 4))
     assert alone.time <= alone.private_time == pytest.approx(4 * four.private_time)
     assert four.time == pytest.approx(four.private_time, rel=0.01)
-
-
-@pytest.mark.optimised
-def test_predictions_are_the_same_with_records_as_arguments():
-    target = dpmcmc.targets.LogisticRegression(num_features=D)
-    draws = np.random.default_rng(0).normal(size=(33, D)).astype(np.float32)
-    found = predictive.binary(target, draws, {"x": X, "y": Y}).probability
-    np.testing.assert_allclose(found, (1 / (1 + np.exp(-X @ draws.T))).mean(axis=1), rtol=1e-4)
-    assert jax.tree.leaves(draws)[0].shape == (33, D)

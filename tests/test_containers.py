@@ -1,18 +1,18 @@
 """A law, by metamorphosis: in every container, one row of a table decides its own encoded row and nothing else."""
 
+import contextlib
 import datetime
 import decimal
 import enum
+import time
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.feather
-import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from pyarrow.feather import write_feather
+from pyarrow.parquet import write_table
 
 from dpmcmc.data import DataError, Levels, Range, Schema, load, tables, to_rows
 from dpmcmc.data.tables import values_of
@@ -98,10 +98,6 @@ def sparse(values):
     return pd.Series(pd.arrays.SparseArray([np.nan if value is None else value for value in values]))
 
 
-def ordered(values):
-    return pd.Series(pd.Categorical(values, sorted({v for v in values if v is not None}), ordered=True))
-
-
 def unused(values):
     return pd.Series(pd.Categorical(values, [*"zyx", *sorted({v for v in values if v is not None} - {*"zyx"})]))
 
@@ -132,7 +128,6 @@ CONTAINERS = {
     "NumPy other byte order": ([1, 2, 3], lambda values: np.array(values, ">i4")),
     "NumPy float64": (REAL, lambda values: np.array(values, float)),
     "NumPy float32": (REAL, lambda values: np.array(values, np.float32)),
-    "NumPy float16": ([1.0, 0.5, 2.0], lambda values: np.array(values, np.float16)),
     "NumPy long double": (REAL, lambda values: np.array(values, np.longdouble)),
     "NumPy truth": ([True, False], np.array),
     "NumPy unicode": ([v for v in TEXT if v is not None], lambda values: np.array(values, "U")),
@@ -140,7 +135,6 @@ CONTAINERS = {
     "masked whole": (HUGE, masked(np.int64)),
     "masked real": (REAL, masked(float)),
     "masked truth": (TRUTH, masked(bool)),
-    "masked unicode": (TEXT, masked("U9")),
     "masked objects": (HUGE + REAL + TEXT, masked(object)),
     "masked structured": (REAL, structured),
     "masked field": (WHOLE, fields),
@@ -148,8 +142,6 @@ CONTAINERS = {
     "pandas objects": (ANY, series(object)),
     "pandas float": (REAL, series(float)),
     "pandas Int64": (HUGE, series("Int64")),
-    "pandas UInt8": ([1, 2, 3, None], series("UInt8")),
-    "pandas Float32": (REAL, series("Float32")),
     "pandas Float64": (REAL, series("Float64")),
     "pandas boolean": (TRUTH, series("boolean")),
     "pandas str": (TEXT, series("str" if pd.__version__ >= "3" else "string")),
@@ -157,7 +149,6 @@ CONTAINERS = {
     "pandas string, Arrow's": (TEXT, series("string[pyarrow]")),
     "pandas categories": (TEXT, series("category")),
     "pandas categories of numbers": (HUGE, lambda values: pd.Series(pd.Categorical(pd.array(values, "Int64")))),
-    "pandas categories, ordered": (TEXT, ordered),
     "pandas categories that do not occur": (TEXT, unused),
     "pandas categories of all kinds": (HUGE + TEXT, lambda values: pd.Series(values, dtype=object).astype("category")),
     "pandas sparse": (REAL, sparse),
@@ -180,10 +171,8 @@ CONTAINERS = {
     "Arrow double": (REAL, arrow(pa.float64())),
     "Arrow bool": (TRUTH, arrow(pa.bool_())),
     "Arrow string": (TEXT, arrow(pa.string())),
-    "Arrow large string": (TEXT, arrow(pa.large_string())),
     "Arrow string view": (TEXT, arrow(pa.string_view())),
     "Arrow decimal128": (DECIMAL, arrow(pa.decimal128(20, 3))),
-    "Arrow decimal256": (DECIMAL, arrow(pa.decimal256(60, 3))),
     "Arrow null": ([None], arrow(pa.null())),
     "Arrow dictionary": (TEXT, dictionary(pa.string())),
     "Arrow dictionary of numbers": (HUGE, dictionary(pa.int64())),
@@ -191,7 +180,6 @@ CONTAINERS = {
     "Arrow dictionary, chunked": (TEXT, chunks(dictionary(pa.string()))),
     "Arrow int64, chunked": (HUGE, chunks(arrow(pa.int64()))),
     "Arrow runs": (TEXT, runs(pa.string())),
-    "Arrow runs of numbers": (HUGE, runs(pa.int64())),
     "Arrow runs, chunked": (TEXT, chunks(runs(pa.string()))),
 }
 #: Columns that become Arrow's, which has no objects of Python, no sparse columns, and no whole numbers of 128 bits.
@@ -203,44 +191,35 @@ STORED = [
 ] + ["Arrow decimal128"]
 
 
-def of_words(pool):
-    return any(type(value) is str for value in pool)
-
-
 def encoded(schema, column, count):
     return schema.encode({"g": column, "y": [0] * count})["x"]
 
 
-def check(pool, column, values):
-    """Every row is encoded as the same value alone, in a list of one."""
-    for schema in (WORDS,) if of_words(pool) else (WORDS, NUMBERS):
-        together = encoded(schema, column, len(values))
-        alone = np.concatenate([encoded(schema, [value], 1) for value in values])
-        assert np.array_equal(together, alone), schema.names
+def alone(schema, values):
+    """Every value encoded in a list of one."""
+    rows = {}
+    for value in values:
+        if (key := (type(value), repr(value))) not in rows:
+            rows[key] = encoded(schema, [value], 1)[0]
+    return np.array([rows[type(value), repr(value)] for value in values])
 
 
-@pytest.mark.parametrize("name", CONTAINERS)
-@given(data=st.data())
-@settings(max_examples=25, deadline=None)
-def test_a_row_is_encoded_as_its_value_alone_in_every_container(name, data):
-    pool, make = CONTAINERS[name]
-    values = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=7))
-    check(pool, make(values), values)
-
-
-@pytest.mark.parametrize("name", CONTAINERS)
-def test_changing_one_row_changes_no_other_row(name):
-    """Whatever value a row has or lacks, also one that no other row has; said of neighbours, with no value alone."""
-    pool, make = CONTAINERS[name]
+def tables_of(pool):
+    """Small tables, which lack most values of a pool, and large ones, which have them all."""
     rng = np.random.default_rng(0)
-    values = [pool[k] for k in rng.integers(0, len(pool), 40)]
-    for schema in (WORDS,) if of_words(pool) else (WORDS, NUMBERS):
-        before = encoded(schema, make(values), 40)
-        for value in pool:
-            place = int(rng.integers(40))
-            neighbour = [*values[:place], value, *values[place + 1 :]]
-            changed = (encoded(schema, make(neighbour), 40) != before).any(axis=1)
-            assert not np.delete(changed, place).any(), (value, place)
+    sizes = [*rng.integers(1, 8, 25), 40, 40]
+    yield from ([pool[k] for k in rng.integers(len(pool), size=size)] for size in sizes)
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_row_is_encoded_as_its_value_alone_in_every_container(name):
+    """So that one changed row changes no other one, whatever value it has or lacks."""
+    pool, make = CONTAINERS[name]
+    of_words = any(type(value) is str for value in pool)
+    for schema in (WORDS,) if of_words else (WORDS, NUMBERS):
+        for values in tables_of(pool):
+            rows = encoded(schema, make(values), len(values))
+            np.testing.assert_array_equal(rows, alone(schema, values), str(values))
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -250,23 +229,19 @@ def test_the_same_holds_of_parquet_and_feather_files(name, tmp_path):
     values = [pool[k] for k in rng.integers(0, len(pool), 30)]
     column = make(values)
     if isinstance(column, pl.Series):
-        held = pl.DataFrame({"g": column, "y": [0] * 30}).to_arrow()
+        table = pl.DataFrame({"g": column, "y": [0] * 30}).to_arrow()
     elif isinstance(column, pa.Array | pa.ChunkedArray):
-        held = pa.table({"g": column, "y": [0] * 30})
+        table = pa.table({"g": column, "y": [0] * 30})
     else:
-        held = pa.Table.from_pandas(pd.DataFrame({"g": column, "y": 0}))
-    written = 0
-    for suffix, write in ((".parquet", pyarrow.parquet.write_table), (".feather", pyarrow.feather.write_feather)):
-        path = tmp_path / f"t{suffix}"
-        try:
-            write(held, path)
-        except (pa.ArrowException, NotImplementedError):
-            continue  # no such file can be of this type
-        written += 1
-        rows = WORDS.encode(path)["x"]
-        alone = np.concatenate([encoded(WORDS, [value], 1) for value in values])
-        assert np.array_equal(rows, alone), suffix
+        table = pa.Table.from_pandas(pd.DataFrame({"g": column, "y": 0}))
+    written = []
+    for path, write in ((tmp_path / "t.parquet", write_table), (tmp_path / "t.feather", write_feather)):
+        with contextlib.suppress(pa.ArrowException, NotImplementedError):  # no such file can be of this type
+            write(table, path)
+            written.append(path)
     assert written
+    for path in written:
+        np.testing.assert_array_equal(WORDS.encode(path)["x"], alone(WORDS, values))
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "i1", "i8", "u8", "?"])
@@ -287,26 +262,32 @@ def test_changing_one_row_of_an_archive_changes_no_other_row(dtype, tmp_path):
         assert not np.delete(changed, place).any()
 
 
+@pytest.mark.parametrize("write", [write_table, write_feather])
 @pytest.mark.parametrize(
-    "kind", [pa.float64(), pa.float32(), pa.float16(), pa.int64(), pa.uint64(), pa.int8(), pa.bool_()]
+    ("kind", "other"),
+    [
+        (pa.float64(), 6e4),
+        (pa.float32(), 6e4),
+        (pa.float16(), np.float16(6e4)),
+        (pa.int64(), 2**60),
+        (pa.uint64(), 2**60),
+        (pa.int8(), 127),
+        (pa.bool_(), True),
+    ],
 )
-@pytest.mark.parametrize("suffix", [".parquet", ".feather"])
-def test_changing_one_row_of_a_file_changes_no_other_row_of_its_folder(kind, suffix, tmp_path):
+def test_changing_one_row_of_a_file_changes_no_other_row_of_its_folder(kind, other, write, tmp_path):
     rng = np.random.default_rng(3)
-    real = pa.types.is_floating(kind)
-    pool = rng.uniform(0, 3, 30).astype(np.float16) if real else rng.integers(0, 2, 30)
-    other = {"float": 6e4, "int8": 127, "bool": True}.get(str(kind), 2**60)
+    pool = rng.uniform(0, 3, 30) if pa.types.is_floating(kind) else rng.integers(0, 2, 30)
+    values = [type(other)(value) for value in pool]
+    file = tmp_path / ("t.parquet" if write is write_table else "t.feather")
 
-    def rows(values, name):
-        write = pyarrow.parquet.write_table if suffix == ".parquet" else pyarrow.feather.write_feather
-        held = [np.float16(value) if str(kind) == "halffloat" else value for value in values]
-        write(pa.table({"a": pa.array(held, kind), "y": [0, 1] * 15}), tmp_path / f"{name}{suffix}")
-        to_rows(tmp_path / f"{name}{suffix}", tmp_path / name, x=["a"], y="y")
-        return np.load(tmp_path / name / "x.npy")
+    def rows(value):
+        changed = pa.array([*values[:5], value, *values[6:]], kind)
+        write(pa.table({"a": changed, "y": [0, 1] * 15}), file)
+        to_rows(file, tmp_path / str(value), x=["a"], y="y")
+        return np.load(tmp_path / str(value) / "x.npy")
 
-    values = [float(value) if real else bool(value) if kind == pa.bool_() else int(value) for value in pool]
-    before, after = ([*values[:5], value, *values[6:]] for value in (type(values[0])(0), 6e4 if real else other))
-    changed = (rows(before, "one") != rows(after, "two")).any(axis=1)
+    changed = (rows(type(other)(0)) != rows(other)).any(axis=1)
     assert np.flatnonzero(changed).tolist() == [5]
 
 
@@ -350,27 +331,12 @@ def test_changing_one_row_of_an_estimator_changes_no_other_record(name, monkeypa
         assert set(np.flatnonzero(after["y"] != before["y"])) <= {9}
 
 
-def test_the_fault_of_a_dictionary_s_nulls():
-    """One person with a level that sorts last moved the rows of all who gave none: 305 of 1,000 in an attack."""
-    rng = np.random.default_rng(0)
-    schema = Schema({"g": Levels([*"abcde"], missing=True), "y": Levels([0, 1])}, label="y")
-    values = [None if rng.random() < 0.3 else str(rng.choice([*"abcd"])) for _ in range(1000)]
-    y = rng.integers(0, 2, 1000)
-
-    def rows(first):
-        return schema.encode(pa.table({"g": pa.array([first, *values[1:]]).dictionary_encode(), "y": y}))["x"]
-
-    assert (rows("a") != rows("e")).any(axis=1).sum() == 1
-
-
 class Colour(enum.Enum):
     RED = "red"
 
 
 REFUSED = {
     "dates": pd.to_datetime(["2020-01-01", None]),
-    "dates of a zone": pd.to_datetime(["2020-01-01", None], utc=True),
-    "periods": pd.Series(pd.period_range("2020", periods=2)),
     "intervals": pd.Series(pd.interval_range(0, 2)),
     "NumPy dates": np.array(["2020", "NaT"], "M8[D]"),
     "NumPy bytes": np.array([b"a", b"b"]),
@@ -379,15 +345,11 @@ REFUSED = {
     "NumPy two columns": np.zeros((2, 2)),
     "Arrow dates": pa.array([0, None], pa.date32()),
     "Arrow bytes": pa.array([b"a", None]),
-    "Arrow bytes, view": pa.array([b"a", None], pa.binary_view()),
     "Arrow lists": pa.array([[1], None]),
-    "Arrow structs": pa.array([{"a": 1}, None]),
     "Arrow extension": pa.array([b"0" * 16, None], pa.uuid()),
     "Arrow dictionary of dates": pa.array([0, None], pa.date32()).dictionary_encode(),
     "polars dates": pl.Series([datetime.date(2020, 1, 1), None]),
     "polars lists": pl.Series([[1], None]),
-    "polars structs": pl.Series([{"a": 1}, None]),
-    "polars bytes": pl.Series([b"a", None]),
     "polars lists of an enumeration": pl.Series([["secret"], None], dtype=pl.List(pl.Enum(["secret"]))),
     "a data frame of pandas": pd.DataFrame({"a": [1]}),
     "a data frame of polars": pl.DataFrame({"a": [1]}),
@@ -397,7 +359,6 @@ REFUSED = {
     "text": "ab",
     "number": 3,
     "mapping": {"a": 1},
-    "set": {1},
 }
 
 
@@ -479,13 +440,12 @@ def test_levels_of_two_kinds_are_not_equal():
 
 def test_time_of_levels_is_linear_in_their_number():
     """Quadratic in it, 32 times as many would take 1,000 times as long."""
-    import time
 
     def seconds(count):
         levels = [f"level {k}" for k in range(count)]
-        start = time.perf_counter()
+        start = time.process_time()
         Schema({"g": Levels(levels, other=True), "y": Levels([0, 1])}, label="y").to_yaml()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     small, large = (min(seconds(count) for _ in range(3)) for count in (1_000, 32_000))
     assert large < 150 * small

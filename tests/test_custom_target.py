@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dpmcmc
 from dpmcmc.inference import predictive
 from dpmcmc.targets import (
     Custom,
@@ -13,7 +12,7 @@ from dpmcmc.targets import (
     check,
 )
 from dpmcmc.targets.checks import check_target
-from tests.test_targets import D, N, records
+from tests.test_targets import D, private_run, records
 
 
 def start(key):
@@ -39,17 +38,7 @@ def predict(params, x):
 def test_functions_make_a_target_that_runs_privately():
     target = Custom(start, log_prior, log_likelihood, predict)
     check_target(target, records("linear_regression"))
-    plan = dpmcmc.plan(
-        target,
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=5,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
-    )
-    result = dpmcmc.sample(plan, records("linear_regression"))
-    assert isinstance(result.guarantee, dpmcmc.Guarantee)
-    assert result.draws["w"].shape == (1, 5, D)
+    assert private_run(target, records("linear_regression")).draws["w"].shape == (2, 5, D)
 
 
 def test_the_same_functions_are_the_same_target():

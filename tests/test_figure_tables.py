@@ -28,20 +28,14 @@ def test_planted_fault_a_cell_that_is_off_by_one_digit_is_seen():
 def test_the_time_of_each_figure():
     """A quick run of all takes five minutes at most on two cores, and a full one an hour."""
     rows = {row["figure"]: row for row in results("figure_times")}
-    ((_, *body, everything),) = tables(section("All figures at once"))
     spec = importlib.util.spec_from_file_location("reproduce_figures", ROOT / "scripts" / "reproduce_figures.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert set(rows) == {"fig3_2_adult", "fig3_2_abalone", *script.NAMES, "headline"}
-    for label, *cells in body:
-        row = rows[label.strip("`")]
-        for cell, kind in zip(cells, ("quick", "full"), strict=True):
-            assert cell == f"{'' if row[f'{kind}_measured'] == '1' else 'about '}{int(row[kind]):,}", label
     flat = " ".join(section("All figures at once").split())
-    minutes = re.findall(r"a quick run takes (\d+) minutes and a full one about (\d+)", flat)
-    for cell, kind, most, stated in zip(everything[1:], ("quick", "full"), (5, 60), minutes[0], strict=True):
+    (minutes,) = re.findall(r"a quick run takes (\d+) minutes and a full one about (\d+)", flat)
+    for stated, kind, most in zip(minutes, ("quick", "full"), (5, 60), strict=True):
         seconds = sum(int(row[kind]) for row in rows.values())
-        assert cell == f"about {seconds:,}"
         assert int(stated) == round(seconds / 120) <= most
 
 
@@ -168,7 +162,7 @@ def test_adaops():
         "output perturbation, best ridge": "output perturbation",
     }
     ((header, *body),) = tables(section("AdaOPS beside the other methods of linear regression"))
-    designs = [design for design in ("isotropic", "skewed", "diabetes") for _ in range(3)]
+    designs = [design for design in ("isotropic", "skewed") for _ in range(3)]
     for label, *cells in body:
         for design, epsilon, cell in zip(designs, header[1:], cells, strict=True):
             at = design, number(epsilon.rpartition(" ")[2]), names.get(label, label)
@@ -178,17 +172,15 @@ def test_adaops():
 def test_cost_to_each_record():
     text, rows = section("Cost of a private run on Adult to each record"), results("fig_per_record")
     every = {int(row["every"]): row for row in rows if row["panel"].startswith("minibatches")}
-    (_, *shown), (header, means, times) = tables(text)
+    ((_, *shown),) = tables(text)
     for cells, row in zip(shown, (every[1], rows[-1]), strict=True):
         columns = ("promised", "worst_case", "mean", "median", "smallest")
         for cell, name in zip(cells[1:6], columns, strict=True):
             assert said(cell, float(row[name]), up=True), (cells[0], name)
         for cell, name in zip(cells[6:], ("below_0.2", "above_promised"), strict=True):
             assert said(cell, 100 * float(row[name])), (cells[0], name)
-    for k, mean, ratio in zip(header[1:], means[1:], times[1:], strict=True):
-        assert said(mean, float(every[int(k)]["mean"]), up=True), k
-        assert said(ratio, float(every[int(k)]["times_exact"])), k
     flat = " ".join(text.split())
+    assert said(re.findall(r"every tenth step.* is ([\d.]+) times", flat)[0], float(every[10]["times_exact"]))
     rare, others = re.findall(r"lose ([\d.]+) on average with minibatches, the others ([\d.]+)\.", flat)[0]
     assert said(rare, float(every[1]["mean_label_1"]))
     assert said(others, float(every[1]["mean_label_0"]))

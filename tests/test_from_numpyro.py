@@ -1,7 +1,6 @@
 """NumPyro models as targets: the same densities as NumPyro's own, and the models that are no sum over records."""
 
 import dataclasses
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,9 @@ from dpmcmc.errors import DataError
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import TargetError, bind, check, from_numpyro
 from dpmcmc.targets.checks import check_target
+from tests.test_targets import N, private_run
 
-N, D, GROUPS, K = 200, 3, 4, 5
+D, GROUPS, K = 3, 4, 5
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(np.float32) / 2
 COUNTS = {"x": X, "y": RNG.poisson(1.0, size=N)}
@@ -31,6 +31,12 @@ CLASSES = {"x": X, "y": RNG.integers(K, size=N)}
 
 def weights(x, scale=1.0):
     return numpyro.sample("w", dist.Normal(0.0, scale).expand([x.shape[1]]).to_event(1))
+
+
+def normal(mean, y, scale=1.0):
+    """The plate over records, and the one site that is observed in it."""
+    with numpyro.plate("records", mean.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, scale), obs=y)
 
 
 def poisson(x, y):
@@ -58,8 +64,7 @@ def hierarchical(x, group, y):
     with numpyro.plate("groups", GROUPS):
         offset = numpyro.sample("offset", dist.Normal(0.0, spread))
     w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w + offset[group], 1.0), obs=y)
+    normal(x @ w + offset[group], y)
 
 
 def masked(x, seen, y):
@@ -106,7 +111,7 @@ def bound(model, data, **options):
 
 def random_params(target, seed=0):
     rng = np.random.default_rng(seed)
-    shapes = target.init(jax.random.key(0))
+    shapes = jax.eval_shape(target.init, jax.random.key(0))
     return {name: jnp.asarray(rng.normal(size=value.shape), jnp.float32) for name, value in shapes.items()}
 
 
@@ -140,7 +145,7 @@ def test_constrained_values_are_numpyros(name):
     params = random_params(target)
     wanted = constrain_fn(model, (), jax.tree.map(jnp.asarray, data), params, return_deterministic=True)
     wanted.pop("average", None)  # a function of the records, so no property of the parameters
-    got = target.constrain(params)
+    got = jax.jit(target.constrain)(params)
     assert set(got) == set(wanted)
     for site in wanted:
         np.testing.assert_allclose(got[site], wanted[site], rtol=1e-6)
@@ -149,7 +154,7 @@ def test_constrained_values_are_numpyros(name):
 def test_constrain_takes_all_draws_at_once():
     target = bound(*MODELS["robust"])
     draws = jax.tree.map(lambda value: jnp.zeros((2, 7, *value.shape)), random_params(target))
-    values = jax.vmap(jax.vmap(target.constrain))(draws)
+    values = jax.jit(jax.vmap(jax.vmap(target.constrain)))(draws)
     assert values["mix"].shape == (2, 7, 3)
     assert (values["high"] > values["low"]).all()
 
@@ -157,7 +162,7 @@ def test_constrain_takes_all_draws_at_once():
 def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
     zeros, box = (bound(*MODELS["robust"], init_radius=radius) for radius in (0.0, 2.0))
     assert all((value == 0).all() for value in zeros.init(jax.random.key(0)).values())
-    first, second = (box.init(jax.random.key(seed)) for seed in (0, 1))
+    first, second = (jax.jit(box.init)(jax.random.key(seed)) for seed in (0, 1))
     for name in first:
         assert first[name].dtype == jnp.float32
         assert (jnp.abs(first[name]) < 2).all()
@@ -178,7 +183,7 @@ def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
 def test_predictions_are_means_or_class_probabilities(name, classes, mean):
     target = bound(*MODELS[name])
     params = random_params(target)
-    values = {site: np.asarray(value, np.float64) for site, value in target.constrain(params).items()}
+    values = {name: np.asarray(value, np.float64) for name, value in jax.jit(target.constrain)(params).items()}
     np.testing.assert_allclose(jax.jit(target.predict)(params, X[:50]), mean(values["w"], X[:50]), rtol=1e-4)
     assert target.num_classes == classes
 
@@ -233,11 +238,9 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
 # --- use ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["poisson", pytest.param("categorical", marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
-def test_models_pass_the_public_check(name):
-    model, data = MODELS[name]
-    check_target(from_numpyro(model), data)
+def test_a_model_passes_the_public_check():
+    check_target(from_numpyro(poisson), COUNTS)
 
 
 def test_a_model_is_hashable_and_equal_to_itself_bound_again():
@@ -255,18 +258,8 @@ def test_binding_needs_shapes_and_no_record():
 
 @pytest.mark.slow
 def test_a_model_runs_privately():
-    plan = dpmcmc.plan(
-        from_numpyro(poisson),
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=5,
-        chains=2,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
-    )
-    result = dpmcmc.sample(plan, COUNTS)
-    assert isinstance(result.guarantee, dpmcmc.Guarantee)
-    assert {name: value.shape for name, value in result.draws.items()} == {"scale": (2, 5), "w": (2, 5, D)}
+    draws = private_run(from_numpyro(poisson), COUNTS).draws
+    assert {name: value.shape for name, value in draws.items()} == {"scale": (2, 5), "w": (2, 5, D)}
 
 
 # --- refusals -----------------------------------------------------------------------------------------
@@ -317,8 +310,7 @@ def local(x, y):
 
 def local_without_plate(x, y):
     z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([x.shape[0]]).to_event(1))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
+    normal(z, y)
 
 
 def missing_values(x, y):
@@ -330,35 +322,25 @@ def missing_values(x, y):
 def outside(x, y):
     w = weights(x)
     numpyro.sample("total", dist.Normal(jnp.sum(w), 1.0), obs=jnp.sum(y))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    normal(x @ w, y)
 
 
 def discrete(x, y):
     k = numpyro.sample("k", dist.Bernoulli(0.5))
     w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(k * (x @ w), 1.0), obs=y)
+    normal(k * (x @ w), y)
 
 
 def with_factor(x, y):
     w = weights(x)
     numpyro.factor("penalty", -jnp.sum(jnp.abs(w)))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-
-def factor_per_record(x, y):
-    w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.factor("term", -((y - x @ w) ** 2))
+    normal(x @ w, y)
 
 
 def with_param(x, y):
     scale = numpyro.param("scale", 1.0)
     w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+    normal(x @ w, y, scale)
 
 
 def with_scale(x, y):
@@ -370,51 +352,38 @@ def with_scale(x, y):
 def with_randomness(x, y):
     w = weights(x)
     keep = jax.random.bernoulli(numpyro.prng_key(), 0.5, (x.shape[1],))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal((x * keep) @ w, 1.0), obs=y)
+    normal((x * keep) @ w, y)
 
 
 def with_scan(x, y):
     w = weights(x)
     scan(lambda carry, t: (carry, numpyro.sample("z", dist.Normal(0.0, 1.0))), 0.0, jnp.arange(3))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    normal(x @ w, y)
 
 
 def standardised(x, y):
     w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=(y - y.mean()) / (y.std() + 1e-3))
-
-
-def batch_normalised(x, y):
-    w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal((x - x.mean(axis=0)) @ w, 1.0), obs=y)
+    normal(x @ w, (y - y.mean()) / (y.std() + 1e-3))
 
 
 def column_against_row(x, y):
     """The classic slip: (n,) means against (n, 1) outcomes make n² terms."""
     w = weights(x)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y[:, None])
+    normal(x @ w, y[:, None])
 
 
 def prior_from_data(x, y):
     w = weights(x, 1.0 + y.std())
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    normal(x @ w, y)
 
 
 def prior_from_size(x, y):
     w = weights(x, 1.0 / x.shape[0])
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    normal(x @ w, y)
 
 
 def nothing_latent(x, y):
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x[:, 0], 1.0), obs=y)
+    normal(x[:, 0], y)
 
 
 def nothing_observed(x, y):
@@ -427,8 +396,7 @@ def fails(x, y):
     w = weights(x)
     if y[0] > 0:
         w = -w
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    normal(x @ w, y)
 
 
 REFUSED = [
@@ -444,13 +412,11 @@ REFUSED = [
     (outside, "site 'total' is observed outside the plate"),
     (discrete, "latent site 'k' is discrete"),
     (with_factor, r"numpyro.factor\('penalty'\) cannot be told apart by record"),
-    (factor_per_record, r"numpyro.factor\('term'\) cannot be told apart"),
     (with_param, "site 'scale' is a numpyro.param, which has no prior"),
     (with_scale, "site 'y' is under numpyro.handlers.scale: remove it"),
     (with_randomness, "draws random numbers"),
     (with_scan, "control_flow is not supported"),
     (standardised, "mixes records: 3 synthetic ones"),
-    (batch_normalised, "mixes records"),
     (column_against_row, "mixes records"),
     (prior_from_data, "prior of site 'w' depends on the records"),
     (prior_from_size, "prior of site 'w' depends on the records"),
@@ -495,16 +461,6 @@ def test_values_that_cannot_occur_are_refused_and_their_rows_kept(model, data, v
     assert "7" not in str(caught.value)
 
 
-def test_no_number_of_a_record_makes_numpy_warn():
-    """A float64 beyond float32 in one row; a warning would be printed, and tell of that row."""
-    data = {**REALS, "x": REALS["x"].astype(np.float64)}
-    data["x"][7] = 1e160
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check(from_numpyro(poisson), {**data, "y": COUNTS["y"]})
-    assert not caught
-
-
 def test_masked_values_may_be_anything():
     seen = np.ones(N, bool)
     seen[3] = False
@@ -518,7 +474,7 @@ def test_masked_values_may_be_anything():
     check(from_numpyro(counts), data)
     target = bound(counts, data)
     record = jax.tree.map(lambda leaf: jnp.asarray(leaf[3]), data)
-    gradient = jax.grad(target.log_likelihood)(random_params(target), record)
+    gradient = jax.jit(jax.grad(target.log_likelihood))(random_params(target), record)
     np.testing.assert_array_equal(gradient["w"], 0)
 
 

@@ -1,4 +1,4 @@
-"""Tutorials, how-tos, explanations and migration pages: their cells parse, and the other libraries' code runs.
+"""Pages with cells, tutorials, how-tos and explanations: cells parse, and the code of other libraries runs.
 
 The site's build runs the cells (``scripts/docs.sh``). Code of another library runs here, where that is installed.
 """
@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tutorials", "how-to", "explanation", "migration")
-PAGES = sorted(page for folder in FOLDERS for page in (ROOT / "docs" / folder).glob("*.md"))
+FOLDERS = ("tutorials", "how-to", "explanation")
+PAGES = sorted(
+    page
+    for page in (ROOT / "docs").rglob("*.md")
+    if page.parent.name in FOLDERS or "file_format: mystnb" in page.read_text(encoding="utf-8")
+)
 CELL = re.compile(r"^```\{code-cell\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 THEIRS = re.compile(r"^<!-- theirs: (\w+) -->\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -27,7 +31,7 @@ def cells(text):
 
 
 def their_blocks():
-    return [(page.name, *block) for page in PAGES for block in THEIRS.findall(page.read_text(encoding="utf-8"))]
+    return [(page, *block) for page in PAGES for block in THEIRS.findall(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: f"{p.parent.name}/{p.name}")
@@ -40,41 +44,27 @@ def test_cells_of_a_page_parse_and_its_first_lines_are_a_title_and_a_paragraph(p
     assert re.match(r"# .+\n\n[A-Z]", body)
 
 
-def test_every_page_of_the_plan_is_there():
-    names = {f"{page.parent.name}/{page.stem}" for page in PAGES}
-    assert {
-        "migration/numpyro",
-        "migration/blackjax",
-        "migration/opacus_and_jax_privacy",
-        "migration/diffprivlib",
-    } <= names
-    assert sum(name.startswith("tutorials/") for name in names) >= 8
-    assert sum(name.startswith("how-to/") for name in names) >= 6
-    assert sum(name.startswith("explanation/") for name in names) >= 4
-    assert {library for _, library, _ in their_blocks()} == {"blackjax", "opacus", "jax_privacy", "diffprivlib"}
+def test_code_of_other_libraries_is_found():
+    assert {library for _, library, _ in their_blocks()} == {"blackjax", "diffprivlib"}
 
 
 #: Whether a library's answer is that of the same task here.
 RIGHT = {
     "blackjax": lambda names: np.abs(names["draws"].mean(axis=0) - [2, -2, 1, 0]).max() < 0.6,
-    "opacus": lambda names: np.mean(names["guess"] == names["test"]["y"]) > 0.8 and 1.6 < names["noise_multiplier"] < 2,
-    "jax_privacy": lambda names: (
-        np.mean(names["guess"] == names["test"]["y"]) > 0.8 and 1.75 < names["noise_multiplier"] < 1.85
-    ),
-    "diffprivlib": lambda names: abs(names["per_year"] - 0.03) < 0.02,
+    "diffprivlib": lambda names: np.abs(names["coefficients"] - [2, -2, 1, 0]).max() < 0.6,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("page", "library", "code"), their_blocks(), ids=lambda value: value if len(value) < 20 else ""
+    ("page", "library", "code"), their_blocks(), ids=lambda value: value if str(value).isalpha() else ""
 )
 def test_the_other_library_s_code_runs(page, library, code):
     """After the cell that makes the page's records, which both sides share."""
     pytest.importorskip(library)
     names = {}
-    task = next(cells((ROOT / "docs" / "migration" / page).read_text(encoding="utf-8")))
+    task = next(cells(page.read_text(encoding="utf-8")))
     exec(task, names)
     exec(code, names)
     assert RIGHT[library](names)

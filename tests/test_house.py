@@ -55,79 +55,46 @@ def test_a_circle_fails(monkeypatch, capsys, tmp_path):
     assert house.main() == 0
 
 
-@pytest.mark.parametrize("word", ["Of", "What", "That", "And", "Which"])
-def test_a_sentence_that_begins_with_such_a_word_is_found(word, tmp_path, monkeypatch):
+WORDS = "a " * 30
+#: Findings in a module, and its source.
+MODULES = [
+    *((1, text) for word in ("Of", "What", "That", "And", "Which") for text in (
+        f'"""{word} it is."""\n', f'"""One. {word} two."""\n', f'"""One.\n\n{word} two.\n"""\n', f"x = 1  # {word} x\n",
+        f"#: {word} x\nx = 1\n", f"# one\n# two. {word}\n# three\n", f"x = 1  # {word.lower()} it is\n",
+        f'raise ValueError("no. {word} not")\n', f'print(f"{{x}} no. {word} not {{y}}")\n',
+    )),
+    (0, '"""One, of which two. Often that. Android, and so on."""\nx = f"{y}of {z}"\n# one that\n# of two\n'),
+    # A docstring that begins as the rest of a sentence, and a module's.
+    *((1, f'def f():\n    """{first} it."""\n') for first in ("By", "Where", "For", "Its")),
+    *((0, f'"""{first} it."""\n\n\ndef f():\n    """Forget the past."""\n') for first in ("By", "Where", "For", "Its")),
+    # Sentences beyond fifty words; formulas, tables and entries of a section are no part of the sentence before them.
+    (1, f'"""One.\n\n{WORDS}{WORDS}\n"""\n'),
+    (1, f'"""One.\n\nArgs:\n    b: {WORDS}\n        {WORDS}\n"""\n'),
+    (0, f'"""One.\n\n{WORDS}\n\n    {WORDS}\n\n``b``  {WORDS}\n``c``  {WORDS}\n\n* {WORDS}\n* {WORDS}\n\n'
+        f'Args:\n    b: {WORDS}\n    c: {WORDS}\n"""\n'),
+    # Words that people hardly use.
+    (1, '"""It holds, but for one."""\n'),
+    (1, '"""It is small, whence the bound."""\n'),
+]  # fmt: skip
+#: Findings in a page, and its text.
+PAGES = [
+    *((1, text) for word in ("Of", "What", "That", "And", "Which") for text in (
+        f"# {word} it is\n", f"* {word} it is\n", f"| a | {word} b |\n", f"One:\n**{word}** two.\n",
+    )),
+    (0, "One that\nof two.\n\n```\n# What\n```\n\n    What\n\n`What` is code.\n"),
+    # Sentences beyond forty words.
+    (1, "a " * 40 + "a."),
+    (0, "a " * 39 + "a. " + "A " * 39 + "a."),
+    (1, "It holds, but for one."),
+    (1, "It is small, whence the bound."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "table"), [("py", MODULES), ("md", PAGES)])
+def test_the_rules_of_english_find_what_breaks_them_and_nothing_else(kind, table, tmp_path, monkeypatch):
     monkeypatch.setattr(english, "ROOT", tmp_path)
-    file = tmp_path / "a.py"
-    for source in (
-        f'"""{word} it is."""\n',
-        f'"""One. {word} two."""\n',
-        f'"""One.\n\n{word} two.\n"""\n',
-        f"x = 1  # {word} x\n",
-        f"#: {word} x\nx = 1\n",
-        f"# one\n# two. {word}\n# three\n",
-        f"x = 1  # {word.lower()} it is\n",
-        f'raise ValueError("no. {word} not")\n',
-        f'print(f"{{x}} no. {word} not {{y}}")\n',
-    ):
-        file.write_text(source)
-        assert len(list(english.module_findings(file))) == 1, source
-    page = tmp_path / "a.md"
-    for text in (f"# {word} it is\n", f"* {word} it is\n", f"| a | {word} b |\n", f"One:\n**{word}** two.\n"):
-        page.write_text(text)
-        assert len(list(english.page_findings(page))) == 1, text
-
-
-def test_sentences_with_their_subject_first_and_code_are_let_through(tmp_path, monkeypatch):
-    monkeypatch.setattr(english, "ROOT", tmp_path)
-    file, page = tmp_path / "a.py", tmp_path / "a.md"
-    file.write_text(
-        '"""One, of which two. Often that. Android, and so on."""\nx = f"{y}of {z}"\n# one that\n# of two\n'
-    )
-    page.write_text("One that\nof two.\n\n```\n# What\n```\n\n    What\n\n`What` is code.\n")
-    assert not list(english.module_findings(file))
-    assert not list(english.page_findings(page))
-
-
-def test_a_sentence_beyond_forty_words_is_found_in_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(english, "ROOT", tmp_path)
-    page = tmp_path / "a.md"
-    page.write_text("a " * 40 + "a.")
-    assert len(list(english.page_findings(page))) == 1
-    page.write_text("a " * 39 + "a. " + "A " * 39 + "a.")
-    assert not list(english.page_findings(page))
-
-
-@pytest.mark.parametrize("first", ["By the same conversion.", "Where it lies.", "For people.", "Its root."])
-def test_a_docstring_that_begins_as_the_rest_of_a_sentence_is_found(first, tmp_path, monkeypatch):
-    monkeypatch.setattr(english, "ROOT", tmp_path)
-    file = tmp_path / "a.py"
-    file.write_text(f'def f():\n    """{first}"""\n')
-    assert len(list(english.module_findings(file))) == 1
-    file.write_text(f'"""{first}"""\n\n\ndef f():\n    """Forget the past."""\n')
-    assert not list(english.module_findings(file))
-
-
-def test_a_sentence_beyond_fifty_words_is_found_in_a_docstring(tmp_path, monkeypatch):
-    """Formulas, tables and entries of a section are no part of the sentence before them."""
-    monkeypatch.setattr(english, "ROOT", tmp_path)
-    file = tmp_path / "a.py"
-    file.write_text('"""One.\n\n' + "a " * 50 + 'a.\n"""\n')
-    assert len(list(english.module_findings(file))) == 1
-    half = "a " * 30
-    file.write_text(
-        f'"""One.\n\n{half}\n\n    {half}\n\n``b``  {half}\n``c``  {half}\n\n'
-        f'* {half}\n* {half}\n\nArgs:\n    b: {half}\n    c: {half}\n"""\n'
-    )
-    assert not list(english.module_findings(file))
-    file.write_text(f'"""One.\n\nArgs:\n    b: {half}\n        {half}\n"""\n')
-    assert len(list(english.module_findings(file))) == 1
-
-
-@pytest.mark.parametrize("words", ["It holds, but for one.", "It is small, whence the bound."])
-def test_words_that_people_hardly_use_are_found(words, tmp_path, monkeypatch):
-    monkeypatch.setattr(english, "ROOT", tmp_path)
-    file, page = tmp_path / "a.py", tmp_path / "a.md"
-    file.write_text(f'"""{words}"""\n')
-    page.write_text(words)
-    assert len(list(english.module_findings(file))) == len(list(english.page_findings(page))) == 1
+    file = tmp_path / f"a.{kind}"
+    find = english.module_findings if kind == "py" else english.page_findings
+    for count, text in table:
+        file.write_text(text)
+        assert len(list(find(file))) == count, text

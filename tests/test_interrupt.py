@@ -18,7 +18,8 @@ from dpmcmc.storage import checkpoint
 from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
 
-FACES = ("run", "plan", "ledger", "verify", "audit", "data")
+#: Commands that import much, little, and pandas.
+FACES = ("run", "verify", "data")
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,14 @@ def in_a_bare_except(*_):
         interrupt()
 
 
-@pytest.mark.parametrize("how", [interrupt, collected, in_a_bare_except])
+def as_another_error(*_):
+    try:
+        interrupt()
+    except KeyboardInterrupt:  # some libraries do this too
+        raise RuntimeError("something went wrong") from None
+
+
+@pytest.mark.parametrize("how", [interrupt, collected, in_a_bare_except, as_another_error])
 def test_an_interrupt_reaches_the_command_wherever_it_comes(how, capsys):
     @command
     def main(argv):
@@ -92,18 +100,6 @@ def test_a_module_is_imported_to_its_end_before_an_interrupt_is_heard(tmp_path, 
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_interrupt_that_a_library_turns_into_another_error_is_no_fault_of_ours(capsys):
-    @command
-    def main(argv):
-        try:
-            interrupt()
-        except KeyboardInterrupt:
-            raise RuntimeError("something went wrong") from None
-
-    assert main() == 130
-    assert capsys.readouterr().err.startswith("error: stopped by the user")
-
-
 def test_a_command_that_is_called_while_a_module_is_imported_is_stopped(tmp_path, monkeypatch):
     program = """
         import time
@@ -144,7 +140,7 @@ def test_cleaning_up_after_an_interrupt_is_not_interrupted_by_its_repetition(cap
 
 
 def test_a_command_is_stopped_while_it_is_imported():
-    """Every face, each after another library has been imported."""
+    """Each face after another library has been imported."""
     running = []
     for at, face in enumerate(FACES):
         process = subprocess.Popen(
@@ -154,7 +150,7 @@ def test_a_command_is_stopped_while_it_is_imported():
         for line in process.stderr:
             if line.rstrip().endswith("dpmcmc.cli.interrupt"):
                 break
-        for _ in range(20 + 60 * at):
+        for _ in range(20 + 150 * at):
             process.stderr.readline()
         process.send_signal(signal.SIGINT)
         running.append(process)

@@ -185,15 +185,17 @@ def before(owner: Any, name: str, error: BaseException, nth: int = 0, when: Any 
     return plant
 
 
-def after(owner: Any, name: str, error: BaseException) -> Any:
-    """A fault right after a call."""
+def after(owner: Any, name: str, error: BaseException, when: Any = None) -> Any:
+    """A fault right after the first call that ``when`` holds for."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         real = getattr(owner, name)
 
         def call(*given: Any, **named: Any) -> Any:
-            real(*given, **named)
-            raise error
+            found = real(*given, **named)
+            if when is None or when(*given):
+                raise error
+            return found
 
         patch.setattr(owner, name, call)
 
@@ -204,10 +206,21 @@ def committed(error: BaseException, last: bool) -> Any:
     """A fault in place of the first commit of what was computed, or right after the last one."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        for name in ("commit", "keep"):
-            (after if last else before)(checkpoint.Checkpoint, name, error)(patch)
+        fault = after if last else before
+        fault(checkpoint.Checkpoint, "commit", error)(patch)
+        fault(checkpoint.Checkpoint, "keep", error, when=ends)(patch)
 
     return plant
+
+
+def ends(kept: Any, stage: int, arrays: Any, last: bool) -> bool:
+    """Whether a stage that is kept is the run's last."""
+    return last
+
+
+def begins(*given: Any) -> bool:
+    """Whether a stage that is kept comes before a chain."""
+    return not ends(*given)
 
 
 def named(name: str) -> Any:
@@ -229,8 +242,8 @@ STEPS = {
     "keep the keys": (False, lambda error: before(checkpoint.Checkpoint, "begin", error)),
     "charge": (False, lambda error: before(Reservation, "start", error)),
     "charged": (True, lambda error: after(Reservation, "start", error)),
-    "keep the metric": (True, lambda error: before(checkpoint.Checkpoint, "keep_metric", error)),
-    "kept the metric": (True, lambda error: after(checkpoint.Checkpoint, "keep_metric", error)),
+    "keep the first stage": (True, lambda error: before(checkpoint.Checkpoint, "keep", error, when=begins)),
+    "kept the first stage": (True, lambda error: after(checkpoint.Checkpoint, "keep", error, when=begins)),
     "first commit": (True, lambda error: committed(error, last=False)),
     "look at the ledger again": (True, lambda error: before(Reservation, "finish", error)),
     "last commit": (True, lambda error: committed(error, last=True)),

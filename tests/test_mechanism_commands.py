@@ -11,6 +11,7 @@ import yaml
 
 import dpmcmc
 from dpmcmc.config import file as config_file
+from dpmcmc.engine.chains import Chains
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
 from dpmcmc.privacy import Event, Guarantee
@@ -129,7 +130,7 @@ def test_hybrid_composes_gaussians_and_spends_the_whole_budget():
         steps=30,
         privacy=dpmcmc.Privacy(epsilon=0.5, delta=1e-4, clip=0.5),
     )
-    assert plan.run.noise_multipliers.min() < alone.noise_multipliers.min()
+    assert plan.noise_multipliers.min() < alone.noise_multipliers.min()
 
 
 @pytest.mark.parametrize("form", ["printed", "range"])
@@ -160,6 +161,37 @@ def test_a_hybrid_starts_at_its_draw(monkeypatch):
     assert not np.array_equal(found[0], found[1])
 
 
+def after(draws=1, **changes):
+    """A plan of two stages, as dpmcmc.plan makes it."""
+    first = OPS(form="gdp", engine="nuts", draws=draws).plan(target(), num_records=1000, epsilon=0.5, delta=1e-4)
+    settings = {"sampler": dpmcmc.SGLD(64.0), "steps": 30, "after": first} | changes
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4, clip=0.5)
+    return dpmcmc.plan(target(), num_records=1000, privacy=privacy, **settings)
+
+
+def test_a_plan_after_a_mechanism_s_is_the_hybrid(monkeypatch):
+    """Two stages of one plan, whichever way it is made; many of them run together, each from its own draw."""
+    monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: jax.random.normal(streams.noise, (1, 3)))
+    made, same = after(), hybrid().plan(target(), num_records=1000, epsilon=1.0, delta=1e-4)
+    assert made.guarantee == same.guarantee
+    assert np.array_equal(made.noise_std, same.noise_std)
+    assert made.label == "OPS then SGLD"
+    assert dict(made.lines())["start"].startswith("every chain starts at one draw of OPS, which alone has epsilon 0.5")
+    assert made.facts()["charged_draws"] == 1
+    one, two = (dpmcmc.sample(made, data(), key=key).draws for key in (1, 2))
+    for found, wanted in zip(dpmcmc.sample_all([made, same], data(), keys=[1, 2]), (one, two), strict=True):
+        assert np.allclose(found.draws, wanted, atol=1e-4)
+
+
+def test_a_run_starts_at_one_draw_and_takes_no_other_start():
+    with pytest.raises(InputError, match="after: a run starts at one draw of a mechanism, not at 2 of OPS"):
+        after(draws=2)
+    with pytest.raises(InputError, match="after: a run starts at one draw"):
+        after(after=after())
+    with pytest.raises(InputError, match="starts: the run draws its own start"):
+        dpmcmc.sample(after(), data(), starts=np.zeros((1, 3)))
+
+
 def test_a_hybrid_that_forgets_its_start_s_price_would_be_caught():
     """The planted bug: a guarantee of the run alone."""
     plan = hybrid().plan(target(), num_records=1000, epsilon=1.0, delta=1e-4)
@@ -174,21 +206,23 @@ def test_a_hybrid_that_forgets_its_start_s_price_would_be_caught():
 
 
 def test_stages_of_a_hybrid_share_no_key(monkeypatch):
-    seen = []
-    monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: seen.append(streams) or np.zeros((1, 3)))
-    from dpmcmc.mechanisms import hybrid as room
+    drawn, stepped = [], []
+    monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: drawn.append(streams) or np.zeros((1, 3)))
+    bound = Chains.bound
 
-    inner = room.Life
+    def spy(self, streams, secret):
+        run = bound(self, streams, secret)
+        stepped.append(run.streams)
+        return run
 
-    def spy(plan, *, key, **rest):
-        streams = key.streams()
-        seen.append(streams)
-        return inner(plan, key=room.SecretKey._of(streams), **rest)
-
-    monkeypatch.setattr(room, "Life", spy)
+    monkeypatch.setattr(Chains, "bound", spy)
     release(hybrid(steps=2).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4), data())
-    keys = [tuple(np.asarray(jax.random.key_data(k)).tolist()) for streams in seen for k in streams]
-    assert len(set(keys)) == len(keys) == 8
+
+    def keys(seen):
+        return {tuple(np.asarray(jax.random.key_data(key)).tolist()) for streams in seen for key in streams}
+
+    assert len(keys(drawn)) == len(keys(stepped)) == 4
+    assert not keys(drawn) & keys(stepped)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ def z_of_variance(x) -> float:
 def test_noise_passes_kolmogorov_smirnov(draws):
     assert stats.kstest(draws, "norm", method="asymp").pvalue > 1e-3
     assert abs(z_of_variance(draws)) < 4
+    beyond = DRAWS * 2 * stats.norm.sf(4)
+    assert abs(np.sum(np.abs(draws) > 4) - beyond) < 5 * math.sqrt(beyond)
 
 
 def test_a_scale_off_by_one_percent_is_rejected(draws):
@@ -75,8 +77,9 @@ def correlation(a, b) -> float:
     return float(np.mean(a * b) * math.sqrt(len(a)))
 
 
-def test_neighbouring_coordinates_are_uncorrelated(draws):
-    for lag in (1, 2):
+def test_coordinates_are_uncorrelated(draws):
+    # Box–Muller pairs share a radius, and may lie half the draws apart.
+    for lag in (1, 2, DRAWS // 2):
         assert abs(correlation(draws[:-lag], draws[lag:])) < 4
         squares = (draws**2 - 1) / math.sqrt(2)
         assert abs(correlation(squares[:-lag], squares[lag:])) < 4
@@ -306,10 +309,6 @@ def test_a_convolution_of_two_tables_is_a_discrete_gaussian(base):
     assert error(8 * c) > 1e-3
 
 
-def sums_of(found) -> list[int]:
-    return [1 + sum(int(c) ** 2 for c in column) for column in found.T]
-
-
 def worst_of(stds: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
     """Largest shortfall of S² − σ₀² from σ²; 4c_j²/(s²(1 − 4/σ₀²)); relative excess of S: in exact integers."""
     square, most = discrete_gaussian.BASE**2, 0.0
@@ -351,17 +350,6 @@ def test_coefficients_reach_the_asked_std_and_keep_the_smoothing(levels):
     bare = found.copy()
     bare[:-1] = 0
     assert worst_of(stds, bare)[1] > 1
-
-
-def test_a_missing_level_fails_the_variance(monkeypatch):
-    def planted(std, levels):
-        return honest(std, levels).at[-1].set(0)
-
-    honest = integer_noise.coefficients
-    monkeypatch.setattr(integer_noise, "coefficients", planted)
-    high, low = jax.jit(lambda key: integer_noise.noise(key, 20_000, jnp.float32(STD), LEVELS))(jax.random.key(0))
-    x = (np.asarray(high, np.float64) * 65536 + np.asarray(low)) / STD
-    assert abs(z_of_variance(x)) > 8
 
 
 def test_limbs_hold_what_the_coefficients_ask_for(monkeypatch):

@@ -7,6 +7,7 @@ import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators.outlook import Outlook, accuracy_line, contrasts, mean_width, width_line
 from dpmcmc.estimators.suggestion import ask
+from dpmcmc.inference.noise_aware import Predicted
 from dpmcmc.inference.scores import Logistic
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression
@@ -18,7 +19,7 @@ def outlook(ratio, rows=None, size=2):
     """An outlook whose intervals are ``ratio`` times as wide."""
     alone = np.eye(size) * 0.01
     rows = np.random.default_rng(0).normal(size=(500, size)) if rows is None else rows
-    return Outlook(ratio**2 * alone, alone, np.ones(size), rows, np.eye(size))
+    return Outlook(Predicted(ratio**2 * alone, alone), np.ones(size), rows, np.eye(size))
 
 
 def test_contrasts_are_what_records_can_tell():
@@ -59,7 +60,7 @@ def test_columns_of_a_real_table_are_as_wide_as_the_range_says():
     spread = (dpmcmc.sample(plan, records).draws[0] @ told.T).std(axis=0)
     realised = float(np.mean(spread / np.sqrt(np.diag(told @ alone @ told.T))))
     asked = ask(plan.target, n, 3.0, None, SCHEMA, None, {"mechanism": plan.mechanism})
-    widths = [one.width for one in asked.question.outlooks(n, asked.noise(plan))]
+    widths = [one.width for one in asked.facts.outlooks(n, asked.noise(plan))]
     assert min(widths) < realised < max(widths)
     assert 0.5 < plan.settings["predicted_width"] / realised < 2
     assert plan.settings["predicted_width"] == pytest.approx(mean_width([*map(outlook, widths)]))

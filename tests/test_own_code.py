@@ -130,9 +130,16 @@ def _marked(folder, mark):
 
 
 @pytest.mark.parametrize(
-    "mark", ["privacy.json", "plan.json", "metrics.json", "draws.nc", "confidential", "checkpoint"]
+    ("mark", "below"),
+    [
+        ("privacy.json", ""),
+        ("plan.json", "deeper/still"),
+        ("metrics.json", ""),
+        ("draws.nc", "deeper/still"),
+        ("confidential", ""),
+        ("checkpoint", "deeper/still"),
+    ],
 )
-@pytest.mark.parametrize("below", ["", "deeper/still"])
 def test_a_config_in_a_run_folder_imports_nothing_unasked(here, mark, below):
     path = written(here / "run", target="mine_alone:make")
     _marked(here / "run", mark)

@@ -31,7 +31,7 @@ PROGRAM = """
         return some
 
     def child():
-        pictures.draw_beside()
+        pictures.start_drawing()
         (one,) = multiprocessing.active_children()
         return one
 
@@ -40,7 +40,7 @@ PROGRAM = """
     assert list(begun().save(folder("beside"))) == ["Traces"]
     assert "matplotlib" not in sys.modules, "drawn here"
     one.join()
-    pictures._beside = None
+    pictures._drawer = None
     begun().save(folder("here"))
     assert "matplotlib" in sys.modules
 

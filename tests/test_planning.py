@@ -207,7 +207,7 @@ def test_plan_json_says_in_sentences_what_the_console_says():
 
 def test_a_plan_that_is_refused_is_planned_once(monkeypatch):
     asked, hot = [], dpmcmc.SGLD(step_size=1e6)
-    monkeypatch.setattr(making, "_check_promise", lambda privacy, *_: asked.append(privacy.epsilon))
+    monkeypatch.setattr(making, "_starts", lambda after, privacy: asked.append(privacy.epsilon) or ())
     with pytest.raises(ValueError, match="clipping label_blind"):
         make(
             target=dpmcmc.targets.LinearRegression(),

@@ -240,7 +240,7 @@ def test_run_that_goes_on_elsewhere_pays_again_for_a_metric_that_was_not_committ
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "keep_metric"), stop)
+        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "keep"), stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")
@@ -261,10 +261,10 @@ def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, plat
         patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
-    (tmp_path / "kept" / "metric.bin").unlink()
+    (tmp_path / "kept" / "stage-0.bin").unlink()
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: platform)
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
-    with pytest.raises(CheckpointError, match="lost the metric"):
+    with pytest.raises(CheckpointError, match="lost what its run released first"):
         dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
 
 

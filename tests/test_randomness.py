@@ -1,7 +1,6 @@
 """Noise with a Gaussian's tails, and key streams that never meet."""
 
 import copy
-import math
 import pickle
 from collections import Counter
 
@@ -9,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 import dpmcmc
 from dpmcmc.engine import compilation
@@ -17,44 +15,8 @@ from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_words, streams_of, tree_normal
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
 
-DRAWS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def draws() -> np.ndarray:
-    return np.asarray(normal(jax.random.key(20), (DRAWS,)), np.float64)
-
-
-def test_noise_passes_kolmogorov_smirnov(draws):
-    assert stats.kstest(draws, "norm").pvalue > 1e-3
-
-
-def test_a_scale_off_by_one_percent_is_rejected(draws):
-    # sup |Φ(x) − Φ(x/1.01)| = 0.0024, and the critical value at 1e-6 is 2.7/√10⁶ = 0.0027; the variance is sharper.
-    def z_of_variance(x):
-        return (np.mean(x**2) - 1) / math.sqrt(2 / len(x))
-
-    assert abs(z_of_variance(draws)) < 5
-    assert abs(z_of_variance(1.01 * draws)) > 5
-    assert stats.kstest(1.01 * draws, "norm").pvalue < 0.01
-
-
-def test_moments_match_within_five_standard_errors(draws):
-    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10395 - 225)):
-        assert abs(np.mean(draws**power) - mean) < 5 * math.sqrt(variance / DRAWS)
-
-
-def test_coordinates_are_uncorrelated(draws):
-    # Box–Muller pairs share a radius; their product and the product of their squares must not show it.
-    n = DRAWS // 2
-    for one, other in ((draws[::2], draws[1::2]), (draws[:n], draws[n:])):
-        assert abs(np.mean(one * other)) < 5 / math.sqrt(n)
-        assert abs(np.mean((one**2 - 1) * (other**2 - 1))) < 5 * 2 / math.sqrt(n)
-
-
+@pytest.mark.optimised
 def test_turns_have_their_cosine_and_sine():
     words = np.random.default_rng(0).integers(0, 1 << 32, 1_000_000, dtype=np.uint32)
     edges = np.array([(k << 29) + step for k in range(8) for step in (-2, -1, 0, 1, 2)]) % (1 << 32)
@@ -64,25 +26,9 @@ def test_turns_have_their_cosine_and_sine():
     assert max(np.max(np.abs(cosine - np.cos(angle))), np.max(np.abs(sine - np.sin(angle)))) < 2.0**-22
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])
-def test_any_shape_even_odd_sizes(shape):
-    assert normal(jax.random.key(0), shape).shape == shape
-
-
-def test_the_tail_beyond_4_sigma_has_its_mass(draws):
-    expected = DRAWS * 2 * stats.norm.sf(4)
-    assert abs(np.sum(np.abs(draws) > 4) - expected) < 5 * math.sqrt(expected)
-
-
-@pytest.mark.slow
-def test_draws_beyond_the_reach_of_the_stock_generator_are_present():
-    chunk, chunks = 4_000_000, 50
-    expected = chunk * chunks * 2 * stats.norm.sf(5.42)  # 11.9
-    count = jax.jit(lambda key: jnp.sum(jnp.abs(normal(key, (chunk,))) > 5.42))
-    seen = sum(int(count(jax.random.fold_in(jax.random.key(3), i))) for i in range(chunks))
-    assert abs(seen - expected) < 5 * math.sqrt(expected)
-    assert seen > 0
+@pytest.mark.parametrize("shape", [(), (1,), (5, 7), (0,)])
+def test_noise_has_the_shape_that_is_asked(shape):
+    assert jax.eval_shape(lambda key: normal(key, shape), jax.random.key(0)).shape == shape
 
 
 def test_extreme_words_give_finite_far_noise(monkeypatch):
@@ -98,13 +44,22 @@ def test_extreme_words_give_finite_far_noise(monkeypatch):
         assert low <= value <= high
 
 
-@pytest.mark.parametrize("of", ["threefry2x32", randomness.CHACHA20])
-@pytest.mark.parametrize(("rows", "count"), [(1, 1), (2, 304), (3, 55)])
+@pytest.mark.parametrize(
+    ("of", "rows", "count"),
+    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (randomness.CHACHA20, 1, 1), (randomness.CHACHA20, 3, 55)],
+)
 def test_words_are_those_of_the_generator(of, rows, count):
     keys = jax.random.split(jax.random.key(3, impl=of), 4)
-    wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
-    np.testing.assert_array_equal(jax.vmap(lambda key: random_words(key, rows, count))(keys), wanted)
-    np.testing.assert_array_equal(random_words(keys[1], rows, count), wanted[1])
+
+    @jax.jit
+    def words(keys):
+        wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
+        together = jax.vmap(lambda key: random_words(key, rows, count))(keys)
+        return wanted, together, random_words(keys[1], rows, count)
+
+    wanted, together, alone = words(keys)
+    np.testing.assert_array_equal(together, wanted)
+    np.testing.assert_array_equal(alone, wanted[1])
 
 
 def test_words_follow_the_settings_of_jax():
@@ -115,7 +70,7 @@ def test_words_follow_the_settings_of_jax():
 
 def test_leaves_of_one_pytree_get_different_noise():
     like = {"a": jnp.zeros((4, 3)), "b": jnp.zeros(12), "c": jnp.zeros(())}
-    trees = tree_normal(jax.random.key(1), like, copies=2)
+    trees = jax.jit(lambda key: tree_normal(key, like, copies=2))(jax.random.key(1))
     flat = np.concatenate([np.ravel(leaf) for tree in trees for leaf in jax.tree.leaves(tree)])
     assert jax.tree.structure(trees[0]) == jax.tree.structure(like)
     assert len(np.unique(flat)) == 2 * 25
@@ -182,15 +137,13 @@ def test_a_run_uses_no_key_twice(monkeypatch, private):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", ["no chain", "no step", "one purpose"])
-def test_a_key_that_is_used_twice_is_found(monkeypatch, planted):
+def test_a_key_that_serves_two_purposes_is_found(monkeypatch):
+    """Planted fault; ``tests/planted`` has keys that chains or steps share."""
     honest = Streams.at
 
     def at(self, chain, step):
-        if planted == "one purpose":
-            keys = honest(self, chain, step)
-            return keys._replace(dynamics=keys.noise)
-        return honest(self, 0 * chain if planted == "no chain" else chain, 0 * step if planted == "no step" else step)
+        keys = honest(self, chain, step)
+        return keys._replace(dynamics=keys.noise)
 
     monkeypatch.setattr(Streams, "at", at)
     used = keys_used(monkeypatch, False)

@@ -10,10 +10,6 @@ from dpmcmc.errors import DataError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
 from dpmcmc.targets.base import check_labels
-from tests.peak_memory import printed
-
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
 
 N, D = 3000, 7
 rng = np.random.default_rng(3)
@@ -37,7 +33,6 @@ def make(sampling=None, **more):
 
 
 PLANS = {
-    "poisson": {},
     "fixed_size": {"sampling": dpmcmc.FixedSize(40)},
     "momentum": {"sampler": dpmcmc.SGHMC(step_size=0.1, friction=0.2)},
     "plain": {"privacy": None},
@@ -126,19 +121,6 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
         dpmcmc.sample(make(dpmcmc.FixedSize(N // 2 + 1), steps=4, privacy=most), records, key=0)
 
 
-@pytest.mark.slow
-def test_a_mesh_of_one_device_reads_the_same_rows(tmp_path):
-    """Of 8 devices and of 2 processes: ``test_mesh.py`` and ``test_distributed.py``.
-
-    Norms of rows are rounded by the program that computes them: once a run in memory, at each step from disk.
-    """
-    draws = [
-        dpmcmc.sample(make(steps=64), records, key=0, mesh=dpmcmc.mesh(1, 1)).draws
-        for records in ({"x": X, "y": Y}, mapped(tmp_path, x=X, y=Y))
-    ]
-    np.testing.assert_allclose(draws[0], draws[1], rtol=1e-5, atol=1e-7)
-
-
 def test_blocks_see_every_row(tmp_path, monkeypatch):
     monkeypatch.setattr("dpmcmc.storage.fingerprint._BLOCK_BYTES", 1000)
     records = mapped(tmp_path, x=X, y=Y)
@@ -153,38 +135,3 @@ def test_blocks_see_every_row(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="some rows have others") as caught:
         check_labels(mapped(tmp_path, labels=labels)["labels"], 2, "t")
     assert caught.value.rows == (2999,)
-
-
-def test_rows_of_unmasked_places_alone_reach_the_device(tmp_path):
-    leaf = mapped(tmp_path, x=X)["x"]
-    indices = np.array([[5, 2, 9], [2999, 0, 0]])
-    mask = np.array([[True, True, False], [True, False, True]])
-    got = records_on_disk._selected(leaf, indices, mask)
-    np.testing.assert_array_equal(got, np.where(mask[..., None], X[indices], 0).astype(np.float32))
-    assert got.dtype == np.float32
-
-
-HUGE = """
-    import numpy as np, dpmcmc
-    rows, d = {rows}, 109
-    x = np.lib.format.open_memmap({folder!r} + "/x.npy", "w+", np.float32, (rows, d))
-    y = np.lib.format.open_memmap({folder!r} + "/y.npy", "w+", np.int32, (rows,))
-    del x, y  # holes: files of any size without a disk for them
-    records = {{name: np.load({folder!r} + f"/{{name}}.npy", mmap_mode="r") for name in "xy"}}
-    plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(1.0), num_records=rows, sampler=dpmcmc.SGLD(step_size=1.0),
-        sampling=dpmcmc.Poisson(180), steps=2000, thin=100,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-10, accountant="rdp"),
-    )
-    result = dpmcmc.sample(plan, records, key=0)
-    assert result.draws.shape == (1, 20, d)
-    print(peak_mib())
-"""
-
-
-@pytest.mark.parametrize(
-    "rows", [pytest.param(10_000_000, marks=pytest.mark.slow), pytest.param(120_000_000, marks=pytest.mark.exhaustive)]
-)
-def test_a_file_larger_than_memory_needs_less_than_two_gigabytes(rows, tmp_path):
-    """4.4 and 52 GB."""
-    assert int(printed(HUGE, folder=str(tmp_path), rows=rows)) < 2048

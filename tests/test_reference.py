@@ -1,6 +1,7 @@
 """The Python reference: every public name has an entry, and every public class an example that runs."""
 
 import doctest
+import functools
 import importlib
 import inspect
 import re
@@ -82,6 +83,19 @@ def test_every_public_name_has_one_entry():
     there = list(ENTRIES.values())
     assert len(there) == len(set(there)) > 100
     assert [path for path, found in NAMES.items() if found not in there] == []
+
+
+def test_no_property_begins_with_a_type():
+    """Sphinx takes what stands before a colon in the first line of a property's docstring for a type."""
+    wrong = [
+        f"{path}.{name}"
+        for path, found in ENTRIES.items()
+        if inspect.isclass(found)
+        for name, member in inspect.getmembers(found)
+        if isinstance(member, property | functools.cached_property)
+        if re.search(r":(?!`)\s", (member.__doc__ or "").partition("\n")[0])
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,6 @@ def test_only_the_engine_builds_a_query():
     assert builders == {"engine"}
 
 
-def test_the_page_of_the_architecture_is_current():
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "architecture.py", "--check"], check=False)
-    assert done.returncode == 0
-
-
 #: SciPy's take a second to import, and the others more.
 REFUSED = {"jax", "jaxlib", "matplotlib", "xarray", "numpyro", "flax", "scipy.stats", "scipy.optimize", "scipy.signal"}
 

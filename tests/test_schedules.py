@@ -1,5 +1,6 @@
 """Schedules are their formulas, on host and device, in a plan, in a run, in the accounting and in a YAML."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -65,9 +66,12 @@ def test_schedule_is_its_formula(name):
     np.testing.assert_allclose(traced, wanted, rtol=2e-6)
 
 
-@pytest.mark.parametrize("schedule", [*(pair[0] for pair in FORMULAS.values()), *OPTAX.values()])
-@pytest.mark.parametrize("kind", [dpmcmc.SGLD, dpmcmc.SGHMC, dpmcmc.SGNHT, dpmcmc.SGFS])
-def test_noise_of_a_schedule_is_the_same_on_host_and_device(kind, schedule):
+EVERY = [*(pair[0] for pair in FORMULAS.values()), *OPTAX.values()]
+SAMPLERS = itertools.cycle([dpmcmc.SGLD, dpmcmc.SGHMC, dpmcmc.SGNHT, dpmcmc.SGFS])
+
+
+@pytest.mark.parametrize(("schedule", "kind"), [(schedule, next(SAMPLERS)) for schedule in EVERY])
+def test_noise_of_a_schedule_is_the_same_on_host_and_device(schedule, kind):
     sampler = kind(schedule).bind(N)
     device = jax.jit(jax.vmap(sampler.noise_std))(jnp.arange(STEPS))
     np.testing.assert_allclose(sampler.noise_std(np.arange(STEPS, dtype=np.float64)), device, rtol=1e-5)
@@ -202,40 +206,6 @@ class TestPrivatePlan:
         assert all(plan.temperatures[t] == pytest.approx(value, rel=5e-6) for t, value in changes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "good", "bad"),
-    [
-        (Polynomial, {"a": 1.0}, {"a": 0.0}),
-        (Polynomial, {"a": 1.0}, {"a": math.inf}),
-        (Polynomial, {"a": 1.0}, {"b": -1.0}),
-        (Polynomial, {"a": 1.0}, {"gamma": -0.1}),
-        (Polynomial, {"a": 1.0}, {"gamma": math.nan}),
-        (Floor, {"a": 1.0, "floor": 1.0}, {"a": -1.0}),
-        (Floor, {"a": 1.0, "floor": 1.0}, {"floor": 0.0}),
-        (Cyclical, {"a": 1.0, "period": 5}, {"a": math.nan}),
-        (Cyclical, {"a": 1.0, "period": 5}, {"period": 0}),
-        (Cyclical, {"a": 1.0, "period": 5}, {"floor": -1.0}),
-        *(
-            (AlphaPhase, {"alpha": 0.5, "epsilon": 1.0, "delta": 1e-5, "steps": 10, "num_records": N}, bad)
-            for bad in (
-                {"alpha": 0.0},
-                {"alpha": 1.1},
-                {"epsilon": -1.0},
-                {"delta": 1.0},
-                {"delta": 0.0},
-                {"steps": 0},
-                {"num_records": 0},
-                {"lipschitz": 0.0},
-            )
-        ),
-    ],
-)
-def test_impossible_values_are_refused_by_name(kind, good, bad):
-    kind(**good)
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        kind(**(good | bad))
-
-
 YAML = {
     "polynomial": "{schedule: polynomial, a: 8.0, b: 2.0, gamma: 0.75}",
     "floor": "{schedule: floor, a: 426.0, floor: 4.0}",
@@ -272,22 +242,3 @@ class TestYaml:
         section = f"sampler={{name: {sampler}, step_size: {YAML['polynomial']}}}"
         plan = config.make_plan(config_file.load(BREAST, [section, "privacy=null"]))
         assert plan.sampler.step_size == SAME["polynomial"]
-
-    @pytest.mark.parametrize(
-        ("text", "path", "words"),
-        [
-            ("{schedule: polynomial, a: -1}", "sampler.step_size.a", "> 0"),
-            ("{schedule: floor, a: 1.0, floor: 0}", "sampler.step_size.floor", "> 0"),
-            ("{schedule: cyclical, a: 1.0}", "sampler.step_size.period", "required"),
-            ("{schedule: cyclical, a: 1.0, period: 0}", "sampler.step_size.period", "> 0"),
-            ("{schedule: cyclical, a: 1.0, period: 1.5}", "sampler.step_size.period", "integer"),
-            ("{schedule: polynomial, a: 1.0, decay: 2.0}", "sampler.step_size.decay", "unknown key"),
-            ("{schedule: linear, a: 1.0}", "sampler.step_size", "polynomial, floor, cyclical, alpha_phase"),
-            (YAML["alpha_phase"].replace("alpha: 0.5", "alpha: 2.0"), "sampler.step_size.alpha", "<= 1"),
-        ],
-    )
-    def test_impossible_ones_are_refused_with_their_path(self, text, path, words):
-        with pytest.raises(config.ConfigError) as refused:
-            from_yaml(text)
-        assert path in str(refused.value)
-        assert words in str(refused.value)

@@ -11,8 +11,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpmcmc.data import Counts, DataError, Levels, Range, Schema
 from dpmcmc.data.formula import of_names
@@ -92,75 +90,6 @@ def test_every_source_gives_the_same_records(tmp_path):
         assert same(SCHEMA.encode(source), want), name
         assert np.array_equal(SCHEMA.encode_features(source), want["x"]), name
         assert SCHEMA.encode_counted(source)[1] == {"age": 1, "income": 1, "job": 1, "region": 0, "late": 0}, name
-
-
-cells = {
-    "age": st.one_of(st.floats(allow_nan=False), st.integers(-5, 200)),
-    "income": st.one_of(st.none(), st.floats(allow_nan=False), st.just(float("nan"))),
-    "job": st.one_of(st.sampled_from(["office", "field", "sea", "1", "True", ""]), st.integers(0, 3), st.booleans()),
-    "region": st.one_of(st.none(), st.sampled_from([1, 2, 3, 1.0, "2", " 3 "])),
-    "late": st.sampled_from(["no", "yes"]),
-}
-rows = st.fixed_dictionaries(cells)
-
-
-def table_of(records):
-    return {name: [record[name] for record in records] for name in cells}
-
-
-def depends_on_others(encode, record, others):
-    """Whether a row's code changes with the rows beside it, or with what a reader makes of all of them."""
-    alone = encode(table_of([record]))
-    for table in (table_of([record, *others]), pd.DataFrame(table_of([record, *others]))):
-        together = encode(table)
-        if not (np.array_equal(alone["x"][0], together["x"][0]) and alone["y"][0] == together["y"][0]):
-            return True
-    return False
-
-
-@given(rows, st.lists(rows, max_size=3))
-@settings(max_examples=25, deadline=None)
-def test_a_row_is_encoded_by_itself_alone_and_within_the_bound(record, others):
-    assert not depends_on_others(SCHEMA.encode, record, others)
-    x = SCHEMA.encode(table_of([record, *others]))["x"].astype(np.float64)
-    assert np.all((x**2).sum(axis=1) <= SCHEMA.row_bound**2)
-
-
-def test_a_scaler_that_learns_is_found():
-    """Planted: the range is taken from the table."""
-
-    class Learnt(Schema):
-        def encode(self, table):
-            age = pd.DataFrame(table)["age"].astype(float)
-            columns = {**self.columns, "age": Range(min(0.0, age.min()), max(1.0, age.max()))}
-            return Schema(columns, label=self.label).encode(table)
-
-    learnt = Learnt(SCHEMA.columns, label="late")
-    record, other = ({name: TABLE[name][row] for name in cells} for row in (0, 2))
-    assert depends_on_others(learnt.encode, record, [other])
-    assert not depends_on_others(SCHEMA.encode, record, [other])
-
-
-@pytest.mark.parametrize("make", [list, tuple, lambda values: np.array(values, object)])
-@pytest.mark.parametrize(
-    ("levels", "values", "other"),
-    [
-        (["true", "false"], [True, False, True, False], 2),
-        ([1, 2], [float("nan"), 1, 2, 1], "x"),
-        (["1", "a"], [1, "a", True, None], 2.5),
-        (["(1, 2)"], ["z", 1, "(1, 2)", 2], "(1.0, 2)"),
-        ([2**53, 2**53 + 1], [2**53 + 1, 2**53, 2**53 + 1, 2**53], 0.5),
-    ],
-)
-def test_one_value_decides_how_no_other_row_is_encoded(make, levels, values, other):
-    """NumPy gives a list one type: [True, False, 2] would be 1, 0, 2, and whole numbers beside 0.5 would be rounded."""
-    schema = Schema({"g": Levels(levels, other=True, missing=True), "y": Levels([0, 1])}, label="y")
-    rows = {"g": make(values), "y": [0, 1, 0, 1]}
-    for place in (0, 3):
-        neighbour = [*values]
-        neighbour[place] = other
-        changed = schema.encode(rows)["x"] != schema.encode(rows | {"g": make(neighbour)})["x"]
-        assert not np.delete(changed, place, axis=0).any(), place
 
 
 @pytest.mark.parametrize("blocks", range(1, 40))
@@ -360,23 +289,17 @@ def test_columns_are_found_by_what_their_names_are_written_as():
         (lambda: Range(0, 1, scale="log"), "scale"),
         (lambda: Levels([]), "levels"),
         (lambda: Levels("ab"), "levels"),
-        (lambda: Levels([1, "1"]), "levels"),
         (lambda: Levels(["other"], other=True), "levels"),
         (lambda: Levels([None]), "levels"),
         (lambda: Levels([float("nan")]), "levels"),
-        (lambda: Levels([float("inf")]), "levels"),
         (lambda: Levels([Decimal("sNaN")]), "levels"),
         (lambda: Levels([Decimal("1e999999999")]), "levels"),
         (lambda: Levels([10**5000]), "levels"),
         (lambda: Levels([["a"]]), "levels"),
         (lambda: Levels([b"a"]), "levels"),
-        (lambda: Levels(["a\0b"]), "levels"),
-        (lambda: Levels(["\ud800"]), "levels"),
         (lambda: Counts(0), "largest"),
         (lambda: Counts(2**31), "largest"),
         (lambda: Counts(10**5000), "largest"),
-        (lambda: Schema({"a\0": Range(0, 1), "y": Counts(3)}, label="y"), "columns"),
-        (lambda: Schema({"a\udc80": Range(0, 1), "y": Counts(3)}, label="y"), "columns"),
         (lambda: Schema({"x": Range(0, 1), "y": Counts(3)}, formula="y ~ x\0"), "formula"),
         (lambda: Schema({"x": Range(0, 1), "y": Counts(3)}, formula=3), "formula"),
         (lambda: Schema.from_yaml(yaml.safe_load('{columns: {"a\\0": {range: [0, 1]}}, label: y}')), "columns"),

@@ -20,7 +20,7 @@ from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
 from dpmcmc.report.page import privacy_json
 from dpmcmc.samplers import SGFS
 from tests.pairs import slow_pairs
-from tests.second_moments import LARGE, D, Given, charged, one_event_per_minibatch, queries_of, query_plan
+from tests.second_moments import D, Given, charged, one_event_per_minibatch, queries_of, query_plan
 
 
 def golden(rate, z, steps, how, delta=1e-6, adjacency="add_remove", n=10_000):
@@ -83,10 +83,10 @@ CHARGED = list(itertools.product(SCHEMES, map(str, ADJACENCIES), TRACE_ACCOUNTAN
 UNDERIVED = [c for c in CHARGED if c[0] == "fixed_size" and (c[1] != "replace_one" or c[2] == "pld")]
 
 
-@pytest.mark.parametrize(("scheme", "adjacency", "accountant"), UNDERIVED)
-def test_a_plan_of_a_pair_without_a_derivation_is_refused(scheme, adjacency, accountant):
-    with pytest.raises(UnsupportedCombination, match="fixed_size"):
-        query_plan(SCHEMES[scheme], adjacency=adjacency, accountant=accountant)
+def test_a_plan_of_a_pair_without_a_derivation_is_refused():
+    for scheme, adjacency, accountant in UNDERIVED:
+        with pytest.raises(UnsupportedCombination, match="fixed_size"):
+            query_plan(SCHEMES[scheme], adjacency=adjacency, accountant=accountant)
 
 
 @pytest.mark.parametrize(("scheme", "adjacency", "accountant"), slow_pairs([c for c in CHARGED if c not in UNDERIVED]))
@@ -108,14 +108,6 @@ def test_a_minibatch_of_its_own_is_charged_in_every_chain_and_for_its_overflow()
     one_event_per_minibatch(plan)
     assert [e.count for e in plan.guarantee.events if e.mechanism == "batch_overflow"] in ([], [2 * 7 * 3])
     assert plan.guarantee.epsilon <= 2.0
-
-
-def test_a_second_moment_costs_more_noise_the_less_noisy_it_is():
-    needed = [query_plan(ratio=r).required_multiplier for r in (0.3, 1.0, 3.0, 1e4)]
-    assert needed == sorted(needed, reverse=True)
-    alone = query_plan(sampler=dpmcmc.SGLD(step_size=LARGE)).required_multiplier
-    assert needed[-1] == pytest.approx(alone, rel=5e-3)
-    assert needed[1] == pytest.approx(alone * 2**0.5, rel=5e-3)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -173,18 +165,6 @@ def test_queries_without_a_derivation_are_refused_before_a_record_is_read(querie
             dpmcmc.plan(Given(), num_records=400, sampler=Asks(step_size=1.0), steps=5, privacy=privacy)
 
 
-@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
-def test_impossible_noise_ratios_are_refused(ratio):
-    with pytest.raises(ValueError, match="ratio"):
-        SGFS(step_size=1.0, fisher="query", noise_ratio=ratio)
-
-
-@pytest.mark.parametrize("ratio", [1e-12, 1e12, 1e30])
-def test_noise_that_no_grid_can_hold_is_refused(ratio):
-    with pytest.raises(ValueError, match=r"noise_ratio must be .* in"):
-        query_plan(ratio=ratio)
-
-
 @pytest.mark.parametrize("metric", [0.0, [1.0, 0.0, 1, 1, 1], np.diag([1.0, 1, 1, 1, 1e-9]), np.ones((D, D))])
 def test_a_singular_metric_is_refused(metric):
     with pytest.raises(ValueError, match=r"metric is singular.*needs an invertible matrix"):
@@ -215,17 +195,11 @@ def test_a_singular_public_fisher_matrix_is_taken_with_a_prior():
     assert sum(e.count for e in plan.guarantee.events if e.noise_multiplier) == plan.steps
 
 
-def test_a_saved_guarantee_of_two_queries_is_verified(tmp_path, capsys):
-    for own in (False, True):
-        plan = query_plan(Poisson(40.0), steps=6, own=own, accountant="rdp")
-        (tmp_path / "privacy.json").write_text(json.dumps(privacy_json(plan, plan.guarantee)))
-        assert main(["verify", str(tmp_path / "privacy.json")]) == 0
-        assert "verified" in capsys.readouterr().out
-
-
 def test_a_saved_guarantee_that_leaves_out_the_second_minibatches_is_not_verified(tmp_path):
     plan = query_plan(Poisson(40.0), steps=6, own=True, accountant="rdp")
     body = privacy_json(plan, plan.guarantee)
+    (tmp_path / "privacy.json").write_text(json.dumps(body))
+    assert main(["verify", str(tmp_path / "privacy.json")]) == 0
     body["events"] = body["events"][:1]
     body["epsilon"] = Guarantee.from_json(body).epsilon
     (tmp_path / "privacy.json").write_text(json.dumps(body))

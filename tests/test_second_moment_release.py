@@ -94,12 +94,7 @@ def recorder(ratio, structure="dense", **more):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratio", "structure", "clip", "sampling"),
-    [
-        (3.0, "dense", 0.7, Poisson(40.0)),
-        pytest.param(0.02, "dense", 1.0, FixedSize(40), marks=pytest.mark.slow),
-        pytest.param(1e4, "dense", 1e-3, Full(), marks=pytest.mark.slow),
-        pytest.param(1.0, "diagonal", 30.0, Poisson(40.0), marks=pytest.mark.slow),
-    ],
+    [(0.02, "dense", 1.0, FixedSize(40)), (1.0, "diagonal", 30.0, Poisson(40.0))],
 )
 def test_gradient_and_second_moment_carry_independent_noise_of_the_charged_size(ratio, structure, clip, sampling):
     plan = query_plan(sampling, steps=2000, sampler=recorder(ratio, structure), clip=clip, accountant="rdp")
@@ -137,25 +132,6 @@ def test_off_diagonal_noise_twice_too_small_is_caught(monkeypatch):
     plan = query_plan(Poisson(39.0), steps=1000, sampler=recorder(3.0), accountant="rdp")  # a plan not compiled before
     with pytest.raises(AssertionError):
         check_noise(*recorded_noise(plan), float(plan.noise_multipliers[0]), 3.0)
-
-
-class SameKey(GradientQuery):
-    """Planted fault: both queries draw their noise from one key."""
-
-    def draw(self, params, batch_key, noise_key, noise_std):
-        drawn = super().draw(params, batch_key, noise_key, noise_std)
-        return drawn._replace(second_noise=jax.random.split(noise_key)[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("structure", ["dense", "diagonal"])
-def test_one_key_for_both_noises_is_caught(structure):
-    q = SameKey(Given(), 8, 8.0, 1.0, None, second=SecondMoment(1.0, structure))
-    records, batch = {"g": jnp.zeros((8, D))}, jax.random.key(1)
-    draw = jax.jit(jax.vmap(lambda key: q(jnp.zeros(D), records, batch, key, jnp.float32(1.0))))
-    out = draw(jax.random.split(jax.random.key(0), 2000))
-    with pytest.raises(AssertionError):
-        check_noise(np.asarray(out.value, np.float64), np.asarray(out.releases[0].value, np.float64), 1.0, 1.0)
 
 
 @pytest.mark.parametrize("fisher", ["gradients", "public"])
@@ -210,9 +186,18 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
 def test_the_compiled_query_holds_no_record():
     replay = Replay(SecondMoment(1.0, "dense"), METRICS["dense"], Poisson(75.0))
     records = replay.records(worst_rows()["aligned"], replay.at)
-    call = lambda r, k: replay.query(replay.params, r, k, k, replay.std)  # noqa: E731
-    program = jax.make_jaxpr(call)(records, jax.random.key(0))
-    assert all(np.size(c) < replay.n for c in program.consts)
+    rows = np.asarray(records["g"])
+
+    def call(records, key):
+        return replay.query(replay.params, records, key, key, replay.std)
+
+    def holds_a_record(program) -> bool:
+        numbers = [np.asarray(c) for c in program.consts if jnp.issubdtype(c.dtype, jnp.number)]
+        return any(np.isin(rows[rows != 0], constant).any() for constant in numbers)
+
+    assert not holds_a_record(jax.make_jaxpr(call)(records, jax.random.key(0)))
+    # Planted: a closure over the records.
+    assert holds_a_record(jax.make_jaxpr(lambda key: call(records, key))(jax.random.key(0)))
 
 
 def test_equal_public_matrices_share_a_program_and_others_do_not():
@@ -223,18 +208,17 @@ def test_equal_public_matrices_share_a_program_and_others_do_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("structure", [pytest.param("dense", marks=pytest.mark.exhaustive), "diagonal"])
-def test_the_best_attack_on_the_pair_stays_below_its_charge_and_beats_that_of_the_gradient(structure):
+def test_the_best_attack_on_the_pair_stays_below_its_charge_and_beats_that_of_the_gradient():
     """One step at rate 1, two parameters, a record of norm C or none: the likelihood ratio is linear in the pair."""
     draws, z, ratio, delta = 400_000, 1.0, 0.5, 1e-5
     target = dpmcmc.targets.Custom(
         init=lambda key: jnp.zeros(2), log_prior=lambda p: 0.0 * jnp.sum(p), log_likelihood=lambda p, r: -r["g"] @ p
     )
     n = 20
-    q = GradientQuery(target, n, float(n), 1.0, None, second=SecondMoment(ratio, structure))
+    q = GradientQuery(target, n, float(n), 1.0, None, second=SecondMoment(ratio, "diagonal"))
     rows = np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32)
-    # All of its second moment must show: in both parts of a dense matrix, in the diagonal of a diagonal one.
-    row = np.array([1, 1]) / math.sqrt(2) if structure == "dense" else np.array([1.0, 0.0])
+    # All of its second moment shows in the diagonal.
+    row = np.array([1.0, 0.0])
     batch = jax.random.key(9)
 
     def observe(present: bool, seed: int) -> np.ndarray:
@@ -248,11 +232,9 @@ def test_the_best_attack_on_the_pair_stays_below_its_charge_and_beats_that_of_th
         return whitened(np.asarray(out.value, np.float64), np.asarray(out.releases[0].value, np.float64))
 
     def whitened(gradient, moment):
-        if structure == "dense":
-            moment = np.stack([moment[..., 0, 0], moment[..., 1, 1], math.sqrt(2) * moment[..., 0, 1]], axis=-1)
         return np.concatenate([gradient / z, moment / (ratio * z)], axis=-1)
 
-    shift = whitened(row, np.outer(row, row) if structure == "dense" else row**2)
+    shift = whitened(row, row**2)
     mu = float(np.linalg.norm(shift))
     assert mu == pytest.approx(1 / charged(SecondMoment(ratio), z)[0], rel=1e-4)
     base = observe(False, 1)

@@ -12,7 +12,7 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Full, Guarantee, Poisson
-from dpmcmc.privacy.accounting.charging import Schedule, account
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.query.metric import PublicMatrix
@@ -46,16 +46,6 @@ def test_full_batches_cost_the_closed_form_of_both_kinds_of_step():
     assert made.guarantee.epsilon == pytest.approx(
         gaussian_epsilon(2 * math.sqrt(3 / pair**2 + 22 / z**2), 1e-4), rel=1e-3
     )
-
-
-@pytest.mark.slow
-def test_minibatches_cost_the_composition_of_both_kinds_of_step():
-    second, z = SecondMoment(0.7, every=10), 0.9
-    settings = {"sampling": Poisson(100.0), "num_records": 10_000, "delta": 1e-6, "adjacency": "replace_one"}
-    made = query_plan(Poisson(100.0), n=10_000, steps=200, every=10, ratio=0.7, accountant="pld", delta=1e-6)
-    z = float(made.noise_multipliers[0])
-    both = [account(m * z, steps=s, **settings) for m, s in ((multiples(second)[0], 20), (1.0, 180))]
-    assert made.guarantee.epsilon == pytest.approx(both[0].compose(both[1]).epsilon, rel=2e-3)
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])

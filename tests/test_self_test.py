@@ -1,17 +1,18 @@
 """An executable that does not do what its program says is found before a record is given to it."""
 
-import functools
 import tracemalloc
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import compilation, self_test
-from dpmcmc.engine.self_test import MiscompiledError, evaluate, host
+from dpmcmc.engine.self_test import MiscompiledError
+from dpmcmc.storage.compiled_programs import compiled_afresh
 from dpmcmc.targets import Custom, LogisticRegression
 from tests.planted import faults_state
 
@@ -180,42 +181,35 @@ def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, dra
                 dpmcmc.sample(make(), mapped)
 
 
-# The reference.
+def test_the_reference_is_compiled_anew_and_kept_nowhere(tmp_path):
+    folder = tmp_path / "compiled"
+    compiled = []
 
-X = RNG.normal(size=(4, 5)).astype(np.float32)
-I = RNG.integers(-40, 40, (4, 5)).astype(np.int32)
-KEY = jax.random.key(3)
-FORMS = {
-    "threefry": (lambda k: jax.random.key_data(jax.random.split(jax.random.fold_in(k, 7), 3)), (KEY,)),
-    "normal": (lambda k: jax.random.normal(k, (3, 5)), (KEY,)),
-    "integers": (lambda i: (i // 3, i % 7, jax.lax.rem(i, 7), jax.lax.div(i, 7), i >> 2, i << 30, ~i & 12), (I,)),
-    "conversion": (lambda x: ((1e10 * x).astype(jnp.int32), (100 * x).astype(jnp.uint8), x.astype(bool)), (X,)),
-    "gather": (lambda x, i: (x[i[:, 0]], x.at[i[:, 0]].get(mode="fill"), x[:, i[0] % 5], x[1, ::2]), (X, I)),
-    "scatter": (lambda x, i: (x.at[i[:, 0]].add(2.0), x.at[i[:, 0] % 4, 1].set(0.5), x.at[:, 2].mul(3.0)), (X, I)),
-    "products": (lambda x: (x @ x.T, jnp.einsum("ij,ik->ijk", x, x), jax.vmap(jnp.dot)(x, x)), (X,)),
-    "matrices": (lambda x: (jnp.linalg.cholesky(x @ x.T + jnp.eye(4)), jnp.linalg.eigh(x @ x.T)[0]), (X,)),
-    "solve": (lambda x: jax.scipy.linalg.solve_triangular(jnp.eye(4) + jnp.tril(x @ x.T), x, lower=True), (X,)),
-    "sums": (lambda x: (jnp.cumsum(x, 1), jnp.cumsum(x[::-1]), x.sum(0), x.max(1), jnp.argmin(x), x.prod()), (X,)),
-    "order": (lambda x: (jnp.sort(x), jnp.argsort(x[:, 0]), jax.lax.top_k(x, 2)[0], jnp.pad(x, 1)), (X,)),
-    "loops": (
-        lambda x: (jax.lax.fori_loop(0, 3, lambda i, y: y * 0.5 + i, x), jax.lax.map(jnp.tanh, x),
-                   jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x),
-                   jax.lax.while_loop(lambda y: y < 9, lambda y: y + 2, x[0, 1])),
-        (X,),
-    ),
-    "compiled alone": (lambda x: jax.lax.conv(x[None, None], jnp.ones((1, 1, 2, 2)), (1, 1), "SAME"), (X,)),
-}  # fmt: skip
+    def spy(event, _, **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
 
-
-@pytest.mark.parametrize("name", FORMS)
-def test_the_reference_computes_what_a_compiled_function_does(name):
-    function, arguments = FORMS[name]
-    wanted = jax.tree.leaves(jax.jit(function)(*arguments))
-    found = evaluate(jax.make_jaxpr(function)(*arguments), *arguments)
-    assert len(found) == len(wanted)
-    for one, other in zip(found, wanted, strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(one, host(other), rtol=2e-5, atol=2e-6)
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    compilation_cache.reset_cache()
+    device = jax.local_devices()[0]
+    compiled_afresh(lambda: 0, (), device)  # once a process, it is tried which options there are
+    count = len(list(folder.glob("*")))
+    jax.monitoring.register_event_duration_secs_listener(spy)
+    try:
+        for _ in range(2):
+            call = compiled_afresh(lambda x: jnp.sin(x) + 1, (jax.ShapeDtypeStruct((3,), np.float32),), device)
+            np.testing.assert_allclose(call(np.zeros(3, np.float32)), np.ones(3))
+        assert len(list(folder.glob("*"))) == count
+        jax.jit(lambda x: jnp.cos(x) + 1).lower(np.float32(0)).compile()
+        assert len(list(folder.glob("*"))) > count  # a program that may be kept
+    finally:
+        jax.monitoring.unregister_event_duration_listener(spy)
+        jax.config.update("jax_compilation_cache_dir", before[0])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+        compilation_cache.reset_cache()
+    assert len(compiled) == 3
 
 
 def test_made_up_records_of_long_rows_take_no_more_memory_than_is_filled():
@@ -229,16 +223,3 @@ def test_made_up_records_of_long_rows_take_no_more_memory_than_is_filled():
     assert peak < (600 + 20) * 4 << 20
     short = self_test._made_up(jax.ShapeDtypeStruct((600, 3), np.float32), False)
     np.testing.assert_array_equal(short[:509], np.random.default_rng(0).normal(size=(509, 3)).astype(np.float32))
-
-
-def test_the_reference_lets_go_of_every_number_after_its_last_use():
-    """A step of a million parameters would otherwise hold gigabytes until its end."""
-    size = 1 << 20
-    steps = range(20)
-    traced = jax.make_jaxpr(lambda x: functools.reduce(lambda y, _: jnp.floor(y * 1.5) + 1, steps, x))(np.ones(size))
-    tracemalloc.start()
-    (found,) = evaluate(traced, np.ones(size, np.float32))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found.shape == (size,)
-    assert peak < 5 * 4 * size

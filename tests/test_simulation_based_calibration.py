@@ -119,15 +119,3 @@ def test_ranks_of_the_truth_are_uniform(name):
 def test_temperature_half_of_the_printed_algorithm_is_caught():
     """Planted: noise variance η in place of 2η. Ranks pile up at both ends."""
     assert p_values(posterior_draws(SAMPLERS["sgld"].bind(N), noise_factor=0.5**0.5))[:D].max() < 1e-6
-
-
-@pytest.mark.slow
-def test_momentum_in_the_wrong_order_is_caught():
-    """Planted: the position moves with the old momentum, as printed. The variance is too large by ηw/(a − ηw)."""
-
-    class Euler(dpmcmc.SGHMC):
-        def step(self, key, state, gradient, t):
-            after, info = super().step(key, state, gradient, t)
-            return after._replace(position=jax.tree.map(jnp.add, state.position, state.velocity)), info
-
-    assert p_values(posterior_draws(Euler(N * ETA, friction=0.15).bind(N))).min() < 1e-6

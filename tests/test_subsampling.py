@@ -13,9 +13,6 @@ from scipy import stats
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, expected_batch, gap_tables
 from dpmcmc.privacy.query.selection import selector
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 WORD = 1 << 32
 
 
@@ -52,31 +49,23 @@ def pair_limit(n: int) -> float:
     return float(stats.norm.isf(1e-5 / (n * (n - 1))))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("n", "b"), [(40, 3.0), (60, 25.5), (30, 28.0)])
-def test_poisson_inclusion_counts_match_bernoulli_law(n, b):
-    hits = inclusion(Poisson(b), n, 20_000)
+@pytest.mark.parametrize(
+    ("n", "b"), [(40, 3.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((60, 25.5), (30, 28.0)))]
+)
+def test_poisson_batches_include_each_record_by_itself_at_the_charged_rate(n, b):
+    hits = inclusion(Poisson(b), n, 40_000)
     assert hits.max() == 1, "a record was selected twice"
     q = b / n
     assert single_chi_square(hits, q) > 1e-4
+    assert single_chi_square(hits, 1.02 * q) < 1e-4  # planted: a rate off by two percent
     assert worst_pair(hits, q * q) < pair_limit(n)
-
-
-@pytest.mark.parametrize(("n", "b"), [(40, 3.0), (60, 25.5)])
-def test_poisson_batch_sizes_are_binomial(n, b):
-    sizes = inclusion(Poisson(b), n, 40_000, seed=1).sum(1)
-    q = b / n
+    sizes = hits.sum(1)
     draws = len(sizes)
     assert abs(sizes.mean() - b) < 4.5 * math.sqrt(b * (1 - q) / draws)
     # Var of a sample variance: (μ₄ − σ⁴)/draws.
     variance = b * (1 - q)
     fourth = float(stats.binom(n, q).stats("k")) * variance**2 + 3 * variance**2
     assert abs(sizes.var() - variance) < 4.5 * math.sqrt((fourth - variance**2) / draws)
-
-
-def test_the_inclusion_test_sees_a_rate_off_by_two_percent():
-    hits = inclusion(Poisson(3.06), 40, 40_000)
-    assert single_chi_square(hits, 3.0 / 40) < 1e-4
 
 
 def test_the_pair_test_sees_a_dependence():
@@ -87,7 +76,7 @@ def test_the_pair_test_sees_a_dependence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "b"), [(37, 5), (64, 32), (37, 30), (3, 2)])
+@pytest.mark.parametrize(("n", "b"), [(64, 32), (37, 30), (3, 2)])
 def test_fixed_size_inclusion_counts_match_uniform_subsets(n, b):
     hits = inclusion(FixedSize(b), n, 20_000)
     assert hits.max() == 1
@@ -148,7 +137,7 @@ def test_conditional_inclusion_never_exceeds_the_charged_rate(rate, n):
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1e-4, 0.0042, 0.0157, 0.1, 0.3333, 0.5, 0.9, 0.99])
-def testgap_tables_hold_all_probability_and_charge_little(rate):
+def test_gap_tables_hold_all_probability_and_charge_little(rate):
     tables = gap_tables(rate, 60_000)
     thresholds = [0, *(int(t) for t in tables.fine), WORD]
     assert all(x < y for x, y in itertools.pairwise(thresholds))
@@ -168,8 +157,8 @@ def test_a_generator_with_float_like_gaps_would_be_charged_for():
     assert odds / (1 + odds) > tables.charged_rate
 
 
-@pytest.mark.parametrize("b", [999_990.0, 999_999.99])
-def test_rates_next_to_one_work_and_charge_at_most_one(b):
+def test_a_rate_next_to_one_works_and_charges_at_most_one():
+    b = 999_999.99
     sampling = Poisson(b)
     assert b / 1e6 <= sampling.charged_rate(10**6) <= 1
     _, mask = selector(sampling, 10**6, 100)(jax.random.key(0))
@@ -189,8 +178,7 @@ def test_rate_one_selects_everybody_without_drawing():
 @pytest.mark.parametrize(
     ("n", "b"),
     [
-        pytest.param((1 << 30) - 2, 512.0, marks=pytest.mark.slow),
-        pytest.param(1 << 27, 0.2, marks=pytest.mark.exhaustive),
+        ((1 << 30) - 2, 512.0),
         (1 << 28, 4096.0),
         (10**6, 2.0),
         (10**6, 999.0),

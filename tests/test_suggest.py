@@ -1,5 +1,6 @@
 """``dpmcmc.suggest``: plans from public facts alone, that reach their goal or say what would."""
 
+import functools
 import json
 
 import numpy as np
@@ -14,7 +15,7 @@ from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.estimators.fitting import usual
-from dpmcmc.estimators.outlook import Question
+from dpmcmc.estimators.outlook import OutlookFacts
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
@@ -22,6 +23,7 @@ SCHEMA = Schema({"a": Range(0, 10), "b": Levels(["u", "v", "w"]), "y": Levels(["
 LOGISTIC = LogisticRegression(prior_scale=1.0)
 
 
+@functools.cache
 def suggested(target=LOGISTIC, num_records=5000, epsilon=1.0, **more):
     return dpmcmc.suggest(target, num_records=num_records, epsilon=epsilon, **more)
 
@@ -74,7 +76,7 @@ def test_a_suggestion_runs_on_data_and_its_width_is_as_predicted():
 
 def test_nothing_but_public_facts_is_used():
     """Twice the same plan: what is simulated has a public seed."""
-    one, other = (suggested(schema=SCHEMA) for _ in range(2))
+    one, other = (suggested.__wrapped__(schema=SCHEMA) for _ in range(2))
     assert one.settings == other.settings
     assert one.reasons == other.reasons
 
@@ -165,9 +167,9 @@ def test_linear_algebra_of_a_suggestion_has_one_thread(monkeypatch):
         seen.append({one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"})
         return original(self, *arguments, **more)
 
-    original = Question.outlook
-    monkeypatch.setattr(Question, "outlook", outlook)
-    suggested(num_features=3)
+    original = OutlookFacts.outlook
+    monkeypatch.setattr(OutlookFacts, "outlook", outlook)
+    suggested.__wrapped__(num_features=3)
     assert seen
     assert all(threads == {1} for threads in seen)
 

@@ -13,7 +13,6 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.errors import DataError
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.targets import (
     TARGETS,
     Custom,
@@ -59,9 +58,26 @@ def bound(name):
 
 
 def random_params(target, seed=0, scale=1.0):
-    start = target.init(jax.random.key(0))
+    start = jax.eval_shape(target.init, jax.random.key(0))
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), jnp.float32), start)
+
+
+def private_run(target, data):
+    """Return the result of a few private steps on N records, and see that it has the plan's guarantee."""
+    plan = dpmcmc.plan(
+        target,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        sampling=dpmcmc.Poisson(20),
+        steps=5,
+        chains=2,
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
+    )
+    result = dpmcmc.sample(plan, data)
+    assert isinstance(result.guarantee, dpmcmc.Guarantee)
+    assert result.guarantee == plan.guarantee
+    return result
 
 
 def log_likelihood64(name, theta, x, y):
@@ -85,48 +101,22 @@ def test_every_built_in_is_tested_here():
 def test_log_likelihoods_are_normalised_densities(name):
     target, data = bound(name), records(name)
     params = random_params(target)
-    each = jax.vmap(lambda r: target.log_likelihood(params, r))(jax.tree.map(jnp.asarray, data))
+    each = jax.jit(jax.vmap(target.log_likelihood, (None, 0)))(params, data)
     wanted = log_likelihood64(name, np.asarray(params, np.float64), X.astype(np.float64), data["y"])
     np.testing.assert_allclose(each.sum(), wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_per_record_gradients_add_up_to_that_of_the_batch(name):
-    target, data = bound(name), jax.tree.map(jnp.asarray, records(name))
-    params = random_params(target)
-    each = jax.vmap(lambda r: jax.grad(target.log_likelihood)(params, r))(data)
-    theta, x = np.asarray(params, np.float64), X.astype(np.float64)
-    differences = np.zeros(theta.shape)
-    for at in np.ndindex(theta.shape):
-        step = np.zeros(theta.shape)
-        step[at] = 1e-5
-        up, down = (log_likelihood64(name, theta + s * step, x, Y[name]) for s in (1, -1))
-        differences[at] = (up - down) / 2e-5
-    np.testing.assert_allclose(each.sum(axis=0), differences, rtol=1e-3, atol=2e-4)
-
-
 @pytest.mark.optimised
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["logistic_regression", "linear_regression", "softmax_regression"])
-@pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
-def test_fast_paths_equal_the_generic_one(name, clip):
-    target, data = bound(name), jax.tree.map(jnp.asarray, records(name))
-    params = random_params(target)
-    query = GradientQuery(target, N, float(N), clip, None)
-    generic = Custom(target.init, target.log_prior, target.log_likelihood)
-    fast, slow = (
-        np.asarray(
-            dataclasses.replace(query, target=t).clipped_sum(params, data, jax.random.key(0)).to_float64(clip, 21)
-        )
-        for t in (target, generic)
-    )
-    assert np.abs(fast - slow).max() <= N * clip * (2.0**-21 + KAPPA)
-
-
-@pytest.mark.optimised
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
-@pytest.mark.parametrize(("features", "aligned"), [(8, None), (9, None), (15, 16), (109, 112)])
+@pytest.mark.parametrize(
+    ("name", "features", "aligned"),
+    [
+        ("logistic_regression", 8, None),
+        ("linear_regression", 9, None),
+        ("linear_regression", 15, 16),
+        ("logistic_regression", 109, 112),
+    ],
+)
 def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
     """9 is not worth 16; NaN rows stay out."""
     x = RNG.normal(size=(N, features)).astype(np.float32)
@@ -145,8 +135,9 @@ def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
 
 @pytest.mark.optimised
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "value"), [(np.uint8, 16), (np.int8, 127), (np.int32, 1 << 16)])
-@pytest.mark.parametrize("features", [64, 109])
+@pytest.mark.parametrize(
+    ("dtype", "value", "features"), [(np.uint8, 16, 64), (np.int8, 127, 109), (np.int32, 1 << 16, 64)]
+)
 def test_integer_features_are_clipped_like_floats(dtype, value, features):
     """Squared in their own type they would wrap to nothing: 16² is 256."""
     rows = {"x": np.full((3, features), value, dtype), "y": np.array([0, 1, 0])}
@@ -170,19 +161,9 @@ def test_built_ins_pass_the_public_check(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["softmax_regression", "poisson_regression", "negative_binomial_regression"])
 def test_built_ins_run_privately(name):
-    plan = dpmcmc.plan(
-        BUILT_IN[name],
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=5,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
-    )
-    result = dpmcmc.sample(plan, records(name))
-    assert result.guarantee == plan.guarantee
-    assert result.draws.shape[:2] == (1, 5)
+    assert private_run(BUILT_IN[name], records(name)).draws.shape[:2] == (2, 5)
 
 
 def test_the_linear_posterior_matches_integration_on_a_grid():
@@ -203,53 +184,15 @@ def test_the_linear_posterior_matches_integration_on_a_grid():
     np.testing.assert_allclose(covariance, (centred * weight[:, None]).T @ centred, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_sgld_at_temperature_one_finds_the_linear_posterior():
-    target = LinearRegression(2.0, 1.0)
-    mean, covariance = target.posterior(records("linear_regression"))
-    plan = dpmcmc.plan(
-        target, num_records=N, sampler=dpmcmc.SGLD(step_size=0.2), steps=4000, burn_in=1000, thin=10, chains=8
-    )
-    flat = dpmcmc.sample(plan, records("linear_regression"), key=0).flat_draws()
-    std = np.sqrt(np.diag(covariance))
-    # The slowest direction has curvature 40, so with η = 0.2/200 it forgets in 25 steps: 8·3000/50 = 480 independent
-    # draws. Their mean has a standard error of 0.046 std, their std one of 3.2 %, and the step biases it by 1 %.
-    assert np.abs((flat.mean(axis=0) - mean) / std).max() < 0.2
-    assert np.abs(flat.std(axis=0) / std - 1).max() < 0.15
-
-
 def test_softmax_gradients_reach_their_bound_but_do_not_pass_it():
     target = bind(SoftmaxRegression(num_classes=2, row_bound=2.0), {"x": X[0], "y": Y["softmax_regression"][0]})
     assert target.gradient_bound == pytest.approx(2 * np.sqrt(2))
     record = {"x": jnp.array([2.0, 0, 0, 0]), "y": jnp.int32(1)}
     wrong = jnp.zeros((D, 2)).at[0].set(jnp.array([50.0, -50.0]))
-    norm = np.linalg.norm(jax.grad(target.log_likelihood)(wrong, record))
+    norm = np.linalg.norm(jax.jit(jax.grad(target.log_likelihood))(wrong, record))
     assert norm == pytest.approx(target.gradient_bound)
     assert SoftmaxRegression(num_classes=2).gradient_bound is None
     assert LinearRegression().gradient_bound is None
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: LogisticRegression(0.0), "prior_scale must be a finite number > 0, got 0"),
-        (lambda: LinearRegression(-1.0), "prior_scale must be a finite number > 0"),
-        (lambda: LinearRegression(1.0, 0.0), "noise_scale must be a finite number > 0"),
-        (lambda: SoftmaxRegression(np.nan), "prior_scale must be a finite number > 0"),
-        (lambda: NegativeBinomialRegression(dispersion=0.0), "dispersion must be a finite number >= 0.001"),
-        (lambda: SoftmaxRegression(num_classes=1), "num_classes must be a whole number >= 2"),
-    ],
-)
-def test_wrong_hyper_parameters_are_named(make, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        make()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_hyper_parameters_are_documented_and_facts_are_keyword_only(name):
-    for field in dataclasses.fields(TARGETS[name]):
-        assert f"{field.name}: " in TARGETS[name].__doc__.split("Args:")[1]
-        assert field.kw_only == (field.name in ("num_features", "row_bound"))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dpmcmc
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, bind, record_shapes
 from dpmcmc.targets.transformed import Tempered
 from dpmcmc.testing import check_target
@@ -31,13 +30,6 @@ def test_protocol_sums_and_bounds_hold():
     check_target(Tempered(TARGETS["logistic"], 0.03, 0.5), FEW)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("temper", [0.03, 3.0])
-def test_protocol_sums_and_bounds_hold_at_any_temper(name, temper):
-    check_target(Tempered(TARGETS[name], temper, new_prior_precision=2.0), RECORDS[name])
-
-
 @pytest.mark.slow
 def test_check_target_sees_a_clip_that_is_not_rescaled(monkeypatch):
     monkeypatch.setattr(
@@ -54,8 +46,8 @@ def test_check_target_sees_a_clip_that_is_not_rescaled(monkeypatch):
 def test_clipped_sum_is_the_same_integers_at_the_rescaled_clip():
     target = bind(TARGETS["logistic"], record_shapes(RECORDS["logistic"]))
     params, mask = jnp.full(4, 0.3), jnp.ones(60, bool)
-    ours = Tempered(target, 0.25).clipped_gradient_sum(params, RECORDS["logistic"], mask, 0.1)
-    base = target.clipped_gradient_sum(params, RECORDS["logistic"], mask, 0.4)
+    ours = jax.jit(Tempered(target, 0.25).clipped_gradient_sum)(params, RECORDS["logistic"], mask, 0.1)
+    base = jax.jit(target.clipped_gradient_sum)(params, RECORDS["logistic"], mask, 0.4)
     np.testing.assert_array_equal(ours.high, base.high)
     np.testing.assert_array_equal(ours.low, base.low)
     np.testing.assert_allclose(ours.to_float64(0.1, 21), 0.25 * base.to_float64(0.4, 21), rtol=1e-12)
@@ -80,7 +72,7 @@ def test_prior_is_replaced_and_its_precision_is_its_curvature():
     base = bind(TARGETS["logistic"], record_shapes(RECORDS["logistic"]))
     tempered = Tempered(base, 0.3, 0.5, new_prior_precision=8.0)
     assert tempered.prior_precision == 4.0
-    hessian = jax.hessian(lambda p: -tempered.log_prior(p))(jnp.ones(4))
+    hessian = jax.jit(jax.hessian(lambda p: -tempered.log_prior(p)))(jnp.ones(4))
     np.testing.assert_allclose(hessian, 4.0 * np.eye(4), rtol=1e-6)
 
 
@@ -113,20 +105,9 @@ def test_posterior_of_linear_regression_is_that_of_the_tempered_likelihood():
         Tempered(TARGETS["logistic"], 0.3).posterior(RECORDS["logistic"])
 
 
-def test_private_run_of_a_tempered_target_takes_the_exact_sum():
-    plan = dpmcmc.plan(
-        Tempered(TARGETS["logistic"], 0.5),
-        num_records=60,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        steps=3,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=0.2),
-    )
-    result = dpmcmc.sample(plan, RECORDS["logistic"], key=0)
-    assert np.all(np.isfinite(result.positions))
-
-
-@pytest.mark.parametrize("name", ["temper", "prior_temper", "new_prior_precision"])
-@pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize(
+    ("name", "value"), [("temper", 0.0), ("temper", np.nan), ("prior_temper", np.inf), ("new_prior_precision", -1.0)]
+)
 def test_impossible_powers_are_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name}"):
         Tempered(TARGETS["logistic"], **{"temper": 1.0, name: value})

@@ -118,28 +118,18 @@ def test_a_refusal_of_rows_quotes_nothing_of_them_and_tells_the_holder_which(wri
 
 
 def test_a_missing_damaged_or_foreign_file_is_refused(tmp_path, write):
-    with pytest.raises(data.DataError, match="there is no file"):
-        data.load(tmp_path / "nowhere.npz")
-    with pytest.raises(data.DataError, match="there is no file"):
-        data.load(tmp_path)
-    (tmp_path / "text.npz").write_text("x,y\n1,2\n")
-    with pytest.raises(data.DataError, match="is damaged, is no"):
-        data.load(tmp_path / "text.npz")
-    (tmp_path / "empty.npz").write_bytes(b"")
-    with pytest.raises(data.DataError, match="is damaged, is no"):
-        data.load(tmp_path / "empty.npz")
     whole = write().read_bytes()
-    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(data.DataError, match="is damaged, is no"):
-        data.load(tmp_path / "cut.npz")
     spoilt = bytearray(whole)
     spoilt[200] ^= 0xFF  # inside the stored array, where only the archive's own checksum notices
-    (tmp_path / "spoilt.npz").write_bytes(bytes(spoilt))
-    with pytest.raises(data.DataError, match="is damaged, is no"):
-        data.load(tmp_path / "spoilt.npz")
+    damaged = {"text": b"x,y\n1,2\n", "empty": b"", "cut": whole[: len(whole) // 2], "spoilt": bytes(spoilt)}
     np.save(tmp_path / "single.npy", np.zeros(3))
-    with pytest.raises(data.DataError, match="single array"):
-        data.load({"path": tmp_path / "single.npy"})
+    refused = {"nowhere.npz": "there is no file", "": "there is no file", "single.npy": "single array"}
+    for name, content in damaged.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
+        refused[f"{name}.npz"] = "is damaged, is no"
+    for name, said in refused.items():
+        with pytest.raises(data.DataError, match=said):
+            data.load({"path": tmp_path / name})
 
 
 def test_rows_are_not_rescaled_where_no_bound_is_declared(write):

@@ -1,4 +1,4 @@
-"""Empirical audits: a lower bound on the ε of what is really released, beside the one that is claimed.
+"""Empirical audits: a lower bound on the ε of a release, to compare with the claimed ε.
 
 ``neighbours``  worst-case data sets;  ``scores``  what an adversary makes of a release
 ``bounds`` ``histogram``  from scores to confident statements;  ``procedure``  all of it on a plan, and the findings

@@ -2,16 +2,16 @@ r"""Lower bounds on ε from scores of runs on two neighbouring data sets.
 
 ``clopper_pearson``  proved. A threshold chosen on one half of the runs is applied to the other half, whose two error
                      rates have exact binomial bounds (Nasr et al. 2021, arXiv 2101.04535; jax-privacy, ``Split``).
-``claimed_curve``    proved. At one threshold the same two bounds contradict, or do not, (ε, δ(ε)) at EVERY ε: a claim
-                     made at δ = 1e-6 is a whole curve, and where δ is large few runs tell much.
+``claimed_curve`` proved. At one threshold the same two bounds test (ε, δ(ε)) at EVERY ε: a claim made at δ = 1e-6 is a
+                     whole curve, and a few runs test it well where δ is large.
 ``gdp``              an ESTIMATE, for scores that are Gaussian: then the mechanism is at least μ-GDP on this pair.
 ``one_run``          proved. Many records in one run, each in or out by a fair coin (Steinke, Nasr and Jagielski 2023,
                      arXiv 2305.08846, Theorem 5.2).
 
-Only those estimates of jax-privacy 2.0 that are confidence bounds are used. Its ``epsilon_from_gdp`` is none: it
-takes |Φ⁻¹(1 − FPR) − Φ⁻¹(FNR)| of UPPER bounds on the two rates, which is large where the bounds are wide. On scores
-of one and the same law (true ε 0, 1000 runs each, δ = 1e-5) it says 3.9. ``threshold_strategy=Bonferroni`` divides by
-the number of thresholds on the data's own Pareto frontier, which is fewer than it searches.
+Only those estimates of jax-privacy 2.0 that are confidence bounds are used. Its ``epsilon_from_gdp`` is not one: it
+takes |Φ⁻¹(1 − FPR) − Φ⁻¹(FNR)| of UPPER bounds on the two rates, which is large where the bounds are wide. On scores of
+one law (true ε 0, 1000 runs each, δ = 1e-5) it gives 3.9. ``threshold_strategy=Bonferroni`` divides by the number of
+thresholds on the Pareto frontier of the data, which is less than the number that it searches.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from scipy.special import ndtr
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 
-#: Level at which scores are found not to be Gaussian: three tests share it.
+#: Level of the test that scores are Gaussian; three tests share it.
 _NOT_GAUSSIAN = 1e-3
-#: Shares of the canaries that are guessed; fixed in advance, and each tested at its share of the significance.
+#: Shares of the canaries that are guessed. They are fixed in advance, and each has its share of the significance.
 _GUESSED = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 #: Points of the law of a sample's standard deviation that gdp averages over.
 _QUANTILES = 4096
@@ -99,7 +99,7 @@ def clopper_pearson(inside: np.ndarray, outside: np.ndarray, delta: float, signi
 
 
 class Curve(NamedTuple):
-    """Evidence of runs about a claimed curve δ(ε), at the ε where shown over claimed is largest.
+    """Evidence of runs about a claimed curve δ(ε), at the ε where the ratio of shown to claimed δ is largest.
 
     Attributes:
         epsilon: where.
@@ -122,8 +122,8 @@ def claimed_curve(
 ) -> Curve:
     """Compare scores with several (ε, δ) claims about one mechanism.
 
-    If all claims are true, one of them is found violated with probability at most ``significance``: the bounds on the
-    two rates hold together, and whatever is claimed is compared with them.
+    If all claims are true, some claim is found violated with probability at most ``significance``: the bounds on the
+    two rates hold together, and every claim is compared with them.
 
     Args:
         inside, outside, significance: as for :func:`clopper_pearson`.
@@ -209,9 +209,9 @@ def gdp(inside: np.ndarray, outside: np.ndarray, delta: float, significance: flo
 def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: float) -> float:
     """Return a lower bound on ε at ``delta`` from one run with many canaries.
 
-    The r/2 highest scores are guessed to be in and the r/2 lowest to be out, r fixed beforehand: the theorem is about
-    a number of guesses that the data do not choose. The best of several r counts, each at its share of the
-    significance. Guesses go to jax-privacy as right or wrong ones, because its own search lets the data choose r.
+    The r/2 highest scores are guessed to be in and the r/2 lowest to be out, r fixed beforehand: the theorem needs a
+    number of guesses that does not depend on the data. The best of several r is taken, each at its share of the
+    significance. jax-privacy gets guesses as right or wrong, because its own search lets the data choose r.
 
     Args:
         scores: of each canary, (m,); higher where it looks to be in.
@@ -231,15 +231,15 @@ def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: f
     for share in _GUESSED:
         half = max(1, int(share * m) // 2)
         right = int(np.sum(coins[order[-half:]]) + np.sum(~coins[order[:half]]))
-        # Guessed ones score 1, and the others, who abstain, 0; of the latter some must stand on either side.
+        # A guessed canary scores 1 and one that abstains 0; each side needs some that abstain.
         rest = max(m - 2 * half, 0)
-        told = np.r_[np.ones(right), np.zeros(rest - rest // 2)]
+        guessed = np.r_[np.ones(right), np.zeros(rest - rest // 2)]
         wrong = np.r_[np.ones(2 * half - right), np.zeros(rest // 2)]
-        if not (len(told) and len(wrong)):
-            # A canary more that abstains weakens the bound by δ alone.
-            told = np.r_[told, 0.0]
+        if not (len(guessed) and len(wrong)):
+            # One more canary that abstains weakens the bound by δ alone.
+            guessed = np.r_[guessed, 0.0]
             wrong = np.r_[wrong, 0.0]
-        found = module.CanaryScoreAuditor(told, wrong).epsilon_one_run(
+        found = module.CanaryScoreAuditor(guessed, wrong).epsilon_one_run(
             significance / len(_GUESSED), delta, threshold_strategy=module.Explicit(0.5)
         )
         best = max(best, float(found))
@@ -250,7 +250,7 @@ def _surprise(
     below: np.ndarray, below_outside: np.ndarray, sizes: tuple[int, int], e_epsilon: np.ndarray, delta: np.ndarray
 ) -> np.ndarray:
     """Return each threshold's evidence against the claim it contradicts most, in standard errors, (thresholds,)."""
-    # One more of each: no rate is taken to be exactly 0.
+    # Add one to each count, so that no rate is exactly 0.
     miss = (below + 1) / (sizes[0] + 2)
     alarm = 1 - (below_outside + 1) / (sizes[1] + 2)
     spread = miss * (1 - miss) / sizes[0]

@@ -11,7 +11,8 @@ rejects what is not even (ε, δ + 2α)-DP. Counts of Poisson(λ) runs are indep
 
 and Chebyshev's inequality leaves 1/6 an order. Corrections of the printed algorithm: two independent sample sizes (one
 shared r makes the counts dependent), division by λ and not by r, both orders (24 in place of 12), the sum over
-outcomes. The same two facts bound δ_ε from below at any confidence, which is the verdict here: 1/3 is no verdict.
+outcomes. The same two facts bound δ_ε from below at any confidence. The verdict here uses that bound, since an error of
+1/3 is too large.
 
 No such tester exists for δ = 0 (Theorem 10.5), and none needs fewer than about 1/α² runs: δ below 1e-3 is out of reach.
 """

@@ -1,13 +1,13 @@
 r"""Worst-case neighbours: synthetic records between which a release moves as far as its sensitivity allows.
 
-A sampler is audited on a probe, a target whose log-likelihood is −θ·x: the gradient of a record is x wherever the
-chain is, so that one record moves EVERY step by the sensitivity, C or 2C. Records are ten times longer than the clip
-norm: a clip that is missing shows. With batches of a fixed size the other records pull the other way, since a record
-that is drawn takes a place from one of them; with other batches they contribute nothing.
+A sampler is audited on a probe, a target whose log-likelihood is −θ·x. The gradient of a record is x at every position,
+so one record moves EVERY step by the sensitivity, C or 2C. Records are ten times longer than the clip norm, so a
+missing clip is detected. With batches of a fixed size the other records pull in the opposite direction, since a
+selected record takes the place of one of them; with other batches they contribute nothing.
 
-A one-shot mechanism needs its own target. On logistic regression two labels of one row differ by L in their gradient
-where 2L is charged. Nearer to that come rows (±cos a, −sin a)·row_bound where the other records have made θ₂ large:
-both labels are then wrong, and their gradients are ∓cos a, up to a factor σ(θ₂ sin a) near 1.
+A one-shot mechanism needs its own target. On logistic regression the gradients of two labels of one row differ by L,
+and 2L is charged. Rows (±cos a, −sin a)·row_bound come nearer to 2L where the other records have made θ₂ large: both
+labels are then wrong, and the gradients are ∓cos a, up to a factor σ(θ₂ sin a) near 1.
 
 No training record is read.
 """
@@ -42,9 +42,9 @@ from dpmcmc.targets.transformed import untempered
 
 #: Length of a probe's records in clip norms.
 _BEYOND = 10.0
-#: Rows and labels of a target that bounds neither.
+#: Bounds on rows and labels of a target that states none.
 _LONG = 10.0
-#: The targets whose strongest records are known, with the labels of a record and its replacement; none: real labels.
+#: Targets whose strongest records are known, with the labels of a record and of its replacement; empty: real labels.
 _LABELS: dict[type, tuple[int, ...]] = {LogisticRegression: (1, 0), SoftmaxRegression: (0, 1), LinearRegression: ()}
 
 
@@ -161,7 +161,7 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     metric = plan.sampler_offers.metric
     directions = np.eye(size, dtype=np.float32)[:canaries]
     if metric is not None:
-        # Whitened, each is along an axis.
+        # In whitened units each is along an axis.
         directions = np.asarray(jax.vmap(metric.times)(jnp.asarray(directions)), np.float32)
     longest = np.linalg.norm(np.atleast_1d(metric.array), ord=2) if metric is not None and metric.array.ndim else 1.0
     x = np.float32(_BEYOND * plan.privacy.clip * max(1.0, float(longest))) * directions
@@ -207,7 +207,7 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     d = model.num_features
     if d is None or not 1 <= canaries <= min(d, n):
         raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
-    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) and plan.run is None else None
+    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else None
     on_a_ball = isinstance(mechanism, OPS) and mechanism.radius is not None
     adjacency = plan.guarantee.adjacency if plan.guarantee is not None else Adjacency.REPLACE_ONE
     # Rows within this bound are not scaled by a release.
@@ -224,7 +224,7 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
         y_in, y_out = (np.full(canaries, label, np.int32) for label in _LABELS[kind])
     others = np.zeros(d)
     if isinstance(mechanism, SufficientStatistics):
-        # Information so large that noise on it hardly moves what is released.
+        # Information so large that noise on it hardly changes the release.
         others = bound * np.ones(d) / math.sqrt(d)
     nobody = {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
     outside = {"x": x, "y": y_out} if adjacency == Adjacency.REPLACE_ONE else nobody

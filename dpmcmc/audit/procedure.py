@@ -1,4 +1,4 @@
-"""``audit``: run a plan on worst-case neighbours, and hold a lower bound on ε beside what it claims."""
+"""``audit``: run a plan on worst-case neighbours, and compare a lower bound on ε with its claim."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.targets.base import Target
 
 # ----------------------------------------------------------------------------------------------------
-# Findings of an audit, for people and for programs.
+# Findings of an audit, as a table and as JSON.
 
 _MEANING = {
     "consistent": "not contradicted, which proves nothing",
@@ -36,10 +36,10 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class AuditReport:
-    """Findings of an audit. They can contradict a claim and never certify one.
+    """Findings of an audit. They can contradict a claim, and never certify one.
 
     Attributes:
-        subject: what was run, and on which records.
+        subject: the plan that was run, and its records.
         claimed: ε claimed at ``delta``.
         delta: δ of the claim.
         adjacency, release: of the claim.
@@ -84,7 +84,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """``consistent``, ``VIOLATED``, or ``suspicious``: above the claim by an estimate, which proves nothing."""
+        """``consistent``, ``VIOLATED``, or ``suspicious`` (above the claim by an estimate, which proves nothing)."""
         if not self.exceeded:
             return "consistent"
         return "VIOLATED" if self.proved else "suspicious"
@@ -119,24 +119,24 @@ class AuditReport:
         return "\n".join(f"{name:<12} {text}".rstrip() for name, text in self.lines())
 
 
-#: Told what an audit will cost.
+#: Function that is called with the cost of an audit before it runs.
 Say: TypeAlias = Callable[[str], None]
 
 Method = Literal["gdp", "clopper_pearson", "one_run", "histogram"]
 AuditTarget = Literal["probe", "config"]
 METHODS = get_args(Method)
 TARGETS = get_args(AuditTarget)
-#: Runs of each data set unless told; canaries of ``one_run``.
+#: Default number of runs on each data set, and of canaries of ``one_run``.
 RUNS = 1000
 CANARIES = 500
-#: Confidence unless told. A claim may be tight, and one audit in 1/(1 - confidence) then blames it although it is true.
+#: Default confidence. If a true claim is tight, one audit in 1/(1 - confidence) contradicts it.
 CONFIDENCE = 0.999
 #: Most runs of each data set, or chains of one device program.
 MOST_RUNS = 200_000
 _AT_ONCE = 20_000
-#: Runs of each data set that settle a histogram's bins, and are not tested.
+#: Runs on each data set that fix the bins of a histogram and are not tested.
 _PILOT = 500
-#: Where a claimed curve is tested, relative to the claimed ε.
+#: Values of ε at which a claimed curve is tested, relative to the claimed ε.
 _CLAIMS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 
 
@@ -200,7 +200,8 @@ class _Trial:
 
 
 class _Finding(NamedTuple):
-    """Lower bound on ε at the claim's δ; whether it, or the curve, exceeds the claim; runs on either side; notes."""
+    """Return a lower bound on ε at the claim's δ, whether it or the curve exceeds the claim, the runs on each side, and
+    notes."""
 
     lower_bound: float
     exceeded: bool
@@ -248,7 +249,7 @@ def _histogram(trial: _Trial) -> _Finding:
     trial.say(f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins")
     edges = histogram.edges_of(np.concatenate([trial.run(side, _PILOT) for side in (True, False)]), asked.bins)
     sizes = trial.rng().poisson(expected, 2)
-    # Both sides run as often, so that one program serves both; runs beyond a sample's own size are not looked at.
+    # Both sides run equally often, so that one program serves both; runs beyond the size of a sample are dropped.
     counts = [
         histogram.bin_counts(trial.run(side, int(sizes.max()))[:size], edges)
         for side, size in zip((True, False), sizes, strict=True)
@@ -303,13 +304,13 @@ def audit(
         confidence: of bound and verdict, in (0.5, 1).
         target: of a sampler: ``probe``, or ``config``, its own with the strongest records it admits.
         steps: audits only the first steps of a sampler's run, at the noise it has, against what those cost.
-        neighbours: your own, in place of what this library holds to be the worst; they must differ as the plan's
+        neighbours: your own, in place of the strongest that this library knows; they must differ as the plan's
             adjacency says, in records of the target that ``target`` names.
         canaries: m of ``one_run``.
         bins, alpha: of ``histogram``: outcomes and resolution in δ.
         at_epsilon: tests the claimed curve at another ε than the claimed one, for ``histogram``; smaller is cheaper.
-        seed: makes an audit reproducible; it reads synthetic records alone, so that nothing is lost.
-        say: told what an audit will cost before it runs.
+        seed: makes an audit reproducible. Records are synthetic, so this costs no privacy.
+        say: called with the cost of the audit before it runs.
 
     Returns:
         AuditReport.
@@ -356,10 +357,11 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         raise InputError("steps: only a sampler's plan can be shortened; leave it out")
     if not 1 <= steps <= plan.steps:
         raise InputError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
-    assert plan.privacy is not None
-    assert plan.noise_multipliers is not None
-    # The shorter run costs less than the ε that was asked for, and its batches have room by what it costs.
-    promise = dataclasses.replace(plan.privacy, epsilon=None, calibrator="free")
+    private = plan.private
+    if private is None:
+        raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
+    # The shorter run costs less than the planned ε, and the room of its batches follows from its own cost.
+    promise = dataclasses.replace(private.promise, epsilon=None, calibrator="free")
     guarantee, slots = charged_guarantee(plan.schedule.part(0, steps), promise)
     return dataclasses.replace(
         plan,
@@ -367,9 +369,8 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         burn_in=0,
         thin=1,
         noise_std=plan.noise_std[:steps],
-        noise_multipliers=plan.noise_multipliers[:steps],
-        guarantee=guarantee,
         slots=slots,
+        private=private.replaced(noise_multipliers=private.noise_multipliers[:steps], guarantee=guarantee),
     )
 
 
@@ -393,13 +394,14 @@ def _subject(
     if isinstance(plan, Plan):
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
-        if plan.after is not None:
-            raise InputError("plan: it covers private starts too; audit the hybrid's plan that they come from")
+        if plan.starts is not None and plan.start is None:
+            raise InputError("plan: it covers private starts too; audit a plan that draws them (after=their plan)")
         if plan.metric is not None:
             raise InputError("plan: it releases a metric too, which no attack here is for; audit it without metric")
     else:
         name = f"{type(plan.mechanism).__name__} on {plan.num_records} records"
-    if isinstance(plan, Plan) and target == "probe":
+    # A draw is scored on the model that it is of.
+    if isinstance(plan, Plan) and plan.start is None and target == "probe":
         model, strong = probe(plan, canaries)
         return model, neighbours or strong, f"{name}, on a probe; synthetic records only"
     data = strongest(plan, plan.target, canaries) if neighbours is None else neighbours

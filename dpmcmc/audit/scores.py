@@ -1,18 +1,18 @@
-r"""Scores: what an adversary who knows everything but one record makes of what a plan releases.
+r"""Scores of an adversary who sees a release and knows everything but one record.
 
-**Samplers.** The score is the log-likelihood ratio of the private gradients of all steps, which a trace gives away.
-With z the step's noise multiplier, q its rate and y the gradient's likelihood part on the clipped sum, in units of C,
-less what all other records add (b·m_B of a batch of them),
+**Samplers.** The score is the log-likelihood ratio of the private gradients of all steps, which a trace reveals. With z
+the step's noise multiplier, q its rate and y the gradient's likelihood part on the clipped sum, in units of C, less
+what all other records add (b·m_B of a batch of them),
 
     Σ_steps log[(1 − q) + q e^{(y·u − ‖u‖²/2)/z²}] − log[(1 − q) + q e^{(y·v − ‖v‖²/2)/z²}],   u = m − m_B, v = m' − m_B
 
 for clipped gradients m, m' of the record and its replacement and m_B of another, all at the step's own position; a
-second moment adds its own exponent. It is any score: were it not the ratio (a broken query does not follow its law),
-that would cost power and never validity. It is computed by a wrapper around the sampler, within the real engine, whose
-chains are the repeated runs; a release of several chains scores their sum.
+second moment adds its own exponent. Any score is valid. Where this is not the ratio (a broken query does not follow its
+law), the audit has less power. A wrapper around the sampler computes it inside the real engine, whose chains are the
+repeated runs. A release of several chains scores their sum.
 
-**Posterior draws** score log p(x|θ) − log p(x'|θ), which is their likelihood ratio, and **estimates** their coordinate
-along the way a record pulls.
+**Posterior draws** score log p(x|θ) − log p(x'|θ), which is their likelihood ratio, and **estimates** score their
+coordinate in the direction in which a record moves them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from dpmcmc.privacy.query.second_moment import DENSE, form_of
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
-#: Posterior draws that an engine makes at a time.
+#: Most posterior draws that an engine makes at once.
 _AT_ONCE = 1000
 
 #: (coins (m,), count) -> scores of ``count`` independent releases, (count, m).
 Scores: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
-#: None: fresh OS entropy for every release; else reproducible keys.
+#: None: fresh OS entropy for every release; otherwise a seed of reproducible keys.
 Keys = Iterator[jax.Array | None]
 
 
@@ -62,7 +62,7 @@ def keys_of(seed: int | None) -> Keys:
 
 
 def released(plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None, starts: PyTree = None) -> Result:
-    """Return what a plan releases, as ``dpmcmc.sample`` does, which also says what it is not for."""
+    """Return the release of a plan, as ``dpmcmc.sample`` does, without its warnings."""
     with Life(plan, key=key) as life:
         life.read(data, starts)
         return life.carry_out()
@@ -84,7 +84,7 @@ class ObservedInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A plan's sampler, with an adversary who keeps a score; nothing else changes.
+    """A plan's sampler, with an adversary's score in its state; nothing else changes.
 
     Args:
         plan: private; its sampler and its query's public numbers.
@@ -142,7 +142,7 @@ class Observed:
             z = unit / clip * released.noise_std
             ratios.append(self._exponents(y, moment(u) - moment(other), moment(v) - moment(other), z))
         if plan.second is not None and not plan.second.own_batch:
-            # One minibatch: the two are seen of it together.
+            # Both come from one minibatch, so their exponents add up.
             ratios = [(ratios[0][0] + ratios[1][0], ratios[0][1] + ratios[1][1])]
         q = plan.sampling.rate(plan.num_records)
         absent = np.float32(np.log1p(-q) if q < 1 else -np.inf)
@@ -205,7 +205,7 @@ class Sampled:
         self.plan = plan
         self.neighbours = neighbours
         self.keys = keys
-        # Only the last step is kept: it has the score. A probe may have more numbers than were charged for.
+        # Only the last step is kept, which has the score. A probe may have more parameters than the plan.
         self.audited = dataclasses.replace(
             plan,
             target=target,
@@ -213,7 +213,7 @@ class Sampled:
             burn_in=0,
             thin=plan.steps,
             curvature=None,
-            coordinates=None,
+            private=None if plan.private is None else plan.private.replaced(coordinates=None),
         )
 
     def __call__(self, coins: np.ndarray, count: int, starts: PyTree = None) -> np.ndarray:
@@ -265,14 +265,12 @@ class Drawn:
 
 
 class Continued:
-    """Scores of a hybrid: its draw's and its run's, added."""
+    """Scores of a run that starts from a draw: the sum of the draw's score and the run's."""
 
-    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        assert plan.first is not None
-        assert plan.run is not None
-        self.first = Drawn(plan.first, neighbours, keys)
+    def __init__(self, plan: Plan, start: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
+        self.first = Drawn(start, neighbours, keys)
         shapes = targets.record_shapes(neighbours.data(np.ones(neighbours.canaries, bool)))
-        self.run = Sampled(plan.run, targets.bind(plan.target, shapes), neighbours, keys)
+        self.run = Sampled(plan.chain, targets.bind(plan.target, shapes), neighbours, keys)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m)."""
@@ -282,7 +280,7 @@ class Continued:
 
 
 class Estimated:
-    """Scores of an estimate: its distance in the direction that the record pulls and its replacement does not.
+    """Scores of an estimate: its coordinate in the direction in which the record moves it relative to its replacement.
 
     The direction is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. This difference itself is
     the likelihood ratio of a posterior draw; noise on an estimate carries it where such a difference is flat.
@@ -303,7 +301,7 @@ class Estimated:
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m)."""
         data = self.neighbours.data(coins)
-        # The first release checks the records, which takes longer than a draw; the others read the same ones.
+        # Only the first release checks the records, which takes longer than a draw; the others use the same records.
         checked = released(self.plan, data, next(self.keys))
         out = [self._along(checked.flat_draws())]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -323,9 +321,10 @@ def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, s
     """Return the function that scores releases of a plan."""
     keys = keys_of(seed)
     if isinstance(plan, Plan):
+        start = plan.start
+        if isinstance(start, MechanismPlan):
+            return Continued(plan, start, neighbours, keys)
         return Sampled(plan, target, neighbours, keys)
-    if plan.run is not None:
-        return Continued(plan, neighbours, keys)
     if isinstance(plan.mechanism, (OPS, CertifiedOPS)):
         return Drawn(plan, neighbours, keys)
     return Estimated(plan, neighbours, keys)

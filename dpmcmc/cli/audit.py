@@ -1,9 +1,9 @@
-"""``dpmcmc audit CONFIG``: a lower bound on the ε of what a config really releases, beside the claimed one.
+"""``dpmcmc audit CONFIG``: a lower bound on the ε of a config's release, to compare with the ε that it claims.
 
-The bound of the default method is an estimate, which supposes Gaussian scores; the other methods prove theirs.
+The default method estimates the bound, assuming Gaussian scores; the other methods prove it.
 
-All records are synthetic: neither the config's data nor any key is read or written. Exit code 0 where the runs are
-consistent with the claim, 1 where they contradict it or, by an unproved estimate, seem to, 2 for a user's error.
+All records are synthetic: neither the config's data nor any key is read or written. Exit codes: 0, the runs are
+consistent with the claim; 1, they contradict it, or an unproved estimate exceeds it; 2, a user's error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets.glm import GeneralisedLinear
 
-#: Size of the problem that a one-shot mechanism is audited on: a run of it reads all records.
+#: Size of the data set on which a one-shot mechanism is audited, and most features. It is small, since every run reads
+#: all records.
 _RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
 
 
@@ -125,7 +126,8 @@ def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> A
         argument = error.about or str(error).partition(": ")[0]
         if argument not in options:
             raise
-        option, said = f"--{argument.replace('_', '-')}", str(error).removeprefix(argument).lstrip(": ")
+        option = f"--{argument.replace('_', '-')}"
+        said = str(error).removeprefix(argument).lstrip(": ")
         raise type(error)(f"{option}: {said}", option) from None
 
 
@@ -167,14 +169,14 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     if not 1 <= records <= known:
         raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
     plan = config_room.make_plan(config, num_records=records)
-    assert isinstance(plan, MechanismPlan)
     if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
         raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
     features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else _FEATURES)
     if not isinstance(plan.target, GeneralisedLinear):
         return plan
     assert config.privacy.epsilon is not None
-    return plan.mechanism.plan(
+    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else config_room.hybrid_of(config, records)
+    return mechanism.plan(
         dataclasses.replace(plan.target, num_features=features),
         num_records=records,
         epsilon=config.privacy.epsilon,

@@ -15,7 +15,7 @@ import dpmcmc
 from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.refusals import exit_code
 
-#: Name -> what the list of commands says of it; the file of the name has a typer application ``app``.
+#: Name of a subcommand -> its line in the list of commands. The module of that name has a typer application ``app``.
 COMMANDS = {
     "run": "Run a configuration, and write a folder that can be published.",
     "plan": "Say what a run would do and cost; read no record.",
@@ -31,7 +31,7 @@ class _Lazy(TyperCommand):
     """A subcommand that is not loaded yet."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """Return the context of the command itself, which is loaded here."""
+        """Load the module of the subcommand, and return its context."""
         with loading():
             module = importlib.import_module(f"dpmcmc.cli.{self.name}")
         if not gc.isenabled():  # off since this process began

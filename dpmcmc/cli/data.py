@@ -1,6 +1,6 @@
 """``dpmcmc data SOURCE FOLDER --x a,b,c --y label``: Parquet or Arrow files to a folder that a run reads.
 
-Prints how many rows there are, for the data holder, and the lines of YAML that name the folder.
+Prints the number of rows, for the data holder, and the lines of YAML that name the folder.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
 """Ctrl-C at any moment of a command: one sentence and exit code 130.
 
-Python turns SIGINT into an exception wherever the main thread happens to be, and there are three places where that goes
-wrong. While the libraries are imported, nobody catches it. In a garbage collector's callback (JAX has one), in a
+Python raises KeyboardInterrupt wherever the main thread is when SIGINT comes. Three places need care. While the
+libraries are imported, nobody catches it. In a garbage collector's callback (JAX has one), in a
 ``__del__``, or under somebody's bare ``except``, it is swallowed, and the run goes on to its end. After the command is
 done, it breaks the interpreter's own shutdown.
 
-A module that is stopped half way through its import does worse: a compiled one may turn the exception into another, or
-crash the process.
+An interrupted import is worse: a compiled module may turn the exception into another one, or crash the process.
 
-So a signal while a command loads ends the process there and then. One that comes while a command runs is raised, not
-before an import that is under way is done, and raised again until it is being handled. One that comes later is ignored,
-for the exit code is settled.
+So a signal ends the process at once while a command loads. While a command runs it is raised as soon as no import is
+under way, and again until it is being handled. After the command it is ignored, since the exit code is decided.
 
-Before the package is imported the interpreter is on its own: in its first hundredths of a second Ctrl-C still shows a
-traceback of Python's.
+In the first hundredths of a second, before the package is imported, Ctrl-C still shows Python's traceback.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ def while_importing() -> None:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Let SIGINT end the process inside a command that has done nothing yet, where the process is the command's own."""
+    """Let SIGINT end the process while a command loads more, if the process belongs to the command alone."""
     before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
     command = before.__self__ if isinstance(before, MethodType) else None
     if not isinstance(command, _Command) or not command.alone:
@@ -65,7 +62,8 @@ def heeded() -> Iterator[_Command]:
     if before not in (signal.default_int_handler, _leave):
         yield command
         return
-    hook, sys.unraisablehook = sys.unraisablehook, command.unraisable
+    hook = sys.unraisablehook
+    sys.unraisablehook = command.unraisable
     command.hook = hook
     signal.signal(signal.SIGINT, command.interrupt)
     try:
@@ -90,15 +88,18 @@ class _Command:
     """Handlers of one command; silent once it is not running.
 
     Attributes:
-        alone: whether the process is the command's own, and ends with it.
+        alone: whether the process belongs to the command and ends with it.
         caller: frame that the command is called from.
         stopped: whether SIGINT has come.
         waiting: whether it waits for the end of an import.
     """
 
     def __init__(self, alone: bool, caller: FrameType) -> None:
-        self.alone, self.caller, self.running = alone, caller, False
-        self.stopped, self.waiting = False, False
+        self.alone = alone
+        self.caller = caller
+        self.running = False
+        self.stopped = False
+        self.waiting = False
         self.hook: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
         self._alarm: Any = None
 
@@ -128,7 +129,8 @@ class _Command:
         return False
 
     def _arm(self) -> None:
-        """Have :meth:`again` called until the command ends; no sooner, since the caller may use the timer."""
+        """Start the timer that calls :meth:`again` until the command ends. It starts at the first SIGINT, since the
+        caller may use the timer."""
         if _REPEATS and self._alarm is None:
             self._alarm = signal.signal(signal.SIGALRM, self.again) or signal.SIG_DFL
             signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)

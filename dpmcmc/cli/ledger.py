@@ -111,7 +111,7 @@ def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False)
 
 @contextlib.contextmanager
 def _verdicts() -> Iterator[None]:
-    """A broken chain is a verdict against the ledger, and not a user's error."""
+    """Give a broken chain of entries exit code 1: it is a verdict against the ledger, not a user's error."""
     try:
         yield
     except BrokenChain as error:
@@ -119,7 +119,7 @@ def _verdicts() -> Iterator[None]:
 
 
 def _confirmed(file: str, receipts: list[str] | None) -> Ledger:
-    """The ledger, which holds the runs of these receipts."""
+    """Return the ledger, after checking that it holds the runs of these receipts."""
     ledger = Ledger(file)
     for name in receipts or []:
         for receipt in _receipts(Path(name), ledger.path):
@@ -139,7 +139,7 @@ def _planned(name: str, overrides: list[str], allow_code: Collection[str], num_r
 
 
 def _receipts(path: Path, ledger: Path) -> list[Receipt]:
-    """Those of a run folder's ``privacy.json``, or of a file that holds one alone."""
+    """Return the receipts of a run folder's ``privacy.json``, or of a file that holds one receipt."""
     try:
         with opened_text(path) as stream:
             body = json.loads(stream.read(_MOST_CHARACTERS))  # a text that is cut short is no JSON

@@ -1,10 +1,10 @@
 """``dpmcmc run CONFIG --per-record --every K``: a run, and what it cost each training record.
 
-The run is as any other: it is charged to the config's ledger, its draws and guarantee may be published, and a run that
-was stopped goes on with ``--resume``. The cost of each record may not be published: it is in ``confidential/``.
+The run is an ordinary one: it is charged to the config's ledger, its draws and guarantee may be published, and
+``--resume`` continues it. The cost of each record is confidential and lies in ``confidential/``.
 
-The account needs every position of the run, so the checkpoint holds them all. It does not cover steps that are taken a
-second time, so a run with an account goes on only on the platform where it was begun.
+The account needs every position of the run, so the checkpoint holds all of them. It does not cover steps that are taken
+twice, so such a run resumes only on the platform where it was begun.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ class RecordAccount:
         every: steps between two computations of all records' norms.
 
     Raises:
-        CommandError: a run without a guarantee of its own, or one that is no sampler's.
+        CommandError: the run has no guarantee of its own, or no sampler takes its steps.
     """
 
     def __init__(self, config: Config, plan: AnyPlan, every: int) -> None:
         if config.privacy is None or not config_room.is_secret(config):
             raise CommandError(f"{config.name}: its run has no guarantee, so there is nothing that a record spends.")
-        if not isinstance(plan, Plan) or plan.after is not None:
+        if not isinstance(plan, Plan) or plan.starts is not None:
             raise CommandError(f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run.")
         try:
             per_record.check(plan, every)
         except InputError as error:
             raise CommandError(f"--{error}" if str(error).startswith("every:") else str(error)) from None
-        self.plan, self.every = plan, every
+        self.plan = plan
+        self.every = every
 
     @property
     def whole(self) -> Plan:
@@ -58,7 +59,7 @@ class RecordAccount:
         return every_step(self.plan)
 
     def prepare(self, life: Life, records: PyTree, confidential: Path) -> None:
-        """Refuse what has no account, and find where the chains start, before the run is charged.
+        """Refuse records and runs without an account, and note where the chains start, before the run is charged.
 
         Raises:
             CommandError, ValueError: no bound on norms between checks; too little room on the disk; another platform.
@@ -80,7 +81,8 @@ class RecordAccount:
 
     def kept(self, everything: Result) -> Result:
         """Return the draws that the plan keeps, out of all."""
-        first, thin = self.plan.burn_in + self.plan.thin - 1, self.plan.thin
+        first = self.plan.burn_in + self.plan.thin - 1
+        thin = self.plan.thin
         draws, positions, info = (
             jax.tree.map(lambda leaf: leaf[:, first::thin], tree)
             for tree in (everything.draws, everything.positions, everything.info)

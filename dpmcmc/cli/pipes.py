@@ -1,7 +1,7 @@
 """Output of a command that nobody reads to its end, as in ``dpmcmc run adult | head -5``.
 
-A run whose reader has gone would otherwise fail at its next line, with what it has spent. So it goes on, writes no more
-lines, and ends with the exit code that it has earned.
+Without this a run would fail at its next line once its reader has gone, and its budget would be lost. Instead it goes
+on without printing, and ends with its usual exit code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Unread(io.FileIO):
-    """A file descriptor that takes everything once its reader has gone."""
+    """A file descriptor that drops what it cannot write once its reader has gone."""
 
     def write(self, data: Buffer) -> int:
         """Write, or drop what cannot be written."""
@@ -26,12 +26,12 @@ class _Unread(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Let this process go on when nobody reads its standard output or error any longer."""
+    """Let this process go on after the reader of its standard output or error has gone."""
     sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
 
 
 def _outliving(stream: TextIO) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):  # a closed one is None, and somebody may have put another there
+    if not isinstance(stream, io.TextIOWrapper):  # it is None where it is closed, and a caller may have replaced it
         return stream
     stream.flush()
     raw = _Unread(stream.fileno(), "wb", closefd=False)

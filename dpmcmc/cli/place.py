@@ -1,4 +1,4 @@
-"""The folders of a run, and what it needs to go on in them after it was stopped."""
+"""The folders of a run, and how a stopped run resumes in them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _COMPUTED = (
 _WRITTEN = (*_STATED, *_COMPUTED)
 
 
-class Options(NamedTuple):
-    """Options of a command, as it was asked for; see ``run.run``."""
+class RunOptions(NamedTuple):
+    """Options of ``dpmcmc run``; see ``run.run``."""
 
     config: str | None
     overrides: list[str]
@@ -52,12 +52,12 @@ class Options(NamedTuple):
 
 @dataclass
 class Place:
-    """Folders that a run writes in, and what it needs to go on there.
+    """Folders that a run writes in, and what it needs to resume there.
 
     Attributes:
         folder: of what is released, with ``config.yaml`` from the start.
         confidential: of what is not.
-        modules: outside this library, that ``--resume`` has to be allowed.
+        modules: outside this library; ``--resume`` needs ``--allow-code`` for each.
         resumed: whether the run was begun before.
         day: on which it was begun.
         every: steps between checks of all records' norms, where every record has an account; else None.
@@ -93,7 +93,7 @@ class Place:
             raise CommandError(f"{self._option}: {error}.") from None
 
     def _fill(self, config: Config) -> None:
-        """Make what :meth:`make` says; the checkpoint is let go of where that fails."""
+        """Create what :meth:`make` describes; the checkpoint is closed if that fails."""
         with contextlib.ExitStack() as undo:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.run_folder.make()
@@ -104,7 +104,7 @@ class Place:
             if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
                 raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             self._account_as_begun()
-            # Last, so that what holds a config can be resumed.
+            # Written last, so that a folder with a config can be resumed.
             self.run_folder.write("config.yaml", config_room.dump(config, self.folder))
             for folder in (self.folder, self.confidential):  # left by a write that was killed
                 for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
@@ -134,18 +134,18 @@ class Place:
             self.run_folder.date_all(self.confidential)
 
     def clear(self, ledger: str | Path | None) -> bool:
-        """Take back what :meth:`make` made, where no run has begun in it.
+        """Remove what :meth:`make` created, unless a run has begun there.
 
         Args:
-            ledger: of the run. A checkpoint that names budget held there stays, so that the run is charged once.
+            ledger: of the run. A checkpoint that names a reservation in it stays, so that the run is charged once.
 
         Returns:
-            Whether there is nothing here to go on with.
+            Whether nothing is left that could be resumed.
         """
         if self.resumed or self.checkpoint.begun or may_be_open(ledger, self.checkpoint):
             return False
-        with contextlib.suppress(OSError):  # the same command takes over the rest
-            # The config first, for what holds one can be resumed.
+        with contextlib.suppress(OSError):  # the same command, started again, removes the rest
+            # The config goes first, since a folder with a config can be resumed.
             for name in sorted(_STATED, key="config.yaml".__ne__):
                 (self.folder / name).unlink(missing_ok=True)
             self.checkpoint.remove()
@@ -162,8 +162,8 @@ class Place:
         return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
 
 
-def new(asked: Options) -> tuple[Config, Place]:
-    """Return a config, and folders that are free."""
+def new(asked: RunOptions) -> tuple[Config, Place]:
+    """Return the config of a new run, and its folders."""
     if asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
@@ -184,7 +184,7 @@ def new(asked: Options) -> tuple[Config, Place]:
     return config, Place(folder, confidential, _own_modules(config), every=asked.every)
 
 
-def resumed(asked: Options) -> tuple[Config, Place]:
+def resumed(asked: RunOptions) -> tuple[Config, Place]:
     """The config of a run that was stopped, and its folders.
 
     Raises:
@@ -226,7 +226,7 @@ def _own_modules(config: Config) -> tuple[str, ...]:
 
 
 def _left_unbegun(folder: Path, confidential: Path) -> bool:
-    """Whether folders hold no more than a start leaves that ended before anything was computed from a record."""
+    """Whether the folders hold only the files of a start that ended before anything was computed from a record."""
     kept = confidential / _CHECKPOINT
     try:
         if not confidential.is_dir() or ((folder / "config.yaml").exists() and not kept.is_dir()):
@@ -253,7 +253,7 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
 
 
 def _free_folder(option: str, wanted: str | Path) -> Path:
-    """Return a folder to write in; one that holds something, or that cannot be made, is refused."""
+    """Return a folder to write in; refuse one that is not empty or cannot be created."""
     folder = Path(wanted)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -274,7 +274,7 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
 
 
 def _held(folder: Path) -> str:
-    """Return what a folder holds that is not free."""
+    """Say what a folder that is not empty holds."""
     if not folder.is_dir() or not (folder / "config.yaml").is_file():
         return "already holds something"
     if (folder / CONFIDENTIAL / _CHECKPOINT).is_dir():
@@ -283,5 +283,6 @@ def _held(folder: Path) -> str:
 
 
 def _default_folder(name: str) -> Path:
-    """Return a name with the day alone: the time of the start would tell the length of a run to whoever saw its end."""
+    """Return a folder name that holds the day but not the time: who sees a run end could compute its length from its
+    start."""
     return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"

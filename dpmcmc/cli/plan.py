@@ -14,7 +14,7 @@ from dpmcmc.planning.permitted import INTERVALS
 
 app = typer.Typer(add_completion=False)
 
-#: Lines for who tunes a chain; the width of intervals is for all where draws give intervals.
+#: Lines that only help to tune a chain. The width of intervals is printed wherever draws give intervals.
 _DETAILS = ("thesis", "free", "time", "relaxations", "width", "clip bias")
 
 

@@ -22,7 +22,7 @@ class CommandError(Exception):
 
 
 def exit_code(work: Callable[[], object]) -> int:
-    """Do the work of a command; what a user can mend is a sentence on stderr and the code of its kind.
+    """Do the work of a command, and return its exit code; an error that the user can mend is one sentence on stderr.
 
     Only what the library refuses on purpose is the user's to mend: an :class:`InputError`, a file that the system will
     not open, too little memory. Any other exception is a fault of the library, and has a code of its own.
@@ -69,14 +69,14 @@ def exit_code(work: Callable[[], object]) -> int:
     return code if isinstance(code, int) else 0
 
 
-#: Usage error of the click that typer brings, which is its own since version 0.27.
+#: Usage error of the click that typer uses; since version 0.27 typer has its own copy.
 _UsageError: Any = typer.BadParameter.__bases__[0]
-#: Characters of a sentence; what stands in the middle of a longer one is somebody's data.
+#: Most characters of a sentence. The middle of a longer one is cut, since it quotes data.
 _LONGEST = 600
 
 
 def _show_rows(rows: Sequence[int]) -> None:
-    """Tell a person at a terminal which rows were refused; a log or a pipe, which others read, is not told."""
+    """Print which rows were refused to a terminal only: others may read a log or a pipe."""
     if rows and sys.stderr.isatty():
         more = " and more" if len(rows) > _MOST_ROWS else ""
         print(f"rows, counted from 0: {', '.join(map(str, rows[:_MOST_ROWS]))}{more}", file=sys.stderr)

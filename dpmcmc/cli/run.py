@@ -1,12 +1,11 @@
 """``dpmcmc run CONFIG``: plan, run, and write a folder that can be published.
 
-Released: everything in the run folder except ``confidential/``, which only its owner can read and which may
-live elsewhere (``--confidential DIR``). A run without a guarantee, on records that are not public, writes all that it
-computes from them there. ``console.py`` makes all else that is said, named
-and dated.
+Everything in the run folder is released except ``confidential/``, which only its owner can read and which may lie
+elsewhere (``--confidential DIR``). A run without a guarantee on private records writes there all that it computes from
+them. ``report/console.py`` makes the lines that are printed.
 
-The budget is reserved first, where the config names a ledger; then records are read. A run that was stopped, however
-and whenever, goes on with ``--resume DIR``.
+Where the config names a ledger, the budget is reserved before records are read. ``--resume DIR`` continues a run that
+was stopped at any time and in any way.
 
 With ``--distributed`` several processes run the config together (``processes.py``). Process 0 alone writes and prints;
 it keeps no checkpoint and charges no ledger.
@@ -27,7 +26,7 @@ from rich.console import Console
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, Overrides
-from dpmcmc.cli.place import Options, Place, new, resumed
+from dpmcmc.cli.place import Place, RunOptions, new, resumed
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
@@ -84,7 +83,7 @@ def run(
         raise CommandError("--per-record: is one process's; leave --distributed out.")
     if per_record and every is None:
         every = 1
-    asked = Options(config, overrides or [], allow_code or [], out, resume, confidential, every)
+    asked = RunOptions(config, overrides or [], allow_code or [], out, resume, confidential, every)
     if distributed:
         _join(asked)
     console = Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
@@ -107,11 +106,11 @@ def run(
         print(folder)
 
 
-def _join(asked: Options) -> None:
+def _join(asked: RunOptions) -> None:
     """Become one of several processes.
 
     Raises:
-        CommandError: there is no saying which, or they cannot be reached.
+        CommandError: this process cannot tell its number, or cannot reach the others.
     """
     if asked.resume is not None:
         raise CommandError("--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew.")
@@ -143,10 +142,11 @@ def _mesh(config: Config) -> Mesh | None:
     return config_room.make_mesh(config)
 
 
-def _take_part(asked: Options) -> None:
+def _take_part(asked: RunOptions) -> None:
     """Compute what process 0 writes and prints."""
     config = config_file.load(asked.config or "", asked.overrides, allow_code=asked.allow_code)
-    mesh, plan = _mesh(config), config_room.make_plan(config)
+    mesh = _mesh(config)
+    plan = config_room.make_plan(config)
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
     with _together():
         try:
@@ -159,7 +159,7 @@ def _take_part(asked: Options) -> None:
 
 @contextlib.contextmanager
 def _together() -> Iterator[None]:
-    """Say in a sentence that another process is gone."""
+    """Turn the loss of another process into one sentence."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -190,7 +190,7 @@ def _carry_out(
     calibrate_seconds: float,
     console: Console,
 ) -> Path:
-    """Live one life, from the reservation to the settlement; returns the folder that the draws are in."""
+    """Carry out the run, from the reservation to its end in the ledger; return the folder of the draws."""
     life: Life | None = None
     try:
         account = None if place.every is None else _account(config, plan, place.every)
@@ -230,7 +230,7 @@ class _DiskFull(CommandError):
 
 
 def _stopped(begun: bool, place: Place) -> CommandError:
-    """Say what is spent of a run that the user stopped, and how it goes on."""
+    """Say what a run that the user stopped has spent, and how to resume it."""
     if jax.process_count() > 1:
         return CommandError("stopped by the user; nothing was released, so start the run anew", code=130)
     spent = "what it was to spend stays spent" if begun else "nothing was computed from a record, and nothing is spent"
@@ -238,7 +238,7 @@ def _stopped(begun: bool, place: Place) -> CommandError:
 
 
 def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Console) -> Path:
-    """Compute, save and settle; a failure is one sentence of public facts, or of what the guarantee covers."""
+    """Compute, save, and close the ledger's entry; a failure is one sentence of public facts or of released values."""
     place = run.place
     try:
         result = _computed(run, console)
@@ -255,7 +255,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
             ) from None
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
     except DrawError as error:
-        # Why, and that it happened, depend on the records: for the data holder alone.
+        # The failure and its reason depend on the records, so they are for the data holder alone.
         write_json(place.confidential / "failure.json", {"draw": str(error)}, mode=0o600)
         run.open(ended=True)
         run.finish()

@@ -1,7 +1,7 @@
 """Files of one run of one config: what is released, and what is confidential.
 
-``console.py`` makes all that is said before a record is read; what comes after is computed from draws that the
-guarantee covers, or lies in ``confidential/``.
+``report/console.py`` makes the lines that are printed before a record is read. Later output is computed from draws that
+the guarantee covers, or lies in ``confidential/``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.permitted import NO_DRAWS
-from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
@@ -79,7 +79,7 @@ class ConfiguredRun:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return sampled_plan(self.plan)
+        return self.plan if isinstance(self.plan, Plan) else None
 
     @property
     def target(self) -> Target:
@@ -93,7 +93,7 @@ class ConfiguredRun:
         return RunFolder(self.place.confidential, self.place.day, owner_only=True)
 
     def read(self) -> None:
-        """Refuse records that the target is not for or the ledger is not of, and a sampler that does not fit.
+        """Refuse records that do not fit the target or the ledger, and a sampler that does not fit the target.
 
         Raises:
             CommandError, DataError: one sentence.
@@ -117,32 +117,34 @@ class ConfiguredRun:
 
     @property
     def on_disk(self) -> bool:
-        """Whether only the rows of batches are read, and what would read all of them is not computed."""
+        """Whether records lie on disk, where only the rows of batches are read and nothing is computed from all of
+        them."""
         return on_disk(self.data.train)
 
     def _check_on_disk(self) -> None:
-        """Refuse what needs all records at once of records that lie on disk.
+        """Refuse a run that needs all records at once where the records lie on disk.
 
         Raises:
             CommandError: a one-shot mechanism, full batches, a second batch.
         """
         if not self.on_disk:
             return
-        mechanism = self.config.mechanism
+        mechanism, plan = self.config.mechanism, self.trace
         if mechanism is not None:
             raise CommandError(
                 f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
                 "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
             )
-        assert self.trace is not None
+        if plan is None:
+            return
         try:
-            check_on_disk(self.trace, self.data.train)
+            check_on_disk(plan, self.data.train)
         except InputError as error:
             section = "sampler." if str(error).startswith("own_batch:") else ""
             raise CommandError(f"{section}{error}.") from None
 
     def finish(self) -> None:
-        """Settle, and erase the keys: what the run was to release has been written."""
+        """Close the ledger's entry and erase the keys, since everything that the run releases has been written."""
         with warnings.catch_warnings(record=True) as said:
             self.life.settle()
         for one in said:
@@ -155,12 +157,13 @@ class ConfiguredRun:
         run_text.print_plan(self.facts, None if mesh is None else sizes(mesh), console)
 
     def open(self, ended: bool = False) -> None:
-        """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start.
+        """Write plan.json and privacy.json before anything is released, so that a run's cost is stated from the start.
 
         Args:
-            ended: whether the run has ended without draws, so that what it says of it is whole.
+            ended: whether the run has ended without draws; then privacy.json is final.
         """
-        folder, said = self.place.run_folder, self._privacy(self.life.guarantee)
+        folder = self.place.run_folder
+        said = self._privacy(self.life.guarantee)
         if not ended and is_sealed(self.place.folder):  # saved whole, and not settled yet
             return
         try:
@@ -190,7 +193,8 @@ class ConfiguredRun:
         Returns:
             Folder of the draws: the confidential one where these may not be published.
         """
-        guarantee, facts = everything.guarantee, self.facts
+        guarantee = everything.guarantee
+        facts = self.facts
         kept = everything if self.account is None else self.account.kept(everything)
         result = dataclasses.replace(kept, columns=facts.columns)
         run_folder = self.run_folder(guarantee)
@@ -202,7 +206,8 @@ class ConfiguredRun:
         self._draw_chains(result)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
-        flat, shown = result.flat_draws(), {}
+        flat = result.flat_draws()
+        shown = {}
         if facts.test is not None:
             name = "draws" if guarantee is None else "private draws"
             shown[name] = predictive.predict(self.target, flat, dict(facts.test))
@@ -217,7 +222,7 @@ class ConfiguredRun:
             run_folder.json("metrics.json", _finite(metrics))
         if facts.test is not None:
             self._draw_predictions(result, shown, facts.test["y"])
-        pictures = self.pictures.save(run_folder)  # last: the results are saved, whatever becomes of their pictures
+        pictures = self.pictures.save(run_folder)  # last, so that the results are saved even if a picture fails
         scores = run_text.scores(facts, metrics)
         # Whether the fit of public records worked is known only now.
         told = self._write_plan(fit=metrics["non_private"] is not None)
@@ -255,32 +260,36 @@ class ConfiguredRun:
             self.place.run_folder.json("metrics.json", self.released_facts())
 
     def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, object]:
-        """Those that had passed before a record was read; of public records also those of a sampler's run."""
+        """Return the seconds before a record was read, and for public records those of a sampler's run."""
         wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
-        if self.trace is not self.plan:
+        if self.trace is None:
             return {"wall_seconds": wall}
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
         tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
-        told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
-        return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
+        rounded = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
+        return {"wall_seconds": wall | rounded.wall_seconds, "steps_per_second": rounded.steps_per_second}
 
     def draw_planned(self, guarantee: Guarantee | None) -> None:
-        """Begin to draw temperature and ε of what is planned, unless they are of this guarantee already."""
+        """Begin the pictures of temperature and of ε at every δ, unless they show this guarantee already."""
         if self._drawn == (guarantee,):
             return
         self._drawn = (guarantee,)
-        plan, draw, said = self.trace, self.pictures.begin, (self.facts.title(guarantee), self.facts.note(guarantee))
+        plan = self.trace
+        draw = self.pictures.begin
+        said = (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
             draw("epsilon_delta", "ε at every δ", guarantee, *said)
 
     def _draw_chains(self, result: Result) -> None:
-        """Begin to draw traces, and what was planned where the run has come to cost more."""
-        guarantee, plan = result.guarantee, self.trace
+        """Begin the picture of traces, and draw the planned ones again if the run has come to cost more."""
+        guarantee = result.guarantee
+        plan = self.trace
         if plan is not None:
-            shown, kept = few(result.draws, result.columns), (plan.burn_in, plan.thin)
+            shown = few(result.draws, result.columns)
+            kept = (plan.burn_in, plan.thin)
             said = self.facts.title(guarantee), self.facts.note(guarantee)
             self.pictures.begin("traces", "Traces of up to six parameters", shown, kept, *said)
         self.draw_planned(guarantee)
@@ -303,10 +312,10 @@ class ConfiguredRun:
         return self.facts.metrics()
 
     def _confidential(self, flat: PyTree) -> tuple[dict[str, object], _Fitted | None]:
-        """(diagnostics of records, non-private fit or None).
+        """Return (diagnostics of records, non-private fit or None).
 
-        Whether they can be computed, and what a library warns of, depends on the records: a failure is written here
-        and changes nothing else.
+        Whether they can be computed, and whether a library warns, depends on the records: a failure is written to these
+        diagnostics and changes nothing else.
         """
         out: dict[str, object] = {"train": None}
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -334,7 +343,7 @@ class ConfiguredRun:
         return out
 
     def _fitted(self, flat: PyTree) -> _Fitted:
-        """The non-private fit, how far the draws are from it, and what it predicts."""
+        """Return the non-private fit, the distance of the draws from it, and its predictions."""
         from dpmcmc.diagnostics import reference
 
         fit = reference.fit(self.target, self.data.train)
@@ -375,7 +384,7 @@ class _Fitted:
 
 
 def _finite(body: object) -> object:
-    """JSON has no NaN: what could not be computed is null."""
+    """Replace numbers that are not finite by null, since JSON has no NaN."""
     if isinstance(body, dict):
         return {k: _finite(v) for k, v in body.items()}
     if isinstance(body, float) and not np.isfinite(body):

@@ -34,10 +34,10 @@ from dpmcmc.targets import TARGETS
 
 app = typer.Typer(add_completion=False)
 
-#: Keys of the promise that a suggestion keeps, and sections that it chooses.
+#: Keys of ``privacy`` that a suggestion keeps, and sections that it chooses.
 _KEPT = ("epsilon", "delta", "adjacency", "ledger")
 _OF_METHOD = ("mechanism", "sampler", "sampling", "metric", "run")
-#: Path of a file that nobody named, and the δ of a config until N tells the default.
+#: Path in a config that names no file, and δ of a config until N gives the default.
 _YOURS, _STAND_IN = "my.npz", 1e-9
 #: Endings of a picture's file.
 _PICTURES = (".png", ".pdf", ".svg")
@@ -73,7 +73,7 @@ def suggest(
     said: dict[str, float | None] = {"data.num_records": num_records, "data.num_features": num_features}
     said |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
     changes = [*(f"{key}={value!r}" for key, value in said.items() if value is not None), *(overrides or [])]
-    question = _Question(cast(Goal, goal))
+    question = _ConfigRequest(cast(Goal, goal))
     if config is None:
         data = {"path": _YOURS, "row_bound": 1.0}
         question.of_fit = True
@@ -113,12 +113,12 @@ def _usual(name: str) -> dict[str, object]:
 
 
 @dataclasses.dataclass
-class _Question:
-    """Question of a config, with the parts of it that are chosen anew.
+class _ConfigRequest:
+    """Request that a config makes, and the parts of the config that are chosen anew.
 
     Attributes:
         goal: use of the draws.
-        of_fit: whether the model is the one that ``dpmcmc.fit`` takes, and so its settings are.
+        of_fit: whether model and settings are those that ``dpmcmc.fit`` chooses.
         mechanism, delta: whether the config gives them.
         anew: YAML paths that the config gives and the suggestion does not keep.
     """
@@ -157,7 +157,8 @@ class _Question:
 
     def request(self, config: Config) -> Request:
         """Return the question that a config's data, target and privacy ask."""
-        spec, promise = config_room.describe_data(config), config.privacy
+        spec = config_room.describe_data(config)
+        promise = config.privacy
         assert promise is not None
         assert promise.epsilon is not None
         assert spec.num_records is not None
@@ -167,7 +168,8 @@ class _Question:
             given["mechanism"] = told(config.mechanism.built(), spec.facts)
         elif self.of_fit:
             given |= settings_of(target, self.goal)
-        delta, schema = promise.delta if self.delta else None, spec.schema
+        delta = promise.delta if self.delta else None
+        schema = spec.schema
         request = ask(target, spec.num_records, promise.epsilon, delta, schema, spec.num_features, given)
         return dataclasses.replace(request, structure=spec.structure)
 
@@ -214,6 +216,6 @@ def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict
 
 
 def _said(made: object) -> dict[str, object]:
-    """Return the keys of a section that say something, with their values."""
+    """Return the keys of a section whose values are not the defaults, with their values."""
     said = settings(made)
     return {field.name: said[field.name] for field in keys(type(made)) if field.name in said}

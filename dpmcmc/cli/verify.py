@@ -1,8 +1,8 @@
 """``dpmcmc verify privacy.json``: recompute ε from the saved events.
 
-Exit code 0 where the stated ε is at least the recomputed one, the events cover what the file says of the run, and the
-files beside it are those whose digests it states; 1 where not, or where that cannot be told within the work that a
-stranger's file is worth. A file that lies alone is verified by itself.
+Exit code 0: the stated ε is at least the recomputed one, the events cover what the file says of the run, and the
+released files have the digests that it states. Exit code 1: one of these fails, or cannot be checked within the limit
+of work for a file from a stranger. A file without its folder is verified by itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from dpmcmc.storage.run_folder import KEY, PRIVACY, discrepancy, has_digests, ha
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
-#: A privacy.json has a few thousand characters, and some tens of events; what is longer is something else.
+#: Largest file that is read. A privacy.json has a few thousand characters and some tens of events.
 _MOST_CHARACTERS = 4_000_000
 _MOST_EVENTS = 10_000
 #: Repetitions of one event; beyond 2⁵³ a sum of counts would be rounded.
 _MOST_REPETITIONS = 10**12
-#: Points of ``accounting/events.py`` that a file is worth, and a question about a group: two to three seconds each.
+#: Most work for a file, and for a question about a group, in units of ``accounting/events.py``: two to three seconds
+#: each.
 MOST_WORK = 36_000_000
 #: Events of a posterior draw.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
@@ -47,15 +48,15 @@ def _refused(constant: str) -> None:
 
 
 def _number(value: object) -> float:
-    """A number >= 0, and nothing that Python would make one of."""
+    """Return a number >= 0; refuse booleans and texts, which Python would convert."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise TypeError(f"{value!r}, where a number >= 0 is needed")
-    float(value)  # a whole number may be larger than any float, and is then no number of a run
+    float(value)  # refuses a whole number that is larger than any float
     return value
 
 
 def _check_size(path: Path, events: object) -> None:
-    """Refuse what no run of this library writes, before anything is computed from it."""
+    """Refuse a file that no run of this library writes, before anything is computed from it."""
     if not isinstance(events, list):
         return
     if len(events) > _MOST_EVENTS:
@@ -71,7 +72,7 @@ def _check_size(path: Path, events: object) -> None:
 
 @contextlib.contextmanager
 def _bounded(path: Path, patient: bool) -> Iterator[None]:
-    """Limit the work inside to what a file from a stranger is worth; ``patient`` lifts the limit."""
+    """Limit the work inside, since a stranger's file may ask for any amount; ``patient`` lifts the limit."""
     try:
         with contextlib.nullcontext() if patient else at_most(MOST_WORK):
             yield
@@ -105,14 +106,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Numbers that a privacy.json states of its run; a number that it leaves out binds nothing.
+class SavedRun:
+    """Numbers that a privacy.json states of its run. A number that it leaves out is not checked.
 
     Attributes:
         epsilon: stated ε.
         queries: minibatches of all steps and chains, and releases of a metric.
         noise: least noise multiplier of a minibatch.
-        quiet: minibatches that have that noise, where all steps have one noise multiplier; else 0.
+        quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
         settled: noise multiplier of a one-shot plan.
@@ -133,7 +134,7 @@ class Run:
     unit: str
 
     @classmethod
-    def from_json(cls, body: dict[str, Any], events: tuple[Event, ...]) -> Run:
+    def from_json(cls, body: dict[str, Any], events: tuple[Event, ...]) -> SavedRun:
         """Read the numbers; ``events`` stand in for counts that the file leaves out."""
         # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
         multiples = [_number(m) for m in body.get("multiples", [1.0])]
@@ -164,12 +165,13 @@ def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
 
 
 def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, ...]) -> dict[str, float]:
-    """Least that a run deviates by in all its steps, by event."""
+    """Return the least deviation of all steps of a run, by event."""
     need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
     if "steps" in body:
         sampling = body["sampling"]
         if sampling["scheme"] == Poisson.scheme:
-            scheme, records = Poisson(_number(sampling["batch_size"])), _number(body["num_records"])
+            scheme = Poisson(_number(sampling["batch_size"]))
+            records = _number(body["num_records"])
             scheme.validate(int(records))
             need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
         if body["hardened"]:
@@ -181,8 +183,8 @@ def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, .
     return need
 
 
-def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
-    """Yield, as clauses, each part of the run that the events do not cover."""
+def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
+    """Yield a clause for each part of the run that the events do not cover."""
     events = guarantee.events
     queries = [e for e in events if e.mechanism in _QUERIES]
     if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):
@@ -191,7 +193,8 @@ def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - _TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    asked, drawn = _count(events, _QUERIES), _count(events, _DRAWS)
+    asked = _count(events, _QUERIES)
+    drawn = _count(events, _DRAWS)
     if asked < run.queries:
         yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {run.queries}"
     rate = min((e.rate for e in queries), default=1.0)
@@ -211,7 +214,7 @@ def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
 
 
 def _check_files(path: Path, body: dict[str, Any]) -> None:
-    """Say which files the digests of a privacy.json cover; refuse those that are not as it says."""
+    """Say which files the digests of a privacy.json cover; refuse files with other digests."""
     folder = path.parent
     try:
         wrong = None if path.name != PRIVACY or not released(folder) else discrepancy(folder, body)
@@ -260,8 +263,9 @@ def verify(
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
             checks = recomputed.cross_check()
-        run = Run.from_json(body, recomputed.events)
-        said, shortfall = str(recomputed), next(_shortfalls(run, recomputed), None)
+        run = SavedRun.from_json(body, recomputed.events)
+        said = str(recomputed)
+        shortfall = next(_shortfalls(run, recomputed), None)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
@@ -271,7 +275,7 @@ def verify(
     few = grouped(many)
     print(f"stated       epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
     print(f"recomputed   {said}")
-    # A mechanism's file that does not say is of a time when all noise was from floats, or edited.
+    # A mechanism's file without the key is from a version whose noise was in floats, or was edited.
     if body.get("hardened", "mechanism" not in body) is False:
         print(
             "unproved     noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved"

@@ -18,7 +18,7 @@ from dpmcmc.config.shipped import located, shipped
 from dpmcmc.storage.files import opened_text
 
 # ----------------------------------------------------------------------------------------------------
-# YAML as a config is written in it: 1e-6 is a number, a repeated key an error, and whatever is wrong one sentence.
+# YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence.
 
 #: Values of a config once its aliases are written out; a few lines of YAML can stand for more than memory holds.
 _MOST_VALUES = 1_000_000
@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
     """YAML in which 1e-6 is a number and a repeated key an error."""
 
     def get_single_node(self) -> yaml.Node | None:
-        """The document, where it is of a size that can be looked at."""
+        """Return the document; refuse one whose aliases stand for too many values."""
         node = super().get_single_node()
         if node is not None and _num_values(node, {}) > _MOST_VALUES:
             raise ConfigError(
@@ -37,12 +37,13 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """Refuse a text that is not of its type (``!!int x``, the 45th of a month) with its line."""
+        """Return a scalar's value; refuse, with its line, a text that is not of its type (``!!int x``, the 45th of a
+        month)."""
         try:
             return super().construct_object(node, deep)
         except (ConfigError, yaml.YAMLError, RecursionError):
             raise
-        except Exception:  # each type's reader raises what it happens to meet
+        except Exception:  # readers of types raise errors of many kinds
             kind = node.tag.rpartition(":")[2]
             raise ConfigError(f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it.") from None
 
@@ -69,11 +70,15 @@ _Loader.add_implicit_resolver(
 
 
 def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
-    """Values that a node stands for, each alias counted as often as it is used; infinite where it holds itself."""
+    """Return the number of values in a node, with aliases written out; infinite where a node contains itself."""
     if id(node) not in known:
         known[id(node)] = math.inf
-        held = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        parts = () if isinstance(node, yaml.ScalarNode) else held
+        if isinstance(node, yaml.ScalarNode):
+            parts = []
+        elif isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        else:
+            parts = node.value
         known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
     return known[id(node)]
 
@@ -106,7 +111,7 @@ def parse_yaml(text: str, where: str) -> object:
         raise ConfigError(f"{where}: values are nested too deeply; a config has at most a few levels.") from None
 
 
-#: A config file has a few hundred characters; a longer one is something else (a data file, a device).
+#: Most characters of a config file. One has a few hundred; a longer file is a data file or a device.
 _MOST_CHARACTERS = 1_000_000
 
 
@@ -123,16 +128,17 @@ def load(
     Args:
         path: YAML file, or the name of a shipped config.
         overrides: ``a.b=value`` strings, values in YAML, applied in order.
-        allow_code: modules outside this library that a config in a run folder may name. Run folders are made to be
-            passed on, so a config in one may be somebody else's.
+        allow_code: modules outside this library that a config in a run folder may name. Run folders are passed on, so
+            somebody else may have written the config.
         resumed: whether it lies in a run folder, whatever the folder holds.
-        completed: returns the values with those that the file may leave out.
+        completed: function that adds the values which the file may leave out.
 
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
     """
-    given, path = Path(path), located(path)
-    # Files that a shipped config reads lie where the user is, not inside the package.
+    given = Path(path)
+    path = located(path)
+    # Paths of a shipped config are relative to the current folder, not to the package.
     base = path.parent if path == given else Path.cwd()
     try:
         with opened_text(path, encoding="utf-8-sig") as stream:
@@ -179,7 +185,7 @@ def of_values(
 
 
 def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
-    """Refuse what a config in a run folder would import, unless the user has named it."""
+    """Refuse modules that a config in a run folder names, unless the user has allowed them."""
     modules = dict.fromkeys(module for _, module in sections.foreign(modules_of_ones_own(config), allowed))
     if modules:
         options = " ".join(f"--allow-code {module}" for module in modules)

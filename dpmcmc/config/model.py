@@ -1,4 +1,4 @@
-"""Keys of a YAML: a section for each constructor that a run is made of, and what holds between sections.
+"""Keys of a YAML: a section for each constructor of a run, and rules between sections.
 
 Unknown keys, wrong types and impossible values are errors that name the YAML path. ``docs/config.md`` is generated from
 the same constructors.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
@@ -30,9 +30,9 @@ from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
 # ----------------------------------------------------------------------------------------------------
-# How long a sampler runs, and on which devices: the ``run:`` section of a config.
+# The ``run:`` section of a config: how long a sampler runs, and on which devices.
 
-#: A plan holds its noise step by step in memory.
+#: Most steps, since a plan holds the noise of every step in memory.
 MOST_STEPS = 20_000_000
 
 
@@ -95,7 +95,7 @@ class Run:
         """
         steps = self.steps
         if steps is None:
-            # The tolerance keeps 0.1 + 0.2 of a pass from costing a step.
+            # The tolerance absorbs rounding: 0.1 + 0.2 passes take no more steps than 0.3.
             steps = max(1, math.ceil((self.passes or 0) / sampling.rate(num_records) - 1e-9))
         if steps > MOST_STEPS:
             raise InputError(f"{self.passes:g} is {steps:.3g} steps, and a run has at most {MOST_STEPS}", "passes")
@@ -128,9 +128,11 @@ class HybridStart(OPS):
     """
 
     share: Share = 0.5
+    # A hybrid starts at one draw, so this is no key.
+    draws: int = field(default=1, kw_only=True)
 
 
-#: A hybrid's section is that of its posterior draw, with the share of ε that it takes.
+#: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
 ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
 
 
@@ -187,7 +189,7 @@ class CustomSection(Section):
         return self
 
 
-if TYPE_CHECKING:  # a section has the attributes of what it builds
+if TYPE_CHECKING:  # a section has the attributes of the object that it builds
 
     class Named(Derived):
         """One of several constructors, by name."""
@@ -208,14 +210,16 @@ if TYPE_CHECKING:  # a section has the attributes of what it builds
     MechanismSection = Named
     SamplingSection = Scheme
 else:
-    DataSection, RunSection, MetricSection = derived(Records), derived(Run), derived(PrivateMetric)
+    DataSection = derived(Records)
+    RunSection = derived(Run)
+    MetricSection = derived(PrivateMetric)
     PrivacySection = derived(Promise, required=("delta",))
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)
     MechanismSection = choice(ONE_SHOT, "name")
     SamplingSection = choice(SCHEMES, "scheme")
 
-#: Keys of a promise that concern samplers alone.
+#: Keys of ``privacy`` that apply to samplers alone.
 _OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 
 
@@ -248,16 +252,16 @@ class Config(Keyed):
 
     @property
     def one_shot(self) -> bool:
-        """Whether a mechanism stands alone."""
+        """Whether the config has a mechanism without a sampler."""
         return self.mechanism is not None and self.mechanism.name != "hybrid"
 
     @property
     def not_taken(self) -> tuple[str, ...]:
-        """Keys of ``privacy`` that the config's mechanism settles itself."""
+        """Keys of ``privacy`` that the config's mechanism chooses itself."""
         return _OF_SAMPLERS if self.one_shot else ()
 
     def sections(self, *names: str) -> dict[str, BaseModel | None]:
-        """Return sections by name, whose keys are where a refusal of what they build may be about."""
+        """Return sections by name; a refusal of a constructor is about a key of its section."""
         every = dict(self)
         return {name: every[name] for name in names}
 
@@ -275,7 +279,8 @@ class Config(Keyed):
                     section.built()
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
-        """(YAML path, what is wrong): a sampler goes with sampling and run, a mechanism without, a hybrid has both."""
+        """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
+        all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None:

@@ -125,12 +125,12 @@ def _length(config: Config, n: int) -> Length:
         return run.counted(sampling, n)
 
 
-def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, length: Length | None) -> MechanismPlan:
+def _mechanism_plan(
+    config: Config, spec: DataSpec, target: Target, n: int, length: Length | None
+) -> Plan | MechanismPlan:
     """The plan of a one-shot mechanism, or of a hybrid."""
-    promise = _privacy(config)
+    epsilon, promise = _promise_of_mechanism(config)
     assert isinstance(config.mechanism, Derived)
-    assert promise is not None
-    assert promise.epsilon is not None
     if spec.records_per_owner is not None and not isinstance(target, PerOwner):
         raise ConfigError.at(
             "mechanism",
@@ -141,25 +141,43 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
         if length is None:
             mechanism = told(_built(config.mechanism), spec.facts, target)
         else:
-            start = config.mechanism.arguments()
-            mechanism = Hybrid(
-                share=start.pop("share"),
-                start=OPS(**start),
-                sampler=_sampler(config),
-                clip=promise.clip,
-                clipping=promise.clipping,
-                accountant=promise.accountant,
-                calibrator=promise.calibrator,
-                **length,
-            )
+            mechanism = _hybrid(config.mechanism, _sampler(config), promise, length)
         return mechanism.plan(
             _with_shapes(target, spec),
             num_records=n,
-            epsilon=promise.epsilon,
+            epsilon=epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
             schema=spec.schema,
         )
+
+
+def hybrid_of(config: Config, num_records: int) -> Hybrid:
+    """Return the hybrid of a config that has one, to be planned for other records than the config's."""
+    length = _length(config, num_records)
+    return _hybrid(config.mechanism, _sampler(config), _promise_of_mechanism(config)[1], length)
+
+
+def _hybrid(section: Any, sampler: Sampler, promise: Privacy, length: Length) -> Hybrid:
+    start = section.arguments()
+    return Hybrid(
+        share=start.pop("share"),
+        start=OPS(**start),
+        sampler=sampler,
+        clip=promise.clip,
+        clipping=promise.clipping,
+        accountant=promise.accountant,
+        calibrator=promise.calibrator,
+        **length,
+    )
+
+
+def _promise_of_mechanism(config: Config) -> tuple[float, Privacy]:
+    """(ε, promise) of a config with a mechanism, which the config's own checks require."""
+    promise = _privacy(config)
+    if promise is None or promise.epsilon is None:
+        raise ConfigError.at("privacy.epsilon", "a mechanism needs a target epsilon; give one")
+    return promise.epsilon, promise
 
 
 def _with_shapes(target: Target, spec: DataSpec) -> Target:

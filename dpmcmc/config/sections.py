@@ -1,8 +1,8 @@
-"""From a constructor to the section of a YAML that builds it, so that a new key touches the constructor alone.
+"""Sections of a YAML, derived from the constructors that they call: a new key changes the constructor alone.
 
-A key is a field of the dataclass that may be given by position; what is bound from data or plan is ``kw_only`` and not
-a key. Types and bounds come from the annotations, which the constructor itself refuses with
-(:func:`dpmcmc.errors.check_fields`), descriptions from the docstring's ``Args:``, defaults from the fields.
+A key is a positional field of the dataclass. A field that data or plan fill in is ``kw_only`` and is no key. Types and
+bounds come from the annotations, which the constructor checks too (:func:`dpmcmc.errors.check_fields`). Descriptions
+come from the docstring's ``Args:``, and defaults from the fields.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.targets.base import REQUIRED as TARGET_METHODS
 
 # ----------------------------------------------------------------------------------------------------
-# Code of a user's own that a config names as ``module:attribute``: imported, checked, and only then called.
+# A user's code that a config names as ``module:attribute``: it is imported, checked, and then called.
 #
-# A config may name any module, so a name alone must not make a call: ``os:system`` would run a command. Called is a
-# class that has the methods of a target or a sampler, or a function whose return annotation is such a class. Importing
-# runs the module's code all the same, so a config that may be somebody else's imports nothing until the user names the
+# A config may name any module, so a name alone must not lead to a call: ``os:system`` would run a command. Only a class
+# with the methods of a target or a sampler is called, or a function whose return annotation is such a class. An import
+# runs the module's code, so a config that somebody else may have written imports nothing until the user allows the
 # module.
 
 #: ``module:attribute``, both of identifiers with dots between them.
@@ -64,11 +64,11 @@ _MARKS = ("plan.json", "privacy.json", "metrics.json", "draws.nc", "confidential
 
 
 def in_run_folder(path: Path) -> bool:
-    """Whether a config lies in a run folder, or below one, and so may have been written by somebody else."""
+    """Whether a config lies in or below a run folder, and so may be somebody else's."""
     ways = [list(p.parents) for p in (path.absolute(), path.resolve())]  # through links, and past them
     if any(_holds(own, _MARKS) for own, *_ in ways):
         return True
-    # Further up, names that other programs use too count only beside a run's config.
+    # In folders above, a file name that other programs use too counts only where a run's config lies next to it.
     above = dict.fromkeys(folder for _, *folders in ways for folder in folders)
     return any(
         _holds(folder, ("privacy.json",)) or (_holds(folder, ("config.yaml",)) and _holds(folder, _MARKS))
@@ -106,7 +106,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):
-        sys.path.append(here)  # last, so that no file of this folder replaces a library's module
+        sys.path.append(here)  # at the end of the path, so that no file of this folder replaces a library's module
     try:
         item: Any = importlib.import_module(module_name)
         before = ""
@@ -127,7 +127,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
 
 
 def _missing(section: str, item: object) -> str:
-    """Why an object does not declare itself; empty where it does."""
+    """Return why an object does not declare itself a target or a sampler; empty where it does."""
     if inspect.isclass(item):
         lacks = _lacks(section, item)
         return f"is a class that makes no {section}: it lacks {', '.join(lacks)}" if lacks else ""
@@ -176,16 +176,16 @@ class ConfigError(InputError):
         return cls(f"{path}: {said}.", path)
 
 
-#: Refusals that have said what they are about.
+#: Errors whose message already names what they are about.
 SAID_ALREADY = (ConfigError, UnsafeCache)
 
 
 @contextlib.contextmanager
 def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterator[None]:
-    """Say what is refused inside with the YAML path of the argument that it is about.
+    """Raise an error inside with the YAML path of the argument that it is about.
 
     Args:
-        sections: name -> section, of those whose keys are arguments of what is called, the nearest first.
+        sections: name -> section whose keys are arguments of the calls inside, the nearest first.
         otherwise: path of a refusal that is about none of their keys.
 
     Raises:
@@ -202,10 +202,13 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
 def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
     """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
     key = error.about.partition(".")[0]
-    held = [name for name, section in sections.items() if section is not None and key in type(section).model_fields]
-    path = (
-        f"{held[0]}.{error.about}" if held else error.about if error.about in sections else error.section or otherwise
-    )
+    owners = [name for name, section in sections.items() if section is not None and key in type(section).model_fields]
+    if owners:
+        path = f"{owners[0]}.{error.about}"
+    elif error.about in sections:
+        path = error.about
+    else:
+        path = error.section or otherwise
     said = str(error).removesuffix(".")
     for named in (path, error.about):
         said = said.removeprefix(f"{named}: ") if named else said
@@ -242,12 +245,12 @@ def _plain(error: ErrorDetails) -> str:
 
 
 def _is_whole_section(error: ErrorDetails) -> bool:
-    """Whether a whole section is refused, which says it all."""
+    """Whether the error is about a whole section, so that others about its parts are left out."""
     return error["type"] == "value_error" and isinstance(error["input"], dict)
 
 
 def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
-    """pydantic's location without its names for the alternatives of a type, which no YAML holds."""
+    """Return pydantic's location without its names for alternatives of a type, which are not in the YAML."""
     path: list[str] = []
     place = values
     for number, part in enumerate(loc):
@@ -259,7 +262,7 @@ def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
     return ".".join(path)
 
 
-#: Sizes of numbers whose products float32 still holds.
+#: Least and largest size of a number: float32 holds products of two.
 _SMALLEST, _LARGEST = 1e-30, 1e15
 _T = TypeVar("_T")
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -269,7 +272,7 @@ def of_a_size(value: _T) -> _T:
     """Return the value.
 
     Raises:
-        InputError: a number other than 0 that no run can compute with.
+        InputError: a number other than 0 beyond these sizes.
     """
     if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
         raise InputError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
@@ -285,7 +288,7 @@ class Section(BaseModel):
 
 
 class Keyed(Section):
-    """A section that says which keys there are beside an unknown one."""
+    """A section whose refusal of an unknown key names the known ones."""
 
     @model_validator(mode="before")
     @classmethod
@@ -297,11 +300,11 @@ class Keyed(Section):
 
 
 class Derived(Keyed):
-    """A section that was made from a constructor.
+    """A section derived from a constructor.
 
     Attributes:
         constructor: what it builds.
-        tag: the key that chose this constructor among others; empty where there was no choice.
+        tag: key that names this constructor among others; empty where there is no choice.
     """
 
     constructor: ClassVar[type]
@@ -313,7 +316,7 @@ class Derived(Keyed):
         return {key: _part(key, value) if isinstance(value, Derived) else value for key, value in values.items()}
 
     def built(self, **facts: Any) -> Any:
-        """Call the constructor; ``facts`` are what it takes beside its keys.
+        """Call the constructor with its keys and with ``facts``.
 
         Raises:
             InputError: what the constructor refuses, about one of its keys.
@@ -329,7 +332,7 @@ def _part(key: str, section: Derived) -> Any:
 
 
 def refused(*problems: tuple[str, tuple[str, ...]], value: object = None) -> ValidationError:
-    """Return an error for a validator to raise: (message, keys that lead to what it is about) of each problem.
+    """Return an error for a validator to raise, from (message, keys that lead to its place) of each problem.
 
     Args:
         value: given, where the message leaves that to say.
@@ -355,19 +358,22 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
         constructor: a dataclass.
         tag: the key that holds ``name``, where a section chooses one of several constructors.
         name: of this one.
-        required: keys that a YAML must say although the constructor has a default.
+        required: keys that a YAML must give although the constructor has a default.
     """
-    hints, described = get_type_hints(constructor, include_extras=True), descriptions(constructor)
+    hints = get_type_hints(constructor, include_extras=True)
+    described = descriptions(constructor)
     fields: dict[str, Any] = {tag: (Literal[name], ...)} if tag else {}
     for field in keys(constructor):
         default = ... if field.default is dataclasses.MISSING or field.name in required else field.default
         fields[field.name] = (_yaml_type(hints[field.name]), Field(default, description=described.get(field.name)))
     first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
-    with warnings.catch_warnings():  # the key ``schema`` has the name of a method of pydantic that nothing here calls
+    with warnings.catch_warnings():  # the key ``schema`` hides a method of pydantic that is not used here
         warnings.simplefilter("ignore", UserWarning)
-        title, doc = f"{constructor.__name__}Section", " ".join(first.split())
+        title = f"{constructor.__name__}Section"
+        doc = " ".join(first.split())
         made = create_model(title, __base__=Derived, __doc__=doc, **fields)
-    made.constructor, made.tag = constructor, tag
+    made.constructor = constructor
+    made.tag = tag
     return made
 
 
@@ -442,7 +448,7 @@ def _yaml_type(hint: Hint) -> Hint:
 
 
 def _plain_type(kind: Hint) -> Hint:
-    """An alternative without functions, arrays and classes that only Python has; None for these."""
+    """Return an alternative of a type; None for functions, arrays and classes, which no YAML holds."""
     origin = get_origin(kind)
     if kind is Any or kind in (float, int, str, bool, type(None)) or origin is Literal:
         return kind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dpmcmc
 
-#: In an installed package they lie inside it; in a checkout, beside it.
+#: They lie inside an installed package, and next to the package in a checkout.
 _PACKAGE = Path(dpmcmc.__file__).parent
 _FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 

@@ -1,4 +1,4 @@
-r"""On-average KL privacy: what replacing one record changes on average, over data and record alike.
+r"""On-average KL privacy: the divergence from replacing one record, averaged over data and record.
 
     ε = E_{Z ~ Dⁿ, z ~ D} KL( A(Z) ‖ A([Z₋₁, z]) )
 
@@ -8,8 +8,8 @@ the data and the normaliser finite, it is γ times the generalisation gap of the
     ε = γ·( E ℓ(z, A(Z)) − E (1/n) Σ ℓ(z_i, A(Z)) ),   z fresh (Theorem 3),
 
 so two estimators must agree: :func:`from_divergences` of closed forms, and :func:`from_risks` of losses on records that
-were trained on and fresh ones. It is an average over a distribution that has to be drawn from: no protection of any
-person, not differential privacy, and it does not compose over the steps of a chain.
+were trained on and fresh ones. It is an average over the distribution of data: it protects no person, is not
+differential privacy, and does not compose over the steps of a chain.
 
 CONFIDENTIAL where data or losses are those of records: never in the released folder. On generated data it is public.
 """
@@ -105,8 +105,8 @@ def disagreement(first: OnAverageKL, second: OnAverageKL) -> float:
 def agree(first: OnAverageKL, second: OnAverageKL, level: float = 1e-3) -> bool:
     """Return whether a two-sided test at ``level`` accepts that two independent estimates are of one number.
 
-    Records that were trained on, another γ or another prior in the risks than in the sampler fail it. A wrong
-    temperature shows where a draw's own noise is a good part of the gap, at small γ; at large γ it hardly does.
+    It detects fresh records that were trained on, and a γ or a prior that differs between risks and sampler. It detects
+    a wrong temperature at small γ, where a draw's own noise is a good part of the gap, and hardly at large γ.
     """
     return bool(2 * ndtr(-disagreement(first, second)) >= level)
 

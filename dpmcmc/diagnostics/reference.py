@@ -1,6 +1,6 @@
 """The non-private posterior, by Laplace's approximation at the MAP, and how far draws are from it.
 
-Where a dense covariance is out of reach (a network), the MAP alone still says how well the model can predict.
+Where a dense covariance is too large (a network), the MAP alone still shows how well the model can predict.
 
 Reads every training record without privacy: a confidential diagnostic, released only where the records are
 public. It never feeds back into a private run.
@@ -77,7 +77,7 @@ class MaximumAPosteriori:
     method = "MAP"
 
     def draws(self, count: int = 1, seed: int = 0) -> PyTree:
-        """Return the MAP as one draw, leaves (1, ...), whatever the arguments: more of them would predict the same."""
+        """Return the MAP as one draw, leaves (1, ...), whatever the arguments, since copies would predict the same."""
         return jax.vmap(self.unravel)(jnp.asarray(self.mean[None, :], jnp.float32))
 
 
@@ -95,7 +95,7 @@ def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumA
     point = maximum_a_posteriori(target, records, steps)
     try:
         return laplace(target, records, steps, at=point)
-    except ValueError as error:  # numpy's LinAlgError is one
+    except ValueError as error:  # LinAlgError of NumPy is one
         return dataclasses.replace(point, reason=str(error))
 
 

@@ -8,7 +8,7 @@
 ``hardware``      kinds of device, and the mesh of devices that share the work;  ``processes`` machines that do
 ``blocks``        chains laid out in blocks, and in lanes, one a core
 ``ahead``         randomness drawn on a free core;  ``rows_on_disk`` records beyond memory
-``self_test``     an executable's first steps beside uncompiled ones, which no cache served (``numpy_primitives``)
+``self_test``     an executable's first steps beside those of a program that no cache served
 ``sweep``         ``sample_all``: many plans as one program
 ``reservation``   a run's place in a ledger, and its output folder;  ``uncharged`` runs that no ledger was charged for
 ``result``        draws, guarantee, and the files that hold them; the error of a chain that diverged

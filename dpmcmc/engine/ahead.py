@@ -26,7 +26,8 @@ class DrawnAhead:
     """
 
     def __init__(self, records: PyTree, draw: Callable[..., Drawn]) -> None:
-        self._records, self._draw = records, draw
+        self._records = records
+        self._draw = draw
 
     def shapes(self, cells: Cells, noise_std: np.ndarray) -> PyTree:
         """Shapes of what :meth:`chunks` yields."""
@@ -38,7 +39,7 @@ class DrawnAhead:
         Args:
             cells: of a lane.
             firsts: first steps.
-            schedules: first step -> (noise of the chunk, (cells, steps); and what may stand beside it).
+            schedules: first step -> (noise of the chunk, (cells, steps); anything else).
         """
 
         def drawn(first: int) -> PyTree:

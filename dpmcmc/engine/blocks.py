@@ -86,11 +86,11 @@ def with_charged_again(planned: Guarantee, kept: Checkpoint, more: tuple[Event, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Cells that are computed beside each other, each lane on a core of its own, and the draws that are kept of them.
+# Cells that are computed in parallel, each lane on a core of its own, and the draws that are kept of them.
 
 
 class Lane:
-    """Cells of a block that are computed beside the others, on a core of their own.
+    """Cells of a block that one core computes, in parallel with those of other lanes.
 
     Attributes:
         rows: traces of its cells; fewer than there are cells where these are padded.
@@ -100,7 +100,9 @@ class Lane:
     """
 
     def __init__(self, rows: list[Trace], block: Cells, states: PyTree, sizes: Sizes) -> None:
-        self.rows, self.cells, self.states = rows, block, states
+        self.rows = rows
+        self.cells = block
+        self.states = states
         self.supplies: Iterator[PyTree] = iter(())
         self._sizes = sizes
 
@@ -119,17 +121,16 @@ class Lane:
                 self.supplies.close()
 
 
-def take_chunk(
-    workers: Executor, executable: jax.stages.Compiled, abreast: list[Lane], first: int
-) -> list[list[PyTree]]:
-    """Take the steps of a chunk from ``first`` on, lanes beside each other; returns what each keeps on the way."""
+def take_chunk(workers: Executor, executable: jax.stages.Compiled, lanes: list[Lane], first: int) -> list[list[PyTree]]:
+    """Take the steps of a chunk from ``first`` on, all lanes in parallel; returns what each keeps on the way."""
 
     def take(lane: Lane) -> list[PyTree]:
-        arguments = lane.states, lane.cells, np.int32(first), *lane.schedules(first), next(lane.supplies)
-        lane.states, *output = jax.block_until_ready(executable(*arguments))
+        noise, kept = lane.schedules(first)
+        results = executable(lane.states, lane.cells, np.int32(first), noise, kept, next(lane.supplies))
+        lane.states, *output = jax.block_until_ready(results)
         return output
 
-    return list(workers.map(take, abreast))
+    return list(workers.map(take, lanes))
 
 
 class Trace:
@@ -151,14 +152,14 @@ class Trace:
 
 def joined(traces: list[Trace]) -> PyTree:
     """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
-    count = sum(length_of(piece) for piece in traces[0].pieces)
-    shape = len(traces), count
+    shape = len(traces), sum(length_of(piece) for piece in traces[0].pieces)
     out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
     for chain, trace in enumerate(traces):
         begin = 0
         while trace.pieces:
-            leaves, end = jax.tree.leaves(trace.pieces[0]), begin + length_of(trace.pieces.pop(0))
-            for whole, part in zip(jax.tree.leaves(out), leaves, strict=True):
+            piece = trace.pieces.pop(0)
+            end = begin + length_of(piece)
+            for whole, part in zip(jax.tree.leaves(out), jax.tree.leaves(piece), strict=True):
                 whole[chain, begin:end] = part
             begin = end
     return out
@@ -181,7 +182,8 @@ def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
 def lane_schedules(rows: list[Trace], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
     """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
     width = sizes.steps
-    noise, kept = np.zeros((sizes.lane, width), np.float32), np.zeros((sizes.lane, sizes.room), np.int32)
+    noise = np.zeros((sizes.lane, width), np.float32)
+    kept = np.zeros((sizes.lane, sizes.room), np.int32)
     for at, row in enumerate(rows):
         own = row.plan.noise_std
         # A chain that has done its steps does not move, whatever the noise.
@@ -194,14 +196,15 @@ def lane_schedules(rows: list[Trace], sizes: Sizes, first: int) -> tuple[np.ndar
 def hand_out(rows: list[Trace], first: int, width: int, output: PyTree, finite: jax.Array, norms: jax.Array) -> None:
     """Give every chain what it keeps of a chunk."""
     counts = [len(kept_steps(row.plan, first, width)) for row in rows]
-    host = on_host(output) if any(counts) else None
-    for at, (row, count, good, norm) in enumerate(zip(rows, counts, *on_host((finite, norms)), strict=False)):
-        if count:
+    kept = on_host(output) if any(counts) else None
+    finite, norms = on_host((finite, norms))
+    for at, row in enumerate(rows):
+        if counts[at]:
             # A copy, so that the rest of the chunk can go.
-            row.pieces.append(jax.tree.map(lambda leaf, at=at, count=count: leaf[:count, at].copy(), host))
-        if not good and row.failure is None:
+            row.pieces.append(jax.tree.map(lambda leaf, at=at: leaf[: counts[at], at].copy(), kept))
+        if not finite[at] and row.failure is None:
             row.failure = min(first + width, row.plan.steps), row.norm
-        row.norm = float(norm)
+        row.norm = float(norms[at])
 
 
 class BoundPlan(NamedTuple):
@@ -242,7 +245,8 @@ class Blocks:
     def __init__(self, program: Program, runs: Sequence[BoundPlan], records: PyTree, point: Point | None) -> None:
         supplied = on_disk(records)
         self._program = dataclasses.replace(program, supplied=True) if supplied else program
-        self._runs, self.point = runs, point
+        self._runs = runs
+        self.point = point
         # Chains that end together stand side by side, so that none waits for another.
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
         self._owners = sorted(numbered, key=lambda i: runs[i].plan.steps)
@@ -258,8 +262,10 @@ class Blocks:
 
     def take(self, runs: Sequence[BoundPlan], records: PyTree) -> None:
         """Take other numbers than the program was compiled with, and other records, of the same shapes."""
-        self._runs, self._cells = runs, _cells(self._program, runs, self._owners)
-        self._first, self._records = self._started(0), self._prepared(records)
+        self._runs = runs
+        self._cells = _cells(self._program, runs, self._owners)
+        self._first = self._started(0)
+        self._records = self._prepared(records)
 
     def _prepared(self, records: PyTree) -> PyTree:
         mesh = self._program.mesh
@@ -267,10 +273,11 @@ class Blocks:
 
     def _measured(self, records: PyTree) -> tuple[compilation.Sizes, bool]:
         """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
-        program, runs = self._program, self._runs
+        program = self._program
         shapes, drawn = state_shapes(program, self._cells)
         block = compilation.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
-        lanes, work = compilation.lanes_beside(block, program), block * compilation.cell_bytes(program, shapes, records)
+        lanes = compilation.lanes_of(block, program)
+        work = block * compilation.cell_bytes(program, shapes, records)
         drawn_ahead = compilation.draws_ahead(work // lanes, lanes, program.platform)
         ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
@@ -278,26 +285,27 @@ class Blocks:
             step_bytes += num_bytes(drawn)
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
-        longest = runs[self._owners[-1]].plan.steps
+        longest = self._runs[self._owners[-1]].plan.steps
         steps = compilation.chunk_steps(longest, step_bytes * block, work, program.platform)
         if self.point is not None:
             steps = self.point.shape[1]
-        room = steps // min(run.plan.thin for run in runs) + 1
+        room = steps // min(run.plan.thin for run in self._runs) + 1
         return compilation.Sizes(block, lanes, steps, room, work), ahead
 
     def _started(self, start: int) -> list[tuple[Cells, PyTree]]:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
         size = self.sizes
-        blocks = [_block(self._cells, start + k * size.lane, size.lane, self._program.mesh) for k in range(size.lanes)]
-        return [(block, self._functions.start(block)) for block in blocks]
+        firsts = range(start, start + size.block, size.lane)
+        lanes = [_block(self._cells, first, size.lane, self._program.mesh) for first in firsts]
+        return [(cells, self._functions.start(cells)) for cells in lanes]
 
     def _arguments(self) -> tuple[PyTree, ...]:
         """Arguments of a lane's first chunk."""
-        size, (block, states) = self.sizes, self._first[0]
-        schedules = lane_schedules(self.traces[: size.lane], size, 0)
+        cells, states = self._first[0]
+        noise, kept = lane_schedules(self.traces[: self.sizes.lane], self.sizes, 0)
         supply = supply_of(self._program, self._functions, self._records)
-        records = self._records if supply is None else supply.shapes(block, schedules[0])
-        return states, block, np.int32(0), *schedules, records
+        records = self._records if supply is None else supply.shapes(cells, noise)
+        return states, cells, np.int32(0), noise, kept, records
 
     def compiled_and_tested(self) -> Executable:
         """Executable of a chunk, which has passed its self-test where a run has a guarantee.
@@ -305,11 +313,12 @@ class Blocks:
         Raises:
             MiscompiledError: it has not.
         """
-        size, arguments = self.sizes, self._arguments()
+        size = self.sizes
         options = compilation.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
         with traced_for(self._program.platform):
-            executable, option = _executable(self._functions, arguments, options)
-        if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
+            executable, option = _executable(self._functions, self._arguments(), options)
+        guaranteed = any(run.secret and run.plan.guarantee is not None for run in self._runs)
+        if guaranteed and option not in self._functions.tested:
             for at in self._unlike():
                 block = _block(self._cells, at, size.lane, self._program.mesh)
                 noise, _ = lane_schedules(self.traces[at : at + size.lane], size, 0)
@@ -324,20 +333,24 @@ class Blocks:
 
     def lanes_of(self, start: int, first: int) -> list[Lane]:
         """Lanes of the block that begins at cell ``start``, about to take step ``first``."""
-        size, mesh = self.sizes, self._program.mesh
+        size = self.sizes
+        mesh = self._program.mesh
         begun = self._started(start) if start else self._first
-        blocks, states = [block for block, _ in begun], [state for _, state in begun]
+        states = [state for _, state in begun]
         if first and self.point is not None and self.point.states is not None:
             states = split(restored(self.point.states, states[0]), size.lanes)
-            states = states if mesh is None else [spread(states[0], mesh, CHAIN)]
-        rows, supply = self.rows(start), supply_of(self._program, self._functions, self._records)
+            if mesh is not None:
+                states = [spread(states[0], mesh, CHAIN)]
+        rows = self.rows(start)
         firsts = range(first, rows[-1].plan.steps, size.steps)
+        supply = supply_of(self._program, self._functions, self._records)
         found = []
-        for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
-            lane = Lane(rows[k * size.lane :][: size.lane], block, state, size)
-            lane.supplies = itertools.repeat(self._records)
-            if supply is not None:
-                lane.supplies = supply.chunks(block, firsts, lane.schedules)
+        for k, (cells, _) in enumerate(begun):
+            lane = Lane(rows[k * size.lane :][: size.lane], cells, states[k], size)
+            if supply is None:
+                lane.supplies = itertools.repeat(self._records)
+            else:
+                lane.supplies = supply.chunks(cells, firsts, lane.schedules)
             found.append(lane)
         return found
 
@@ -358,7 +371,8 @@ class Blocks:
 
     def left(self) -> Iterator[tuple[int, int]]:
         """(first cell, next step) of each block that has steps to take, unless every run in it has diverged."""
-        block, step = (0, 0) if self.point is None else (self.point.block, self.point.step)
+        block = 0 if self.point is None else self.point.block
+        step = 0 if self.point is None else self.point.step
         for start in range(block, len(self.traces), self.sizes.block):
             if not self.all_failed(start):
                 yield start, step if start == block else 0
@@ -383,7 +397,8 @@ class Blocks:
         found: list[Result | DivergedError] = []
         for i, run in enumerate(self._runs):
             chains = [trace for owner, trace in zip(self._owners, self.traces, strict=True) if owner == i]
-            plan, target = run.plan, run.target
+            plan = run.plan
+            target = run.target
             guarantee = plan.guarantee if run.secret else None
             if guarantee is not None and kept is not None:
                 guarantee = with_charged_again(guarantee, kept)
@@ -421,9 +436,11 @@ def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | 
     """(executable of a chunk, by what it is kept); the program that draws ahead of it is compiled meanwhile."""
     option = tuple(sorted(options.items()))
     if option not in functions.executables:
-        with ThreadPoolExecutor(1, "compile") as beside:
-            draw = contextvars.copy_context().run, functions.draw, *arguments[1:4]
-            drawn = [beside.submit(*draw)] if functions.ahead else []
+        with ThreadPoolExecutor(1, "compile") as compiler:
+            drawn = []
+            if functions.ahead:
+                _, cells, first, noise, *_ = arguments
+                drawn.append(compiler.submit(contextvars.copy_context().run, functions.draw, cells, first, noise))
             functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
             for future in drawn:
                 future.result()
@@ -443,8 +460,9 @@ def _cells(program: Program, runs: Sequence[BoundPlan], owners: Sequence[int]) -
     numbers = jax.tree.map(lambda *values: np.array(values)[at], *each_run)
     streams = Streams(*(_keys_at(keys, at) for keys in zip(*(run.streams for run in runs), strict=True)))
     steps = jnp.asarray(np.array([runs[i].plan.steps for i in owners], np.int32))
-    start, numbered = None, zip(owners, chain, strict=True)
+    start = None
     if runs[0].starts is not None:
+        numbered = zip(owners, chain, strict=True)
         each = [jax.tree.map(lambda leaf, c=c: np.asarray(leaf)[c], runs[i].starts) for i, c in numbered]
         start = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *each)
     return Cells(numbers, streams, jnp.asarray(chain), steps, start)

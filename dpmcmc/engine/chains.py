@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,16 +33,19 @@ from dpmcmc.engine.blocks import Blocks, BoundPlan, Lane
 from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.work import Progress, Session, Work, work_of
+from dpmcmc.engine.work import Progress, Release, Session, Within, Work, released, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.noise_aware import ReleasedMetric
-from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.metric import PlannedMetric
+from dpmcmc.planning.plan import Plan, Start
+from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query.gaussian_release import gradient_rows
 from dpmcmc.privacy.query.randomness import Streams, streams_of
-from dpmcmc.storage.checkpoint import Checkpoint, Point
+from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, check_bound
@@ -133,7 +138,9 @@ def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:
     """
     if starts is None:
         return None
-    if plan.privacy is not None and plan.after is None:
+    if plan.start is not None:
+        raise InputError("starts: the run draws its own start; leave them out")
+    if plan.private is not None and plan.starts is None:
         raise InputError(
             "starts need a plan whose guarantee covers them: plan(..., after=the guarantee of their release); a public "
             "start belongs in the target's init"
@@ -193,88 +200,188 @@ class Commits:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A metric is released before a run's first step: refusals, the reading of the records, and the run in its units.
+# Stages before a chain: releases whose outcome the chain's program takes as arguments.
 #
-# The program of a run in a metric takes F as an argument, so it is compiled and tested before the budget is
-# spent, as any other; the released F is then one of its arguments. A released metric is committed to the checkpoint, so
-# that a run that goes on has the same one. Only where a kill came before that, and the run goes on on another platform,
-# is it released again, with fresh keys and a second charge.
+# The program is compiled and tested before the budget is spent, with numbers that stand for what will be released.
+# Then each stage is released and committed to the checkpoint, so that a run that goes on has the same. Only where a
+# kill came before that, and the run goes on on another platform, is it released again, with fresh keys and a second
+# charge.
+
+#: A chain's run in the units and from the starts that were released, and its records.
+Given = tuple[BoundPlan, PyTree]
+
+
+class Before(Release[Any], Protocol):
+    """Work on a stage before a chain.
+
+    Attributes:
+        stage: what it is about.
+    """
+
+    stage: Stage
+
+    def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
+        """Refuse records that the stage is not released from; return them as the chain takes them."""
+
+    def stand_in(self, chains: Chains) -> None:
+        """Put numbers in the place of what will be released, so that the chain's program can be compiled."""
+
+    def streams(self, streams: Streams) -> Streams:
+        """Return the keys of the stage, of those of the run."""
+
+    def given(self, made: Any, run: BoundPlan, records: PyTree) -> Given:
+        """Return the chain's run with what was released, and its records."""
+
 
 #: A chain that no run has: its first noise key is the metric's.
 _CHAIN = 0xFFFFFFFF
 
 
-def check_metric(plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
-    """Refuse what a metric is not released from; nothing is computed that could leave.
-
-    Raises:
-        ValueError: records on disk, several processes, or a row beyond the public bound.
-    """
-    if plan.metric is None:
-        return
-    if on_disk(records):
-        raise InputError("metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out")
-    if mesh is not None and jax.process_count() > 1:
-        raise InputError("metric: is released by one process alone; use one process, or leave metric out")
-    if not plan.metric.asked.of_rows:
-        return
-    check_bound(records["x"], plan.metric.release.rows.row_bound, "the metric's guarantee")
-
-
-def stand_in(plan: Plan, target: Target) -> WhitenedRows | Whitened:
-    """Return the bound target in a stand-in for the metric that the run will release."""
-    assert plan.metric is not None
-    return in_metric(target, plan.metric.asked.of_rows or metric_of_rows(target))
-
-
-def released(plan: Plan, target: Target, records: PyTree, streams: Streams, kept: Checkpoint | None) -> ReleasedMetric:
-    """Release the metric of a run that has begun, and commit it; or take what was committed.
+class Metric:
+    """Work on the release of a private metric, which the chain then runs in the units of.
 
     Args:
-        plan: with a metric.
-        target: bound, in its own coordinates.
-        records: checked.
-        streams: keys of the run.
-        kept: its checkpoint, or None.
+        plan: of the run.
+        metric: the stage.
     """
-    assert plan.metric is not None
-    assert plan.privacy is not None
-    before = None if kept is None else kept.metric()
-    if before is not None:
-        return ReleasedMetric.of(before, json.loads(before.pop("facts").tobytes()))
-    asked, release = plan.metric.asked, plan.metric.release
-    key = streams.at(_CHAIN, 0).noise
-    if asked.of_rows:
-        noisy = release.release(np.asarray(records["x"]), key)
-    else:
-        noisy = release.release(gradient_rows(target, target.init(jax.random.key(0)), records), key)
-        std = noisy.noise_std * math.sqrt(len(noisy.gram))
-        trace = float(np.clip(np.trace(noisy.gram), std, release.rows.largest_trace))
-        noisy = noisy._replace(trace=trace, trace_std=std)
-    metric = ReleasedMetric(
-        asked.name,
-        noisy,
-        num_records=plan.num_records,
-        bound=release.rows.row_bound,
-        clip=plan.privacy.clip,
-        clip_ratio=asked.ratio,
-        structure=asked.structure if asked.of_rows else None,
-    )
-    if kept is not None:
-        facts = np.frombuffer(json.dumps(metric.facts()).encode(), np.uint8)
-        kept.keep_metric({"facts": facts, **metric.arrays()})
-    return metric
+
+    def __init__(self, plan: Plan, metric: PlannedMetric) -> None:
+        self.stage: Stage = metric
+        self._plan, self._metric = plan, metric
+        self._target: Target = plan.target
+        self._records: PyTree = None
+
+    def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
+        """Refuse records on disk, and several processes; see :class:`Before`."""
+        if on_disk(data):
+            raise InputError(
+                "metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out"
+            )
+        if mesh is not None and jax.process_count() > 1:
+            raise InputError("metric: is released by one process alone; use one process, or leave metric out")
+        return data
+
+    def stand_in(self, chains: Chains) -> None:
+        """Put a metric in the place of the one that will be released; see :class:`Before`.
+
+        Raises:
+            ValueError: a row beyond the public bound.
+        """
+        of_rows = self._metric.asked.of_rows
+        self._target, self._records = chains.model, chains.records
+        if of_rows:
+            check_bound(self._records["x"], self._metric.release.rows.row_bound, "the metric's guarantee")
+        whitened = in_metric(self._target, of_rows or metric_of_rows(self._target))
+        chains.target, chains.records = whitened, whitened.before(self._records)
+
+    def streams(self, streams: Streams) -> Streams:
+        """The run's own keys, of which no chain has the metric's; see :class:`Before`."""
+        return streams
+
+    def made(self, streams: Streams, guarantee: Guarantee | None) -> ReleasedMetric:
+        """Release the metric; see :class:`Release`."""
+        asked, release, records, target = self._metric.asked, self._metric.release, self._records, self._target
+        key = streams.at(_CHAIN, 0).noise
+        if asked.of_rows:
+            noisy = release.release(np.asarray(records["x"]), key)
+        else:
+            noisy = release.release(gradient_rows(target, target.init(jax.random.key(0)), records), key)
+            std = noisy.noise_std * math.sqrt(len(noisy.gram))
+            trace = float(np.clip(np.trace(noisy.gram), std, release.rows.largest_trace))
+            noisy = noisy._replace(trace=trace, trace_std=std)
+        return ReleasedMetric(
+            asked.name,
+            noisy,
+            num_records=self._plan.num_records,
+            bound=release.rows.row_bound,
+            clip=self._metric.clip,
+            clip_ratio=asked.ratio,
+            structure=asked.structure if asked.of_rows else None,
+        )
+
+    def arrays(self, made: ReleasedMetric) -> dict[str, np.ndarray]:
+        """Return its arrays and its facts; see :class:`Release`."""
+        return {"facts": np.frombuffer(json.dumps(made.facts()).encode(), np.uint8), **made.arrays()}
+
+    def of(self, arrays: dict[str, np.ndarray]) -> ReleasedMetric:
+        """Return the metric; see :class:`Release`."""
+        return ReleasedMetric.of(arrays, json.loads(arrays.pop("facts").tobytes()))
+
+    def given(self, made: ReleasedMetric, run: BoundPlan, records: PyTree) -> Given:
+        """Return the run in the units of the metric, and its records; see :class:`Before`."""
+        assert isinstance(run.target, WhitenedRows | Whitened)
+        target = run.target.at(made.root, made.inverse)
+        return run._replace(target=target, metric=made), target.records(records)
 
 
-def run_in(run: BoundPlan, metric: ReleasedMetric, records: PyTree) -> tuple[BoundPlan, PyTree]:
-    """Return a run in the units of its released metric, and its records as it takes them."""
-    assert isinstance(run.target, WhitenedRows | Whitened)
-    target = run.target.at(metric.root, metric.inverse)
-    return run._replace(target=target, metric=metric), target.records(records)
+class Drawn:
+    """Work on a draw that every chain starts from.
+
+    Args:
+        plan: of the run.
+        start: the stage.
+    """
+
+    def __init__(self, plan: Plan, start: Start) -> None:
+        self.stage: Stage = start
+        self._plan, self._work = plan, work_of(start.release)
+
+    def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
+        """Refuse what the draw refuses, and several processes; see :class:`Before`."""
+        if mesh is not None and jax.process_count() > 1:
+            raise InputError("after: the start is drawn by one process alone; use one process")
+        self._work.read(data, None, None, None)
+        return self._work.records
+
+    def stand_in(self, chains: Chains) -> None:
+        """Put zeros in the place of the start; see :class:`Before`."""
+        shapes = jax.eval_shape(chains.model.init, jax.random.key(0))
+        chains.starts = jax.tree.map(lambda leaf: jnp.zeros((self._plan.chains, *leaf.shape), jnp.float32), shapes)
+
+    def streams(self, streams: Streams) -> Streams:
+        """Return keys of the draw, which are none of the chain's; see :class:`Before`."""
+        return _part(streams, 0)
+
+    def made(self, streams: Streams, guarantee: Guarantee | None) -> PyTree:
+        """Draw; leaves (1, ...); see :class:`Release`."""
+        result = self._work.carry_out(Within(streams, guarantee), None)
+        return result.flat_draws()
+
+    def arrays(self, made: PyTree) -> dict[str, np.ndarray]:
+        """Return the leaves of the draw; see :class:`Release`."""
+        return {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(made))}
+
+    def of(self, arrays: dict[str, np.ndarray]) -> PyTree:
+        """Return the draw; see :class:`Release`."""
+        target = targets.bind(self._plan.target, targets.record_shapes(self._work.records))
+        structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
+        return jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
+
+    def given(self, made: PyTree, run: BoundPlan, records: PyTree) -> Given:
+        """Return the run from the draw; see :class:`Before`."""
+        chains = self._plan.chains
+        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), chains, axis=0), made)
+        return run._replace(starts=starts), records
 
 
-#: A run in the units of the metric that it has released, and its records.
-Given = tuple[BoundPlan, PyTree]
+def _part(streams: Streams, stage: int) -> Streams:
+    """Return keys for one stage of a run whose stages draw from all of its streams."""
+    return Streams(*(jax.random.fold_in(key, stage) for key in streams))
+
+
+def _works_before(plan: Plan) -> tuple[Before, ...]:
+    """Return the work on each stage before a plan's chain that the run itself carries out."""
+    found: list[Before] = []
+    for stage in plan.before:
+        if isinstance(stage, PlannedMetric):
+            found.append(Metric(plan, stage))
+        if isinstance(stage, Start):
+            found.append(Drawn(plan, stage))
+    return tuple(found)
+
+
+# ----------------------------------------------------------------------------------------------------
+# All stages of a sampler's plan: releases, then the chain.
 
 
 class Chains:
@@ -284,53 +391,61 @@ class Chains:
         records: checked, float32 and int32.
         model: the plan's target, bound to their shapes.
         target: what the chains move in: the model, or the model in a metric.
+        starts: of the chains, leaves (chains, ...), or None for the target's own.
+        before: work on the stages that the run itself carries out before the chain.
     """
 
     records: PyTree
     model: Target
     target: Target
+    starts: PyTree
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self.before = _works_before(plan)
         self._mesh: Mesh | None = None
-        self._starts: PyTree = None
-        self._metric_committed = False
 
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         plan = self._plan
         check_on_disk(plan, data)
+        for stage in self.before:
+            data = stage.read(data, mesh)
         if isinstance(like, Chains) and like._plan.target is plan.target and like._plan.num_records == plan.num_records:
             self.records, self.model = like.records, like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
             self.model, rows = targets.on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
             self.records = rows if like is None else like.records
-        check_metric(plan, self.records, mesh)
         check_room(self.model, plan.num_draws * plan.chains)
-        self._mesh, self._starts = mesh, checked_starts(plan, self.model, starts)
-        self.target = self.model
-        if plan.metric is not None:
-            self.target = stand_in(plan, self.model)
-            self.records = self.target.before(self.records)
+        self._mesh, self.target = mesh, self.model
+        self.starts = checked_starts(plan, self.model, starts)
+        for stage in self.before:
+            stage.stand_in(self)
 
     def bound(self, streams: Streams, secret: bool) -> BoundPlan:
         """Return the plan with these keys."""
-        return BoundPlan(self._plan, self.target, streams, secret, starts=self._starts)
+        own = streams if self._plan.start is None else _part(streams, 1)
+        return BoundPlan(self._plan, self.target, own, secret, starts=self.starts)
 
     def program(self) -> Program:
         """Program of the plan."""
         return Program.of(self._plan, self.target, self._mesh)
 
     def begin(self, session: Session) -> Given | None:
-        """Spend the budget, and release the metric; returns the run in its units, or None without one."""
-        kept = session.kept
-        self._metric_committed = kept is not None and kept.metric() is not None
+        """Spend the budget, and release the stages before the chain.
+
+        Returns:
+            The run with what was released, and its records; None where there is no such stage.
+        """
         session.begin()
-        if self._plan.metric is None:
+        if not self.before:
             return None
-        metric = released(self._plan, self.model, self.records, session.streams, kept)
-        return run_in(self.bound(session.streams, session.secret), metric, self.records)
+        run, records = self.bound(session.streams, session.secret), self.records
+        for at, stage in enumerate(self.before):
+            made = released(at, stage, stage.streams(session.streams), session, last=False)
+            run, records = stage.given(made, run, records)
+        return run, records
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Take the steps, chunk by chunk; see :class:`Work`."""
@@ -351,21 +466,20 @@ class Chains:
         run = self.bound(streams_of(None, self._plan.guarantee is not None)[0], True)
         Blocks(self.program(), [run], self.records, None).compiled_and_tested()
 
-    def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
-        """Steps that may have been taken since the commit; see :class:`Work`."""
-        plan = self._plan
-        assert plan.guarantee is not None
-        assert plan.noise_multipliers is not None
+    def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
+        """Releases that were not committed, and steps that may have been taken since the commit; see :class:`Work`."""
+        plan, point = self._plan, kept.point()
+        if plan.private is None:
+            return (), ""
         # Without a commit to say how far the run may have got, as far as it goes.
         first, until, chains = 0, plan.steps, plan.chains
         if point is not None and point.sure:
             first, until = point.step, min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        events = charged_again(plan.guarantee, again)
-        if plan.metric is not None and not self._metric_committed:
-            events = (*plan.metric.events, *events)
-        return events, f"steps {first} to {until} taken again on another platform"
+        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.kept(at) is None]
+        steps = charged_again(plan.private.guarantee, again)
+        return (*itertools.chain(*lost), *steps), f"steps {first} to {until} taken again on another platform"
 
 
 @work_of.register

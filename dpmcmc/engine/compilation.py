@@ -25,7 +25,7 @@ from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
 
 # ----------------------------------------------------------------------------------------------------
-# Sizes of what the engine computes at a time: cells of a block, lanes beside each other, steps of a device call.
+# Sizes of what the engine computes at a time: cells of a block, lanes of a block, steps of a device call.
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit (``hardware.py``), and a quarter where
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 
     Attributes:
         block: cells of a block.
-        lanes: parts of a block that are computed beside each other.
+        lanes: parts of a block that are computed in parallel, each on a core of its own.
         steps: of a chunk.
         room: kept draws that a chunk has room for.
         work: bytes that a block works on at a time.
@@ -98,8 +98,8 @@ def draws_ahead(lane_work: int, lanes: int, platform: str) -> bool:
     return lanes < cores(platform) and compiler_options(lane_work, lanes, platform) == ONE_THREAD
 
 
-def lanes_beside(size: int, program: Program) -> int:
-    """Parts of a block of so many cells that are computed beside each other: no more than there are cores."""
+def lanes_of(size: int, program: Program) -> int:
+    """Lanes of a block of so many cells: no more than there are cores."""
     most = 1 if program.mesh is not None else cores(program.platform)
     return max(lanes for lanes in range(1, most + 1) if size % lanes == 0)
 
@@ -213,22 +213,28 @@ def _shapes_cached(program: Program, structure: jax.tree_util.PyTreeDef, leaves:
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
 def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable) -> Compiled:
     calls = DeviceCalls(program, width, ahead)
-    draw, chunk = calls.draw, calls.chunk
+    draw: Callable[..., Drawn] = calls.draw
+    chunk: Callable[..., tuple] = calls.chunk
     if program.mesh is not None:
         draw, chunk = _shared_out(calls, program.mesh, program.supplied)
     here = traced_for(program.platform)
-    draw, chunk = here(draw), here(chunk)
-    start = jax.jit(jax.vmap(program.traced.start), compiler_options=RUN_ONCE)
-    chunks = jax.jit(chunk, donate_argnums=(0,))
     ahead = ahead and program.mesh is None
-    # Drawn beside steps that have a core of their own.
-    draws = jax.jit(draw, compiler_options=ONE_THREAD if ahead and not program.supplied else None)
-    return Compiled(jax.jit(program.prepared), start, draws, chunks, ahead, {}, set())
+    return Compiled(
+        prepared=jax.jit(program.prepared),
+        start=jax.jit(jax.vmap(program.traced.start), compiler_options=RUN_ONCE),
+        # Drawn on one core, while steps have another.
+        draw=jax.jit(here(draw), compiler_options=ONE_THREAD if ahead and not program.supplied else None),
+        chunk=jax.jit(here(chunk), donate_argnums=(0,)),
+        ahead=ahead,
+        executables={},
+        tested=set(),
+    )
 
 
 def _shared_out(calls: DeviceCalls, mesh: Mesh, supplied: bool) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:
     """``draw`` and ``chunk`` on the devices of a mesh."""
-    chains, whole = PartitionSpec(CHAIN), PartitionSpec()
+    chains = PartitionSpec(CHAIN)
+    whole = PartitionSpec()
     rows: Any = PartitionSpec(DATA)
     draw: Callable[..., Drawn] = calls.draw
     if supplied:

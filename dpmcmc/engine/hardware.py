@@ -83,9 +83,11 @@ def platform_of(mesh: Mesh | None) -> str:
 #
 # Each process of several holds the rows of its own devices (``processes.py``).
 
-CHAIN, DATA = "chain", "data"
-#: Sharding of a call's steps, steps first: side by side along the chains, and batches along the records as well.
-STEPS, BATCHES = PartitionSpec(None, CHAIN), PartitionSpec(None, CHAIN, DATA)
+CHAIN = "chain"
+DATA = "data"
+#: Sharding of what a call has for each step, steps first: along the chains; of batches along the records as well.
+STEPS = PartitionSpec(None, CHAIN)
+BATCHES = PartitionSpec(None, CHAIN, DATA)
 
 
 def mesh(chain: int = 1, data: int | None = None) -> Mesh:
@@ -162,9 +164,9 @@ def spread(tree: PyTree, mesh: Mesh, axis: str) -> PyTree:
 
         def part(index: tuple[slice, ...] | None) -> np.ndarray:
             assert index is not None
-            held = host[index]
+            own = host[index]
             start, stop, _ = index[0].indices(rows)
-            return np.pad(held, [(0, stop - start - len(held))] + [(0, 0)] * (host.ndim - 1))
+            return np.pad(own, [(0, stop - start - len(own))] + [(0, 0)] * (host.ndim - 1))
 
         return jax.make_array_from_callback((rows, *host.shape[1:]), sharding, part)
 

@@ -34,7 +34,7 @@ from dpmcmc.engine.hardware import checked, sizes
 from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
 from dpmcmc.engine.result import Result
-from dpmcmc.engine.uncharged import Uncharged, carried_out, counted
+from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.planning.verdict import warn_unless_for_intervals
@@ -180,7 +180,7 @@ class Life:
         """Events of what is computed again after a checkpoint was carried to another platform, and a sentence."""
         if not self.secret or self.plan.guarantee is None:
             return (), ""
-        events, why = self.work.repeated(kept.point())
+        events, why = self.work.repeated(kept)
         with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
         return events, why
 
@@ -191,11 +191,10 @@ class Life:
             DivergedError, MiscompiledError, LedgerError, CheckpointError: see :func:`sample`.
         """
         failed: RuntimeError | None = None
-        with carried_out():
-            try:
-                result = self.work.carry_out(self, progress)
-            except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
-                failed = error
+        try:
+            result = self.work.carry_out(self, progress)
+        except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
+            failed = error
         # The checkpoint may have been copied meanwhile.
         if self.held is not None and self.kept is not None and self.begun:
             self.held.finish(self.kept, failed=failed is not None)
@@ -240,9 +239,9 @@ def sample(
         progress: called with (steps done, steps in all); None: a bar where one can be seen; True: lines in a log too.
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential, so it may not lie in ``out``,
-            but below ``out/confidential``. Remove it once the draws are saved. A one-shot release is made again to the
-            same bits, and a hybrid's run goes on at its last commit; elsewhere both begin anew with fresh keys and a
-            second charge.
+            but below ``out/confidential``. Remove it once the draws are saved. A release that was not committed is made
+            again to the same bits, and a chain goes on at its last commit; elsewhere both take fresh keys and a second
+            charge.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it; the run may be in another process, which gets a copy.
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.

@@ -31,11 +31,15 @@ from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.pytree import PyTree
 
 #: Environment variables that say who a process is where no cluster does: ``host:port`` of process 0, how many, who.
-COORDINATOR, PROCESSES, PROCESS = "DPMCMC_COORDINATOR", "DPMCMC_PROCESSES", "DPMCMC_PROCESS"
+COORDINATOR = "DPMCMC_COORDINATOR"
+PROCESSES = "DPMCMC_PROCESSES"
+PROCESS = "DPMCMC_PROCESS"
 #: Seconds after which a process that is not heard of is given up, and with it the run.
 _HEARTBEAT = 60
-#: Seconds that all may take to start, and that the others wait at the end while process 0 writes.
-_START, _END = 300, 3600
+#: Seconds that all may take to start.
+_START = 300
+#: Seconds that the others wait at the end while process 0 writes.
+_END = 3600
 
 
 def connect() -> None:
@@ -131,7 +135,9 @@ def agreed(streams: Streams, secret: bool, plan: AnyPlan, records: PyTree, mesh:
             "machines alike"
         )
     words = [np.asarray(jax.random.key_data(key)) for key in streams]
-    told = multihost_utils.broadcast_one_to_all(words)
-    impls = [jax.random.key_impl(key) for key in streams]
-    keys = (jax.random.wrap_key_data(jnp.asarray(w, jnp.uint32), impl=i) for w, i in zip(told, impls, strict=True))
-    return Streams(*keys)
+    shared = multihost_utils.broadcast_one_to_all(words)
+
+    def like(own: jax.Array, words: np.ndarray) -> jax.Array:
+        return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=jax.random.key_impl(own))
+
+    return Streams(*map(like, streams, shared))

@@ -107,7 +107,8 @@ class Recorded(SamplerOffers):
 
     def init(self, key: jax.Array, position: PyTree) -> RecordedState:
         """State at a starting point."""
-        zeros, size = jax.tree.map(jnp.zeros_like, position), jnp.size(position)
+        zeros = jax.tree.map(jnp.zeros_like, position)
+        size = jnp.size(position)
         none = None if self.thin == 1 or size > LARGEST else jnp.zeros((size, size), jnp.float32)
         weight = jnp.zeros((), jnp.float32)
         return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), weight, none, none)
@@ -121,9 +122,11 @@ class Recorded(SamplerOffers):
         begins = (t - self.burn_in) % self.thin == 0
         before = jnp.where(begins, 0.0, state.weight)
         weight = more + before
-        share, now = more / weight, Means(state.position, gradient.value)
+        share = more / weight
+        now = Means(state.position, gradient.value)
         means = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.means, now)
-        within, scatter = state.within, state.scatter
+        within = state.within
+        scatter = state.scatter
         if within is not None:
             away = state.position - state.means.positions
             within = jnp.where(begins, 0.0, within) + before * share * jnp.outer(away, away)
@@ -432,7 +435,9 @@ class DeviceCalls:
     """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead (``ahead.py``)."""
 
     def __init__(self, program: Program, width: int, ahead: bool) -> None:
-        self._program, self._width, self._ahead = program, width, ahead
+        self._program = program
+        self._width = width
+        self._ahead = ahead
         draw_cells = jax.vmap(program.traced.draw, in_axes=(0, None, 0))
         self._draw_steps = jax.vmap(draw_cells, in_axes=(None, 0, 0))
         rows = 0 if program.supplied else None

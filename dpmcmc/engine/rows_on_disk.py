@@ -31,9 +31,9 @@ from dpmcmc.privacy.accounting.sampling import shard_rows
 from dpmcmc.storage.fingerprint import advise, give_back
 from dpmcmc.storage.pytree import PyTree
 
-#: Bytes that rows may keep in memory of a map before its pages are given back, and what one row keeps beside itself: a
-#: page fault maps what lies around it too, as far as the system has it; Linux was seen to map 90 to 270 KB.
-_HELD_BYTES = 256 << 20
+#: Bytes of a mapped file that rows may keep in memory before its pages are given back.
+_MOST_MAPPED = 256 << 20
+#: Bytes around a row that a page fault maps too; Linux was seen to map 90 to 270 KB.
 _AROUND = 256 << 10
 
 
@@ -60,7 +60,9 @@ class Supply:
     """
 
     def __init__(self, records: PyTree, draw: Callable[..., Drawn], mesh: Mesh | None = None) -> None:
-        self._records, self._draw, self._mesh = records, draw, mesh
+        self._records = records
+        self._draw = draw
+        self._mesh = mesh
 
     def shapes(self, cells: Cells, noise_std: np.ndarray) -> PyTree:
         """Shapes of what :meth:`chunks` yields."""
@@ -82,7 +84,7 @@ class Supply:
         Args:
             cells: block of them.
             firsts: first steps.
-            schedules: first step -> (noise of the chunk, (cells, steps); and what may stand beside it).
+            schedules: first step -> (noise of the chunk, (cells, steps); anything else).
         """
         # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
         jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), self._records)
@@ -104,7 +106,7 @@ class Supply:
         slots = indices.shape[2] // shards
         parts = []
         for here, chosen in zip(indices.addressable_shards, mask.addressable_shards, strict=True):
-            # Indices are within the shard, which is told by the slots that are its own.
+            # Indices are within the shard, which its own slots say.
             first = (here.index[2].start or 0) // slots * shard_rows(len(leaf), shards)
             part = _selected(leaf, np.asarray(here.data) + first, np.asarray(chosen.data))
             parts.append(jax.device_put(part, here.device))
@@ -127,9 +129,9 @@ def _selected(leaf: np.ndarray, indices: np.ndarray, mask: np.ndarray) -> np.nda
     order = np.argsort(wanted)  # along the file
     places = np.flatnonzero(mask)[order]
     flat = rows.reshape(-1, *leaf.shape[1:])
-    count = max(_HELD_BYTES // (_AROUND + leaf.nbytes // len(leaf)), 1)
+    count = max(_MOST_MAPPED // (_AROUND + leaf.nbytes // len(leaf)), 1)
     for part in (slice(first, first + count) for first in range(0, len(order), count)):
         flat[places[part]] = leaf[wanted[order[part]]]
-        if leaf.nbytes > _HELD_BYTES:
+        if leaf.nbytes > _MOST_MAPPED:
             give_back(leaf)
     return rows

@@ -103,8 +103,9 @@ def _grouped(lives: list[Life]) -> list[_Group]:
         if not isinstance(life.work, Chains):
             raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
         run, program = life.work.bound(life.streams, life.secret), life.work.program()
-        # Runs in metrics of their own read rows of their own.
-        key = _identity(program, run) if run.plan.metric is None else at
+        # Runs that release something first begin in metrics or at starts of their own.
+        alone = run.plan.metric is not None or run.plan.start is not None
+        key = at if alone else _identity(program, run)
         group = groups.setdefault(key, _Group(program))
         group.add(at, program, run, life)
     return list(groups.values())

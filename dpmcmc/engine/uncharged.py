@@ -8,10 +8,7 @@ table, and it is a function of public facts alone. It is of one process, so it i
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 from dpmcmc.planning.plan import AnyPlan
@@ -50,23 +47,11 @@ class Uncharged:
 _LOCK = threading.Lock()
 #: By (N, adjacency).
 _SEEN: dict[tuple[int, str], Uncharged] = {}
-#: Runs that are being carried out, one within another: the guarantee of the first covers those that it begins itself.
-_DEPTH: ContextVar[int] = ContextVar("depth", default=0)
-
-
-@contextlib.contextmanager
-def carried_out() -> Iterator[None]:
-    """Enter what a run computes; runs that begin in it are parts of it."""
-    outer = _DEPTH.set(_DEPTH.get() + 1)
-    try:
-        yield
-    finally:
-        _DEPTH.reset(outer)
 
 
 def counted(plan: AnyPlan, guarantee: Guarantee | None) -> Uncharged | None:
-    """Count a run that begins, and return the count; None of a run without a guarantee, and of a part of another."""
-    if guarantee is None or _DEPTH.get() > 1:
+    """Count a run that begins, and return the count; None of a run without a guarantee."""
+    if guarantee is None:
         return None
     about = (plan.num_records, str(guarantee.adjacency))
     with _LOCK:

@@ -1,11 +1,17 @@
-"""Work on a plan, looked up by the plan's type: each room registers its own kind, so the engine knows no mechanism."""
+"""Work on a plan, looked up by the plan's type: each room registers its own kind, so the engine knows no mechanism.
+
+A plan is a list of stages, which work carries out in their order, each with its own commits. A stage that is a release
+is made once (:func:`released`). A chain takes its steps between commits (``chains.py``).
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
+import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine.result import Result
@@ -14,7 +20,7 @@ from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Checkpoint, Point
+from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 
 #: Called on the host with (steps done, steps in all).
@@ -22,17 +28,19 @@ Progress = Callable[[int, int], None]
 
 
 class Session(Protocol):
-    """The part of a life that work on its plan needs.
+    """The part of a life that work on its plan needs."""
 
-    Attributes:
-        streams: keys of the run.
-        secret: whether they are, so that the run carries its guarantee.
-        kept: its checkpoint, or None without one.
-    """
+    @property
+    def streams(self) -> Streams:
+        """Keys of the run."""
 
-    streams: Streams
-    secret: bool
-    kept: Checkpoint | None
+    @property
+    def secret(self) -> bool:
+        """Whether the keys are secret, so that the run carries its guarantee."""
+
+    @property
+    def kept(self) -> Checkpoint | None:
+        """Checkpoint of the run, or None without one."""
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -40,6 +48,24 @@ class Session(Protocol):
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """Session of work that another run does as a part of itself: that run has spent the budget, and commits.
+
+    Attributes:
+        streams: secret keys of the part.
+        guarantee: of the part.
+    """
+
+    streams: Streams
+    guarantee: Guarantee | None
+    secret: bool = True
+    kept: Checkpoint | None = None
+
+    def begin(self) -> None:
+        """Do nothing: the run that the part belongs to has begun."""
 
 
 class Work(Protocol):
@@ -66,8 +92,49 @@ class Work(Protocol):
             DivergedError: a chain left the range of floats.
         """
 
-    def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
-        """Return (events of what is computed a second time after this commit, a sentence for the ledger)."""
+    def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
+        """Return (events of what is made a second time after the last commit, a sentence for the ledger)."""
+
+
+_R = TypeVar("_R")
+
+
+class Release(Protocol[_R]):
+    """Work on a stage that releases something once."""
+
+    def made(self, streams: Streams, guarantee: Guarantee | None) -> _R:
+        """Read the records, and return what is released.
+
+        Args:
+            streams: keys of the stage.
+            guarantee: of the whole run, which an error states.
+        """
+
+    def arrays(self, made: _R) -> dict[str, np.ndarray]:
+        """Return what was released as arrays by name, which :meth:`of` takes."""
+
+    def of(self, arrays: dict[str, np.ndarray]) -> _R:
+        """Return what was released."""
+
+
+def released(stage: int, work: Release[_R], streams: Streams, session: Session, last: bool) -> _R:
+    """Return what a stage releases: what was committed of it, else what is made now and then committed.
+
+    Args:
+        stage: its number in the plan.
+        work: on it.
+        streams: its keys.
+        session: of the run, which has begun.
+        last: whether it is the last stage.
+    """
+    kept = session.kept
+    before = None if kept is None else kept.kept(stage)
+    if before is not None:
+        return work.of(before)
+    made = work.made(streams, session.guarantee)
+    if kept is not None:
+        kept.keep(stage, work.arrays(made), last)
+    return made
 
 
 @functools.singledispatch

@@ -19,9 +19,9 @@ from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
 #: Prior standard deviation of a coefficient where the user gives no model, for rows of norm at most 1. Without privacy
-#: the coefficients of Adult, 401ksubs, fertil2 and thornton_hiv have root mean squares of 1.6, 2.4, 2.6 and 1.6, and a
-#: prior that is too narrow costs coverage (docs/uncertainty.md). Above 2 intervals of some models stop covering.
-#: Noise of a real label on [-1, 1], which a sandwich variance stands in for.
+#: the coefficients of Adult, 401ksubs, fertil2 and thornton_hiv have root mean squares of 1.6, 2.4, 2.6 and 1.6. A
+#: prior that is too narrow costs coverage (docs/uncertainty.md). Above 2 intervals of some models stop covering. Noise
+#: of a real label on [-1, 1]; a sandwich variance replaces it in the width of intervals.
 PRIOR_SCALE, _NOISE_SCALE = 2.0, 0.5
 
 #: From the kind of a label to its regression.
@@ -52,15 +52,15 @@ def fit(
     replace_one makes public.
 
     Args:
-        formula_or_columns: ``"income ~ age + C(job)"``, a list of names of the columns that predict, which is no
-            formula, or None for all of them.
+        formula_or_columns: ``"income ~ age + C(job)"``, a list of names of the columns that predict, or None for all of
+            them.
         data: pandas, polars or Arrow's table, arrays by name, or the path of a CSV or Parquet file.
         schema: public ranges and levels of the columns.
         epsilon: ε of this fit; it has to be given.
         delta: δ; None: the least of 1e-5 and N^-1.2.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         target: another model than the label's own.
-        ledger: budget ledger to charge, which :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init`` made.
+        ledger: budget ledger to charge, made by :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init``.
         progress: as of :func:`dpmcmc.sample`.
 
     Returns:
@@ -125,7 +125,7 @@ def model_of(label: Label) -> Target:
 
 
 def usual(model: type[Target]) -> Target:
-    """Return a regression with the prior that is taken where nobody chose one; real labels are on [-1, 1]."""
+    """Return a regression with the default prior; real labels are on [-1, 1]."""
     given = {"prior_scale": PRIOR_SCALE}
     if model is LinearRegression:
         given |= {"noise_scale": _NOISE_SCALE, "label_bound": 1.0}
@@ -133,9 +133,9 @@ def usual(model: type[Target]) -> Target:
 
 
 def settings_of(target: Target, goal: Goal) -> Given:
-    """Return the settings of a model that was not chosen by the user.
+    """Return the settings of a model that the user did not choose.
 
-    Nobody declared the noise of a linear regression's label, so its variance is a sandwich's.
+    The noise of a linear regression's label is not declared then, so its covariance is a sandwich.
     """
     if goal == "intervals" and isinstance(target, LinearRegression):
         return {"mechanism": NoiseAware(covariance="sandwich")}

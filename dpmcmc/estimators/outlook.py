@@ -1,10 +1,10 @@
-r"""Outlook of a noise-aware answer before any record is read: the width of its intervals, and its accuracy.
+r"""Predicted width and accuracy of a noise-aware release, before any record is read.
 
 Parameters come from the prior and rows from simulated designs. The noisy second moment of the rows is simulated too.
-The release of the gradient then has the covariance that ``docs/noise_aware.md`` derives. This gives the posterior's
-covariance S under privacy, and S₀ without: of the same rows, under the same prior, without noise. The release is
-taken as the labels' own posterior plus noise: m ~ N(0, P⁻¹ − S), m₀ ~ N(m, S − S₀) and θ ~ N(m₀, S₀), so that
-θ ~ N(0, P⁻¹). The loss of accuracy is that of predicting by m in place of m₀.
+The release of the gradient then has the covariance that ``docs/uncertainty.md`` derives. This gives the posterior's
+covariance S with the noise of privacy, and S₀ without it, for the same rows and prior. The release is taken as the
+labels' own posterior plus noise: m ~ N(0, P⁻¹ − S), m₀ ~ N(m, S − S₀) and θ ~ N(m₀, S₀), so that θ ~ N(0, P⁻¹). The
+loss of accuracy is that of predicting with m instead of m₀.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.noise_aware import (
-    Gaussian,
+    Denoised,
     Local,
-    Release,
+    Predicted,
     denoised,
     isotropic_error,
-    posterior,
+    predicted,
     shrunk,
     symmetric_noise,
+    variances,
 )
 from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
-# Rows that public facts alone make possible: what a plan is tried on before any record is read.
+# Simulated rows that public facts allow: a plan is tried on them before any record is read.
 #
-# Columns are what a ``RowStructure`` declares: an intercept, one-hot blocks, columns that are never negative, and
-# numbers on [-1, 1]. A Gaussian copula ties them together. Designs differ in how much columns have in common, in how
-# much of their public ranges values fill, and in how far labels lie from a line, since no public fact says it. Numbers
-# of real tables mostly have a standard deviation of 0.15 to 0.4 about a middle that is well off 0, which ``REAL``
-# imitates.
+# Columns are those that a ``RowStructure`` declares: an intercept, one-hot blocks, columns that are never negative, and
+# numbers on [-1, 1]. A Gaussian copula makes them depend on each other. No public fact says how strongly they do, how
+# much of their ranges values fill, or how far labels lie from a line: designs differ in these. Numbers of real tables
+# mostly have a standard deviation of 0.15 to 0.4 about a middle that is well off 0, as those of ``REAL`` have.
 
-#: Rows of a simulated design, at least, and for each column.
+#: Least rows of a simulated design, and rows for each column.
 _ROWS, _ROWS_PER_COLUMN = 2000, 4
 
 
-class Design(NamedTuple):
+class SimulatedDesign(NamedTuple):
     """How simulated columns behave.
 
     Attributes:
         name: in words.
-        common: part of a column's variance that a factor of all columns makes.
+        common: part of a column's variance that is due to a factor that all columns share.
         spread: standard deviation of a number's place on [-1, 1], in units of the uniform law's; levels of a block have
             weights k^-2(1 - spread).
         centre: standard deviation of the middles of numbers on [-1, 1].
@@ -66,25 +66,25 @@ class Design(NamedTuple):
     noise: float = 1.0
 
 
-#: Values about the middle of their range: what the curvature of a chain rests on.
+#: Designs with values about the middle of their range, for the largest curvature of a chain.
 DESIGNS = (
-    Design("independent columns, values spread evenly", 0.0, 1.0),
-    Design("correlated columns, values near the middle", 0.3, 0.6),
-    Design("strongly correlated columns, few values far out", 0.6, 0.4),
+    SimulatedDesign("independent columns, values spread evenly", 0.0, 1.0),
+    SimulatedDesign("correlated columns, values near the middle", 0.3, 0.6),
+    SimulatedDesign("strongly correlated columns, few values far out", 0.6, 0.4),
 )
-#: Values as real tables have them, in the order of how little they fill their ranges: what widths rest on. The first
-#: and the last are extremes; the third stands for all where one has to.
+#: Designs with values as real tables have them, for predicted widths; each fills its ranges less than the one before.
+#: The first and the last are extremes; the third stands for all where only one is tried.
 REAL = (
-    Design("independent columns that fill their ranges", 0.0, 1.0),
-    Design("correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8),
-    Design("correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5),
-    Design("strongly correlated columns that fill little of their ranges", 0.6, 0.35, 0.5, 0.3),
-    Design("strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2),
+    SimulatedDesign("independent columns that fill their ranges", 0.0, 1.0),
+    SimulatedDesign("correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8),
+    SimulatedDesign("correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5),
+    SimulatedDesign("strongly correlated columns that fill little of their ranges", 0.6, 0.35, 0.5, 0.3),
+    SimulatedDesign("strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2),
 )
 
 
 def simulated_rows(
-    design: Design, size: int, row_bound: float, structure: RowStructure | None, rng: np.random.Generator
+    design: SimulatedDesign, size: int, row_bound: float, structure: RowStructure | None, rng: np.random.Generator
 ) -> np.ndarray:
     """Return rows of norm at most ``row_bound``, (n, size).
 
@@ -95,7 +95,9 @@ def simulated_rows(
         structure: of the rows; None: the last column is the intercept, and the others are numbers.
         rng: of the simulation.
     """
-    known = RowStructure(constant=size - 1 if size > 1 else None) if structure is None else structure
+    known = structure
+    if known is None:
+        known = RowStructure(constant=size - 1 if size > 1 else None)
     count = max(_ROWS, _ROWS_PER_COLUMN * size)
     blocks = [list(block) for block in known.blocks]
     taken = {column for block in blocks for column in block} | {known.constant}
@@ -124,28 +126,29 @@ def simulated_rows(
 
 
 def contrasts(structure: RowStructure | None, size: int) -> np.ndarray:
-    """Return what records can tell of coefficients, (k, d): numbers, and levels less the first of their block.
+    """Return the combinations of coefficients that records identify, (k, d).
 
-    The intercept counts with the first levels. A block's columns add up to the intercept's, so that single coefficients
-    of levels are left to the prior however much is released.
+    They are coefficients of numbers, differences of a block's levels from its first, and the intercept plus the first
+    levels. A block's columns add up to the intercept's, so records do not identify the coefficient of a single level.
     """
     if structure is None or not structure.blocks:
         return np.eye(size)
-    out, firsts = np.eye(size), [block[0] for block in structure.blocks]
+    out = np.eye(size)
+    firsts = [block[0] for block in structure.blocks]
     for block in structure.blocks:
         out[list(block), block[0]] = -1.0
     out[structure.constant, firsts] = 1.0
     return np.delete(out, firsts, axis=0)
 
 
-#: Simulated errors of the second moment, and iterations of the posterior.
-_BOOTSTRAPS, _ROUNDS = 4, 8
-#: Columns beyond which the error of the second moment is taken as isotropic, since projections take minutes, and beyond
-#: which they take too long for a rough outlook.
+#: Simulated errors of the second moment.
+_BOOTSTRAPS = 4
+#: Most columns of which a projection gives the error of the second moment, and most of a rough outlook; beyond them it
+#: would take minutes, and the error is taken as isotropic.
 _MANY, _FEW = 200, 20
 #: Draws of θ that an accuracy is averaged over.
 _DRAWS = 40
-#: Factor beyond which designs differ too much for one number to stand for them.
+#: Factor between designs beyond which a range is printed instead of one number.
 _FACTOR = 1.5
 
 
@@ -156,15 +159,15 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-class Noise(NamedTuple):
+class ReleaseNoise(NamedTuple):
     """Noise of a release.
 
     Attributes:
         gram: std of a diagonal entry of the second moment.
-        gradient: std of the gradient with the budget of all, in units of the clip norm; of linear regression, whose
-            gradient is not clipped, in those of the gradient itself.
+        gradient: std of the mean gradient, in units of the clip norm; in linear regression, whose gradient is not
+            clipped, in units of the gradient.
         sandwich: whether the variance of scores is released, too.
-        clip: κ that the plan chose; None: the score's.
+        clip: κ of the plan; None: that of the score.
     """
 
     gram: float
@@ -174,18 +177,16 @@ class Noise(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """Expectation for one design.
+    """Predictions for one design.
 
     Attributes:
-        private: S, (d, d).
-        alone: S₀, (d, d).
+        covariances: S and S₀, (d, d).
         prior: variances of the prior, (d,).
         rows: simulated, (n, d).
         contrasts: of coefficients, (k, d); see :func:`~dpmcmc.estimators.outlook.contrasts`.
     """
 
-    private: np.ndarray
-    alone: np.ndarray
+    covariances: Predicted
     prior: np.ndarray
     rows: np.ndarray
     contrasts: np.ndarray
@@ -193,25 +194,25 @@ class Outlook(NamedTuple):
     @property
     def width(self) -> float:
         """Mean over contrasts of an interval's width over that without privacy: same rows, same prior, no noise."""
-        return float(np.mean(np.sqrt(self._variances(self.private) / self._variances(self.alone))))
+        return self.covariances.width(self.contrasts)
 
     @property
-    def told(self) -> float:
-        """Part of the prior's variance that the release takes away, mean over contrasts."""
-        return float(np.mean(1 - self._variances(self.private) / self._variances(np.diag(self.prior))))
-
-    def _variances(self, covariance: np.ndarray) -> np.ndarray:
-        return np.einsum("kd,de,ke->k", self.contrasts, covariance, self.contrasts)
+    def learned(self) -> float:
+        """Share of the prior's variance that the release removes, mean over contrasts."""
+        private = variances(self.covariances.private, self.contrasts)
+        return float(np.mean(1 - private / variances(np.diag(self.prior), self.contrasts)))
 
     def accuracy_lost(self, score: BoundedScore, rng: np.random.Generator) -> np.ndarray:
-        """Return what privacy takes from the expected share of right labels of a binary model, (draws,).
+        """Return the loss of a binary model's expected accuracy that is due to privacy, (draws,).
 
-        A draw's private mean m, mean m₀ without privacy and truth are drawn one around the other.
+        For each draw the private mean m, the mean m₀ without privacy and the truth are drawn, each around the one
+        before.
         """
         size = (len(self.prior), _DRAWS)
-        private = _root(np.diag(self.prior) - self.private) @ rng.normal(size=size)
-        alone = private + _root(self.private - self.alone) @ rng.normal(size=size)
-        p = score.mean(self.rows @ (alone + _root(self.alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
+        of_private, of_alone = self.covariances
+        private = _root(np.diag(self.prior) - of_private) @ rng.normal(size=size)
+        alone = private + _root(of_private - of_alone) @ rng.normal(size=size)
+        p = score.mean(self.rows @ (alone + _root(of_alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
         right = [np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0) for known in (private, alone)]
         return right[1] - right[0]
 
@@ -222,7 +223,7 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class OutlookFacts:
     """Public facts that an outlook rests on.
 
     Attributes:
@@ -238,68 +239,85 @@ class Question:
     structure: RowStructure | None
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  # a question lives as long as one suggestion
-    def _simulated(self, design: Design) -> tuple[np.ndarray, np.ndarray]:
-        """Rows (n, d) of a design, and a parameter (d,) of the prior whose predictors have their expected spread."""
+    def _simulated(self, design: SimulatedDesign) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows (n, d) of a design, and a parameter (d,) from the prior, scaled so that predictors have their
+        expected spread."""
         rng = np.random.default_rng(0)
         rows = simulated_rows(design, len(self.scales), self.row_bound, self.structure, rng)
         truth = self.scales * rng.normal(size=len(self.scales))
         expected = math.sqrt(np.mean((rows * self.scales) ** 2) * len(self.scales))
-        if not math.isfinite(self.score.clip):  # labels have a bound, which the prior does not know
+        if not math.isfinite(self.score.clip):  # the prior ignores that labels are bounded
             expected = min(expected, math.sqrt(self.score.dispersion))  # type: ignore[attr-defined]
         return rows, truth * expected / max(float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12)
 
-    def outlook(self, design: Design, num_records: int, noise: Noise, rough: bool = False) -> Outlook:
-        """Return what a release of this noise is expected to give.
+    def outlook(self, design: SimulatedDesign, num_records: int, noise: ReleaseNoise, rough: bool = False) -> Outlook:
+        """Return the predictions for a release with this noise.
 
         Args:
             design: of the rows.
             num_records: N.
             noise: of the release.
-            rough: whether the error of the second moment is taken as half of its noise in every direction, which saves
-                most of the time, beyond few columns; it is beyond many in any case.
+            rough: take the error of the second moment as isotropic beyond few columns, which saves most of the time.
+                Beyond many columns it is isotropic in any case.
         """
         rows, truth = self._simulated(design)
-        d, rng, bounded = len(truth), np.random.default_rng(REAL.index(design) + 1), math.isfinite(self.score.clip)
-        eta, precision = rows @ truth, np.diag(self.scales**-2.0)
-        moment = rows.T @ rows * (num_records / len(rows))
+        size = len(truth)
+        each = num_records / len(rows)
+        eta = rows @ truth
+        precision = np.diag(self.scales**-2.0)
 
-        def weighted(values: np.ndarray) -> np.ndarray:
-            return (rows * values[:, None]).T @ rows * (num_records / len(rows))
-
-        law = free = self.score.law(eta, math.inf)
+        # Without privacy: the model's own curvature and score.
         spread = design.noise**2 if noise.sandwich else 1.0
-        h, score = weighted(free.curvature), weighted(free.variance) * spread
-        alone = np.linalg.inv(precision + h / spread)
-        noisy = moment + noise.gram * symmetric_noise(rng, d)
-        known = NoisyGram(noisy, noise.gram, float(np.trace(moment)), 0.0)
-        if not bounded:
-            known = shrunk(known._replace(trace=max(float(np.trace(noisy)), noise.gram)))
-        if d <= (_FEW if rough else _MANY):
-            gram, error = denoised(known, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
-        else:
-            gram, error = moment, isotropic_error(noise.gram / 2)
-        # Gradients are taken about as far from the truth as the posterior is wide; of linear regression at 0.
-        away, times, variance = np.outer(truth, truth), 1.0, np.eye(d) * noise.gradient**2
-        if bounded:
-            clip = noise.clip or self.score.clip
-            law, away, times = self.score.law(eta, clip), np.zeros((d, d)), 2.0
-            metric = gram / num_records + np.eye(d) * self.row_bound**2 / d
-            norm2 = float(np.trace(np.linalg.solve(metric, gram))) / num_records
-            variance = (noise.gradient * clip) ** 2 * norm2 * metric
-            h, score = weighted(law.curvature), weighted(law.variance)
-        else:
-            h = gram * float(np.mean(law.curvature))
-        mean = float(np.mean(law.curvature))
-        local = Local(h, score, lambda q: times * mean**2 * error(q + away))
-        release = Release(np.zeros(d), np.zeros(d), variance)
-        start = Gaussian(np.zeros(d), alone)
-        private = posterior(release, local, precision, start, _ROUNDS).covariance
-        return Outlook(private, alone, self.scales**2, rows, contrasts(self.structure, d))
+        free = self.score.law(eta, math.inf)
+        curvature = each * _second_moment(rows, free.curvature)
+        score = each * spread * _second_moment(rows, free.variance)
+        alone = np.linalg.inv(precision + curvature / spread)
 
-    def outlooks(self, num_records: int, noise: Noise, rough: bool = False) -> list[Outlook]:
-        """Return the outlook of every design; for many columns of the one that stands for all."""
+        gram, error = self._denoised(each * rows.T @ rows, noise, REAL.index(design) + 1, rough)
+        if math.isfinite(self.score.clip):
+            clip = noise.clip or self.score.clip
+            law = self.score.law(eta, clip)
+            curvature = each * _second_moment(rows, law.curvature)
+            score = each * _second_moment(rows, law.variance)
+            metric = gram / num_records + np.eye(size) * self.row_bound**2 / size
+            squared_norm = float(np.trace(np.linalg.solve(metric, gram))) / num_records
+            variance = (noise.gradient * clip) ** 2 * squared_norm * metric
+            # A gradient is taken about as far from the truth as the posterior is wide.
+            taken_at = np.zeros((size, size))
+            times = 2.0
+        else:
+            law = free
+            curvature = gram * float(np.mean(law.curvature))
+            variance = np.eye(size) * noise.gradient**2
+            # The gradient of a linear regression is taken at 0.
+            taken_at = np.outer(truth, truth)
+            times = 1.0
+        mean = float(np.mean(law.curvature))
+        local = Local(curvature, score, lambda q: times * mean**2 * error(q + taken_at))
+        covariances = predicted(local, variance, precision, alone)
+        return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
+
+    def _denoised(self, moment: np.ndarray, noise: ReleaseNoise, seed: int, rough: bool) -> Denoised:
+        """Return the estimate of a second moment of rows from a simulated release of it."""
+        size = len(moment)
+        rng = np.random.default_rng(seed)
+        noisy = moment + noise.gram * symmetric_noise(rng, size)
+        known = NoisyGram(noisy, noise.gram, float(np.trace(moment)), 0.0)
+        if not math.isfinite(self.score.clip):
+            known = shrunk(known._replace(trace=max(float(np.trace(noisy)), noise.gram)))
+        if size > (_FEW if rough else _MANY):
+            return Denoised(moment, isotropic_error(noise.gram / 2))
+        return denoised(known, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
+
+    def outlooks(self, num_records: int, noise: ReleaseNoise, rough: bool = False) -> list[Outlook]:
+        """Return the outlook of every design, or for many columns of the third one alone."""
         designs = REAL if len(self.scales) <= _MANY else REAL[2:3]
         return [self.outlook(design, num_records, noise, rough) for design in designs]
+
+
+def _second_moment(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return Σ w x xᵀ, (d, d)."""
+    return (rows * weights[:, None]).T @ rows
 
 
 def mean_width(outlooks: list[Outlook]) -> float:
@@ -309,9 +327,11 @@ def mean_width(outlooks: list[Outlook]) -> float:
 
 
 def width_line(outlooks: list[Outlook]) -> str:
-    """Return in words how wide intervals are expected to be."""
-    typical, widths = mean_width(outlooks), [one.width for one in outlooks]
-    low, high = min(widths), max(widths)
+    """Return the predicted width of intervals in words."""
+    typical = mean_width(outlooks)
+    widths = [one.width for one in outlooks]
+    low = min(widths)
+    high = max(widths)
     if high <= _FACTOR * typical and typical <= _FACTOR * low:
         said = f"predicted about {typical:.3g} times as wide as without privacy ({low:.3g} to {high:.3g}"
     else:
@@ -320,10 +340,11 @@ def width_line(outlooks: list[Outlook]) -> str:
 
 
 def accuracy_line(outlooks: list[Outlook], score: BoundedScore) -> str:
-    """Return in words what privacy is expected to cost a binary model's accuracy."""
+    """Return the predicted loss of a binary model's accuracy in words."""
     rng = np.random.default_rng(0)
     lost = 100 * np.concatenate([one.accuracy_lost(score, rng) for one in outlooks])
-    mean, error = float(np.mean(lost)), float(np.std(lost) / math.sqrt(len(lost)))
+    mean = float(np.mean(lost))
+    error = float(np.std(lost) / math.sqrt(len(lost)))
     if mean < max(0.1, 2 * error):
         return f"accuracy: less than {max(0.1, mean + 2 * error):.1g} points below that without privacy"
     return f"accuracy: about {mean:.2g} ± {2 * error:.1g} points below that without privacy, for truths from the prior"

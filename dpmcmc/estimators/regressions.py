@@ -1,22 +1,22 @@
 r"""Private regressions with scikit-learn's interface.
 
-All that scikit-learn's own estimators learn from data and that is not covered by a guarantee is an argument here: the
-range of each feature, the two classes, the range of a label, and ε itself. Values beyond a range are clipped to it, in
+Facts that scikit-learn's estimators learn from data without a guarantee are arguments here: the range of each feature,
+the two classes, the range of a label. So is ε. Values beyond a range are clipped to it, in
 ``fit`` and in ``predict``.
 
 Coefficients are in the units of the features: logit or mean = x·coef_ + intercept_ for rows within their ranges.
 
-**Every fit spends ε, and a guarantee covers one fit.** k fits together cost k·ε at most where neighbouring tables lead
-to k pairs of training sets that differ in one record at most. :class:`~dpmcmc.estimators.PublicKFold` sees to that, and
+**Every fit spends ε, and a guarantee covers one fit.** k fits together cost at most k·ε if neighbouring tables lead to
+training sets that differ in at most one record in each fit. :class:`~dpmcmc.estimators.PublicKFold` ensures that;
 scikit-learn's default for classifiers does not. With ``ledger=`` all fits are charged to one budget.
 
-**The number of rows of a fit is public.** Whoever calls ``fit`` says so by calling it. A clone is fitted by
-cross-validation or by a meta-estimator, whose number of rows may be a private count, as of the two classes that
-``OneVsOneClassifier`` takes out. So a clone must be told ``num_records``, and refuses any other number.
+**The number of rows of a fit is public.** A call of ``fit`` declares it. Cross-validation and meta-estimators fit
+clones, and their number of rows may be a private count, such as that of the two classes which ``OneVsOneClassifier``
+selects. So a clone needs ``num_records``, and refuses any other number.
 
-No fit sees what happens to rows before it, or to its predictions after it: a step of a ``Pipeline`` that is fitted, a
-calibration, a threshold or a choice by scores on private rows. ``docs/from_a_table.md`` lists which meta-estimators
-keep the promise.
+No guarantee covers what happens to rows before a fit or to predictions after it: a fitted step of a ``Pipeline``, a
+calibration, a threshold, or a choice by scores on private rows. ``docs/tutorials/dataframe_to_intervals.md`` lists
+which meta-estimators keep the promise.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from dpmcmc.planning.permitted import INTERVALS
 from dpmcmc.planning.plan import Plan
 
 # ----------------------------------------------------------------------------------------------------
-# Rows and labels as scikit-learn checks them, without its messages that quote them.
+# Checks of rows and labels as scikit-learn makes them, but with messages that quote no value.
 #
-# scikit-learn shows the array that has one dimension or complex numbers, and the text that is no number. It does not
-# see the mask of an array either.
+# scikit-learn's messages show an array of one dimension or of complex numbers, and a text that is no number. Its checks
+# also ignore the mask of an array.
 
 
 def checked_rows(estimator: BaseEstimator, X: ArrayLike) -> np.ndarray:
@@ -82,7 +82,7 @@ def checked_records(
 
 
 def _look_at(given: ArrayLike, name: str, numeric: bool) -> None:
-    """Refuse what scikit-learn refuses with a message that quotes it; sentences begin as its own do."""
+    """Refuse arrays that scikit-learn would quote in its message; sentences begin as its own do."""
     refuse_mask(given, name)
     if issparse(given):
         return
@@ -138,22 +138,22 @@ def expected_failed_checks(estimator: BaseEstimator) -> dict[str, str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Folds of a cross-validation that depend on no record: on the number of records, and on a public seed.
+# Folds of a cross-validation that depend on the number of records and a public seed alone.
 
 
 class PublicKFold(BaseCrossValidator):
-    """k folds whose rows are fixed by N and a public seed, whatever is in the rows, the labels or the groups.
+    """k folds that depend on N and a public seed alone, not on rows, labels or groups.
 
     Two tables that differ in one record have the same folds, and the training sets of both differ in that record or not
     at all. A record is in at most k − 1 of the k training sets. So k fits of ε cost any record (k − 1)·ε at most, and a
-    ledger charges all k. This rests on an order of the rows that is public, such as that of an identifier: in a table
-    that is sorted by a private column, one changed record moves others.
+    ledger charges all k. The order of the rows must be public, such as that of an identifier: in a table that is sorted
+    by a private column, one changed record moves others.
 
     scikit-learn's default for a classifier, ``StratifiedKFold``, reads the labels: one changed label moves other
     records from one fold to another, and no such bound holds.
 
-    All training sets have ``train_records`` rows, one less than the smaller ones of ``KFold``. An estimator that is
-    told this number refuses the training sets of k stratified folds, whose sizes are those of ``KFold``.
+    All training sets have ``train_records`` rows, one less than the smaller ones of ``KFold``. An estimator with this
+    ``num_records`` refuses the training sets of k stratified folds, which have the sizes of ``KFold``.
 
     Args:
         n_splits: k, at least 2.
@@ -176,7 +176,9 @@ class PublicKFold(BaseCrossValidator):
     """
 
     def __init__(self, n_splits: int = 5, *, num_records: int, seed: int = 0) -> None:
-        self.n_splits, self.num_records, self.seed = n_splits, num_records, seed
+        self.n_splits = n_splits
+        self.num_records = num_records
+        self.seed = seed
         for name, value, least in (("n_splits", n_splits, 2), ("num_records", num_records, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}", name)
@@ -200,7 +202,7 @@ class PublicKFold(BaseCrossValidator):
         """Yield (rows to train on, rows to test on) of each fold, in ascending order.
 
         Args:
-            X: of which the number of rows is read, and nothing else.
+            X: only its number of rows is read.
             y: not read.
             groups: None.
 
@@ -232,20 +234,20 @@ def _rows(table: ArrayLike) -> int:
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
 _LABEL = "label"
-#: Declares that what is read off the records is public: the labels that occur, or the number of rows of every fit.
+#: Value that declares a fact of the records public: the labels that occur, or the number of rows of every fit.
 OBSERVED = "observed"
-#: Ends of what nobody declared.
+#: Range of a column or label whose range is not declared.
 _UNDECLARED = (-1.0, 1.0)
-#: Predictors, of a row under a draw, that are held at once, and the largest of a count's that exp is taken of.
+#: Most predictors (of a row under a draw) in memory at once, and the largest argument of exp for counts.
 _ENTRIES, _FARTHEST = 1 << 22, 30.0
 
 
 @dataclass(eq=False, repr=False)
 class PrivateRegression(BaseEstimator):
-    """Common parts: encoding by public ranges, the plan of :func:`dpmcmc.suggest`, and coefficients in units of X.
+    """Common part: encoding by public ranges, the plan of :func:`dpmcmc.suggest`, and coefficients in units of X.
 
     Args:
-        epsilon: ε of one fit; ``fit`` refuses None, which stands here so that scikit-learn can make an estimator.
+        epsilon: ε of one fit. ``fit`` refuses None, the default that lets scikit-learn construct an estimator.
         delta: δ; None: the least of 1e-5 and N^-1.2.
         num_records: public number of rows that ``fit`` is handed, or several of them; another number is refused. None:
             the number in hand, and a clone, which cross-validation or a meta-estimator has made, is refused.
@@ -256,8 +258,8 @@ class PrivateRegression(BaseEstimator):
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
             guarantee away; every such fit warns.
-        ledger: path of the budget ledger to charge for every fit. Its data set is the one that all rows of ``X`` belong
-            to, in whole or in part: rows are not compared with it, since a fold has a part of them.
+        ledger: path of the budget ledger to charge for every fit. Its data set is the one that all rows of ``X`` come
+            from. Rows are not compared with it, since a fold has only a part of them.
 
     Attributes:
         coef_, intercept_: posterior means in the units of X.
@@ -293,7 +295,7 @@ class PrivateRegression(BaseEstimator):
     _is_clone = False
 
     def _label(self) -> Column:
-        """Return what is public about the label."""
+        """Return the public facts of the label."""
         raise NotImplementedError
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
@@ -318,21 +320,21 @@ class PrivateRegression(BaseEstimator):
             InputError: one of these.
         """
         check_fields(self)
-        told = self.num_records
-        if told == OBSERVED or (told is None and not self._is_clone):
+        declared = self.num_records
+        if declared == OBSERVED or (declared is None and not self._is_clone):
             return
-        if told is None:
+        if declared is None:
             raise InputError(
                 "num_records: this is a clone, as cross-validation and meta-estimators make, whose number of rows may "
                 "be a private count; tell it, for example num_records=folds.train_records with cv=folds and "
                 "folds=dpmcmc.estimators.PublicKFold(5, num_records=...), or 'observed' where all of them are public",
                 "num_records",
             )
-        if rows not in ((told,) if isinstance(told, int | np.integer | str) else told):
+        if rows not in ((declared,) if isinstance(declared, int | np.integer | str) else declared):
             raise InputError(
-                f"num_records: {told} was declared, and fit was handed another number of rows, which is private then: "
-                "stratified folds and meta-estimators that take rows out by their labels do so; docs/from_a_table.md "
-                "lists what keeps the promise",
+                f"num_records: {declared} was declared, and fit was handed another number of rows, which is private "
+                "then: stratified folds and meta-estimators that take rows out by their labels do so; "
+                "docs/tutorials/dataframe_to_intervals.md lists what keeps the promise",
                 "num_records",
             )
 
@@ -355,7 +357,7 @@ class PrivateRegression(BaseEstimator):
 
     @property
     def _undeclared(self) -> list[str]:
-        """Public ends that are missing."""
+        """Names of the public facts that are not declared."""
         return ["ranges"] if self.ranges is None else []
 
     def _fitted(self, x: np.ndarray, y: np.ndarray) -> Self:
@@ -397,16 +399,17 @@ class PrivateRegression(BaseEstimator):
                 NoGuarantee,
                 stacklevel=4,
             )
-        held = None
+        reservation = None
         if self.ledger is not None:
-            held = Reservation(self.ledger, plan.guarantee if key is None else None, type(self).__name__, parts=True)
+            guarantee = plan.guarantee if key is None else None
+            reservation = Reservation(self.ledger, guarantee, type(self).__name__, parts=True)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotForIntervals)
-                return sample(plan, records, key=key, ledger=held)
+                return sample(plan, records, key=key, ledger=reservation)
         finally:
-            if held is not None:
-                held.settle()
+            if reservation is not None:
+                reservation.settle()
 
     def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
         self.coef_: np.ndarray = coefficients
@@ -490,7 +493,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         return self._fitted(x, labels)
 
     def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
-        self.coef_, self.intercept_ = coefficients[None], np.array([intercept])
+        self.coef_ = coefficients[None]
+        self.intercept_ = np.array([intercept])
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         return expit(predictor)
@@ -529,7 +533,7 @@ class _PrivateRegressor(RegressorMixin, PrivateRegression):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # The checks fit 200 rows, whose sums privacy drowns.
+        # The checks fit 200 rows, too few for a good score under privacy.
         tags.regressor_tags.poor_score = True
         return tags
 

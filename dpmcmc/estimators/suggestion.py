@@ -21,16 +21,16 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.estimators.outlook import (
     DESIGNS,
     REAL,
-    Noise,
     Outlook,
-    Question,
+    OutlookFacts,
+    ReleaseNoise,
     accuracy_line,
     mean_width,
     one_thread,
     simulated_rows,
     width_line,
 )
-from dpmcmc.inference.noise_aware import MetricName
+from dpmcmc.inference.noise_aware import MetricName, metric_floor
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.noise_aware.prior import Prior
@@ -53,13 +53,13 @@ from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 
 # ----------------------------------------------------------------------------------------------------
-# Settings of a chain whose draws are for prediction, from public facts.
+# Settings of a chain for prediction, chosen from public facts.
 #
 # The second moment of the rows is released with 30 % of the squared budget, and SGLD runs in its metric on full
 # batches: at a fixed budget the number of steps costs no privacy. A direction of typical curvature h relaxes 6 times
-# before the first kept draw, so η·h·(burn-in steps) = 6. On public tables accuracy was flat from 4 to 16 at ε = 1. At ε
-# = 0.3 it fell from 8 on where columns are many. The step stays below 1.5 over the largest curvature that simulated
-# designs show, and the number of steps grows to keep the 6 relaxations.
+# before the first kept draw, so η·h·(burn-in steps) = 6. On public tables accuracy did not change between 4 and 16
+# relaxations at ε = 1. At ε = 0.3 it fell beyond 8 where columns are many. The step stays below 1.5 over the largest
+# curvature of simulated designs, and the number of steps grows to keep the 6 relaxations.
 
 #: Part of μ² for the metric, relaxations before the first draw that is kept, and numbers of steps.
 _SHARE, _RELAXATIONS, _STEPS, _MOST_STEPS = 0.3, 6.0, 160, 640
@@ -89,8 +89,12 @@ def suggested_chain(
     offers = target_offers(target)
     of_rows = offers.row_bound is not None and offers.num_features is not None
     name: MetricName = "gram" if of_rows else "second_moment"
-    metric = PrivateMetric(name, share=_SHARE, structure=structure if of_rows else None)
-    settings: dict[str, Any] = {"metric": metric, "sampling": Full(), "steps": _STEPS, "sampler": SGLD(step_size=1.0)}
+    settings: dict[str, Any] = {
+        "metric": PrivateMetric(name, share=_SHARE, structure=structure if of_rows else None),
+        "sampling": Full(),
+        "steps": _STEPS,
+        "sampler": SGLD(step_size=1.0),
+    }
     settings |= {key: value for key, value in given.items() if value is not None}
     settings.setdefault("burn_in", settings["steps"] // 2)
     settings |= {"num_records": num_records, "privacy": privacy}
@@ -104,7 +108,8 @@ def suggested_chain(
         return rough, [*reasons, "step size: as given"]
     typical = _typical(rough, target)
     steepest = _steepest(rough, typical)
-    steps, burn_in = settings["steps"], settings["burn_in"]
+    steps = settings["steps"]
+    burn_in = settings["burn_in"]
     if "steps" not in given and "burn_in" not in given:
         steps = min(_MOST_STEPS, max(steps, math.ceil(2 * _RELAXATIONS * steepest / (typical * _STEEPEST))))
         burn_in = steps // 2
@@ -128,44 +133,47 @@ def _typical(rough: Plan, target: Target) -> float:
             f"sampler: no public fact of {type(target).__name__} tells a step size without a metric; give sampler",
             "sampler",
         )
-    assert rough.privacy is not None
-    # About half of the largest curvature that a record may have.
-    return bound / 2 * (rough.privacy.clip / rough.metric.asked.ratio) ** 2 / rough.metric.release.rows.size
+    # A record's typical curvature is about half of the largest.
+    return bound / 2 * rough.metric.typical_norm**2 / rough.metric.release.rows.size
 
 
 def _steepest(rough: Plan, typical: float) -> float:
     """Return the largest curvature of the mean loss in the metric, over simulated designs
     (``inference/noise_aware.py``)."""
-    assert rough.metric is not None
-    assert rough.privacy is not None
-    release, asked, found = rough.metric.release, rough.metric.asked, []
+    metric = rough.metric
+    assert metric is not None
+    release = metric.release
+    asked = metric.asked
+    size = release.rows.size
+    bound = release.rows.row_bound
     if not asked.of_rows:  # all of it in one direction
-        return typical * release.rows.size
-    size, bound, n = release.rows.size, release.rows.row_bound, rough.num_records
-    floor = min(bound**2 / size, release.noise_std * math.sqrt(2 * size) / n)
+        return typical * size
+    n = rough.num_records
+    floor = metric_floor(bound**2, release.noise_std, n, size)
     most = rough.target.curvature_bound  # type: ignore[attr-defined]
     prior = (rough.target_offers.prior_precision or 0.0) / n
+    found = []
     for design in DESIGNS:
         rows = simulated_rows(design, size, bound, asked.structure, np.random.default_rng(0))
         values = np.linalg.eigvalsh(rows.T @ rows / len(rows)).clip(min=0.0)
-        scale = (rough.privacy.clip / asked.ratio) ** 2 / float(np.sum(values / (values + floor)))
+        scale = metric.typical_norm**2 / float(np.sum(values / (values + floor)))
         found.append(float(np.max((most * values + prior) / (values + floor))) * scale)
     return max(found)
 
 
 Goal = Literal["intervals", "prediction"]
-#: Part of the prior's variance that a release must take away for its intervals to say more than the prior.
-_TOLD = 0.1
-#: Candidates for the share of μ² for the second moment, and what its trace takes.
+#: Share of the prior's variance that a release must remove: with less, intervals are the prior's.
+_LEAST_LEARNED = 0.1
+#: Candidates for the second moment's share of μ², and the share of its trace.
 _GRAM_SHARES, _TRACE_SHARE = (0.2, 0.3, 0.4, 0.5), 0.01
-#: Evidence of public tables for a chain's settings (docs/figures.md).
+#: How good a chain's settings were on public tables (docs/figures.md).
 _MEASURED = "; on five public tables settings tuned on the data predicted at most a point better"
 _UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
 #: Bound on rows where none is declared.
 _ROW_BOUND = 1.0
 #: Largest ε that a plan is made for.
 _MOST_EPSILON = 1e6
-#: Largest N and ε that are named as enough.
+#: Largest N and ε that a refusal proposes.
 _MOST_RECORDS, _LARGEST_EPSILON = 1e9, 100.0
 
 
@@ -254,10 +262,10 @@ def suggest(
 
 
 def asked_epsilon(epsilon: float | None) -> float:
-    """Return ε as it was asked for.
+    """Return ε as a float.
 
     Raises:
-        InputError: it was not, or it is no such number.
+        InputError: it is missing or out of range.
     """
     if epsilon is None:
         raise InputError(
@@ -279,8 +287,10 @@ def ask(
     num_features: int | None,
     given: Given,
 ) -> Request:
-    """Return the question that :func:`suggest` answers, with the public facts of schema and defaults in the target."""
-    epsilon, structure, reasons = asked_epsilon(epsilon), None, []
+    """Return the request that :func:`suggest` answers; its target has the public facts of the schema, and defaults."""
+    epsilon = asked_epsilon(epsilon)
+    structure = None
+    reasons = []
     if isinstance(target, str | type):
         said = f"target: {target!r} is no target; give an object, for example dpmcmc.targets.LogisticRegression()"
         raise InputError(said, "target")
@@ -346,7 +356,8 @@ class Request:
 
     def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
         """Return the plan of a one-shot release, and why."""
-        mechanism, why = self._mechanism, "mechanism: as given"
+        mechanism = self._mechanism
+        why = "mechanism: as given"
         if isinstance(mechanism, NoiseAware) and mechanism.covariance == "sandwich":
             why = (
                 "method: noise_aware with a sandwich variance, made of released residuals: the noise_scale "
@@ -362,14 +373,14 @@ class Request:
                 else "method: noise_aware, since a chain clips residuals of labels that have no bound, which biases it"
             )
         plan = self._planned(mechanism)
-        if not isinstance(mechanism, NoiseAware) or self.question is None:
+        if not isinstance(mechanism, NoiseAware) or self.facts is None:
             return plan, [why]
         if mechanism.gram_share is None and "gram_share" in plan.settings:
             plans = [self._planned(dataclasses.replace(mechanism, gram_share=share)) for share in _GRAM_SHARES]
             plan = min(plans, key=self._rough_width)
             share = plan.settings["gram_share"]
             why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
-        outlooks = self.question.outlooks(self.num_records, self.noise(plan))
+        outlooks = self.facts.outlooks(self.num_records, self.noise(plan))
         plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)})
         return plan, [why, *self._expected(outlooks, width=True)]
 
@@ -383,17 +394,17 @@ class Request:
         if goal == PREDICTION and not given:
             measured = isinstance(self.target, LogisticRegression)
             method += _MEASURED if measured else _UNMEASURED
-        if self.question is not None and plan.metric is not None and plan.metric.asked.of_rows:
+        if self.facts is not None and plan.metric is not None and plan.metric.asked.of_rows:
             share = plan.metric.asked.share
-            # Gradients after burn-in alone make the draws.
-            noise = Noise(plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2))
-            outlooks = self.question.outlooks(self.num_records, noise)
+            # Only the gradients after burn-in, half of them, make the draws.
+            noise = ReleaseNoise(plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2))
+            outlooks = self.facts.outlooks(self.num_records, noise)
             reasons = [*reasons, *self._expected(outlooks, width=False)]
         return plan, [method, *reasons]
 
     @functools.cached_property
     def _mechanism(self) -> OneShot | None:
-        """The mechanism as given, which knows the structure of the rows."""
+        """The given mechanism, with the structure of the rows."""
         given = self.given.get("mechanism")
         if isinstance(given, NoiseAware) and given.structure is None:
             return dataclasses.replace(given, structure=self.structure)
@@ -409,40 +420,42 @@ class Request:
         )
 
     @functools.cached_property
-    def question(self) -> Question | None:
-        """Public facts that an outlook rests on; None for a model without a bounded score of one predictor."""
-        score, size = score_of(self.target), target_offers(self.target).num_features
+    def facts(self) -> OutlookFacts | None:
+        """Public facts that an outlook rests on; None where the model has no bounded score of one predictor."""
+        score = score_of(self.target)
+        size = target_offers(self.target).num_features
         if score is None or score.size != 1 or size is None:
             return None
         options = self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
-        return Question(score, Prior.of(options, target).scales, bound, self.structure)
+        return OutlookFacts(score, Prior.of(options, target).scales, bound, self.structure)
 
     def _gradient(self, share: float) -> float:
         """Return the std of a gradient with this share of μ², over the clip norm."""
         moved = Adjacency(self.given.get("adjacency", "replace_one")).sensitivity
         return moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
 
-    def noise(self, plan: MechanismPlan) -> Noise:
+    def noise(self, plan: MechanismPlan) -> ReleaseNoise:
         """Return the noise of a noise-aware release."""
         settings = plan.settings
         if isinstance(self.target, LinearRegression):
             sandwich = "score_noise_std" in settings
-            return Noise(settings["noise_std"], settings["label_noise_std"] / self.target.noise_scale**2, sandwich)
+            gradient = settings["label_noise_std"] / self.target.noise_scale**2
+            return ReleaseNoise(settings["noise_std"], gradient, sandwich)
         gradient = self._gradient(1 - settings["gram_share"] - _TRACE_SHARE)
-        return Noise(settings["gram_noise_std"], gradient, clip=settings.get("clip_ratio"))
+        return ReleaseNoise(settings["gram_noise_std"], gradient, clip=settings.get("clip_ratio"))
 
     def _rough_width(self, plan: MechanismPlan) -> float:
-        assert self.question is not None
-        return self.question.outlook(REAL[2], self.num_records, self.noise(plan), rough=True).width
+        assert self.facts is not None
+        return self.facts.outlook(REAL[2], self.num_records, self.noise(plan), rough=True).width
 
     def _expected(self, outlooks: list[Outlook], *, width: bool) -> list[str]:
-        """Return what simulated designs say of width and accuracy."""
-        assert self.question is not None
+        """Return the lines of width and accuracy, predicted over simulated designs."""
+        assert self.facts is not None
         out = [width_line(outlooks)] if width else []
         if target_offers(self.target).num_classes == 2:
-            out.append(accuracy_line(outlooks, self.question.score))
+            out.append(accuracy_line(outlooks, self.facts.score))
         return out
 
     @one_thread()
@@ -452,15 +465,25 @@ class Request:
         Raises:
             NotAchievable: with the N or the ε that would do.
         """
-        if goal in plan.usable_for and (goal == PREDICTION or self._tells()):
+        if goal in plan.usable_for and (goal == PREDICTION or self._beats_prior()):
             return
         reason = plan.verdict.reasons[goal]
         if goal == INTERVALS:
-            if goal not in plan.usable_for:  # for settings that were given, which no N or ε mends
+            if goal not in plan.usable_for:  # the given settings prevent it, at any N and ε
                 raise NotAchievable(f"goal intervals is not achievable with these settings: {reason}", "goal")
-            reason = f"intervals would be the prior's, whose variance the release would lower by less than {_TOLD:.0%}"
+            lowered = f"the release would lower by less than {_LEAST_LEARNED:.0%}"
+            reason = f"intervals would be the prior's, whose variance {lowered}"
         records = _least(lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS)
-        budget = _least(lambda value: self.at(epsilon=value)._reaches(goal), self.epsilon, _LARGEST_EPSILON)
+
+        def would_do(epsilon: float) -> bool:
+            try:
+                return self.at(epsilon=epsilon)._reaches(goal)
+            except InputError as refused:
+                if refused.about == "epsilon":  # it is beyond the proof of integer noise
+                    return False
+                raise
+
+        budget = _least(would_do, self.epsilon, _LARGEST_EPSILON)
         enough = [] if records is None else [f"num_records >= {math.ceil(records):,}"]
         enough += [] if budget is None else [f"epsilon >= {budget:.3g}"]
         more = f"; {' or '.join(enough)} would do" if enough else ""
@@ -471,19 +494,19 @@ class Request:
         )
 
     def rough(self) -> Outlook | None:
-        """Return a quick outlook of a noise-aware release, in the design that stands for all; None for other models."""
-        if self.question is None:
+        """Return a quick outlook of a noise-aware release for one design; None for other models."""
+        if self.facts is None:
             return None
-        return self.question.outlook(REAL[2], self.num_records, self._usual_noise(), rough=True)
+        return self.facts.outlook(REAL[2], self.num_records, self._usual_noise(), rough=True)
 
     @one_thread()
     def width(self) -> float:
-        """Return the predicted width of intervals over that without privacy; ``question`` must not be None."""
-        assert self.question is not None
-        return mean_width(self.question.outlooks(self.num_records, self._usual_noise(), rough=True))
+        """Return the predicted width of intervals over that without privacy; ``facts`` must not be None."""
+        assert self.facts is not None
+        return mean_width(self.facts.outlooks(self.num_records, self._usual_noise(), rough=True))
 
-    def _usual_noise(self) -> Noise:
-        """Return the noise of a noise-aware release whose share for the second moment is a usual one."""
+    def _usual_noise(self) -> ReleaseNoise:
+        """Return the noise of a noise-aware release with a usual share for the second moment."""
         if isinstance(self.target, LinearRegression):
             given = self.given.get("mechanism")
             mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
@@ -491,23 +514,23 @@ class Request:
         share = _GRAM_SHARES[1]
         moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
         gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
-        return Noise(gram, self._gradient(1 - share - _TRACE_SHARE))
+        return ReleaseNoise(gram, self._gradient(1 - share - _TRACE_SHARE))
 
     def at(self, num_records: float | None = None, epsilon: float | None = None) -> Request:
-        """Return the same question at another N or ε; δ stays below 1/N."""
+        """Return the request at another N or ε; δ stays below 1/N."""
         n = self.num_records if num_records is None else math.ceil(num_records)
         other = dataclasses.replace(self, num_records=n, delta=min(self.delta, default_delta(n)))
         return other if epsilon is None else dataclasses.replace(other, epsilon=epsilon)
 
-    def _tells(self) -> bool:
-        """Whether a release tells more than the prior."""
+    def _beats_prior(self) -> bool:
+        """Whether a release narrows the prior enough."""
         found = self.rough()
-        return found is None or found.told >= _TOLD
+        return found is None or found.learned >= _LEAST_LEARNED
 
     def _reaches(self, goal: Goal) -> bool:
         """Whether N and ε alone would let a plan reach the goal."""
         if goal == INTERVALS:
-            return self._tells()
+            return self._beats_prior()
         shapes = parameter_shapes(self.target)
         size = 1 if shapes is None else size_of(shapes)
         return self.num_records * gaussian_mu(self.epsilon, self.delta) >= SIGNAL * math.sqrt(size)
@@ -515,9 +538,11 @@ class Request:
 
 def _least(reaches: Callable[[float], bool], start: float, most: float) -> float | None:
     """Return the least value from ``start`` on that reaches a goal, within 5 %; None where ``most`` does not."""
-    low, high = float(start), float(start)
+    low = float(start)
+    high = float(start)
     while not reaches(high):
-        low, high = high, 3 * high
+        low = high
+        high = 3 * high
         if low >= most:
             return None
     while high > 1.05 * low:
@@ -527,7 +552,7 @@ def _least(reaches: Callable[[float], bool], start: float, most: float) -> float
 
 
 # ----------------------------------------------------------------------------------------------------
-# Picture of what N and ε buy: predicted widths of intervals, from public facts alone.
+# Picture of predicted widths of intervals against N and ε, from public facts alone.
 
 _EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 #: Numbers of records, in units of the plan's.
@@ -541,17 +566,18 @@ def picture(file: File, asked: Request) -> None:
 
     Args:
         file: path, or an open file that gets a PNG.
-        asked: the question of :func:`dpmcmc.suggest`, from :func:`~dpmcmc.estimators.suggestion.ask`.
+        asked: request of :func:`dpmcmc.suggest`, from :func:`~dpmcmc.estimators.suggestion.ask`.
 
     Raises:
         UnsupportedCombination: no noise-aware intervals are derived for the model.
     """
-    if asked.question is None:
+    if asked.facts is None:
         raise UnsupportedCombination(f"picture: no width is predicted for {type(asked.target).__name__}")
     numbers = sorted({max(10, round(asked.num_records * part)) for part in _MULTIPLES})
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
-        axis, left_to_prior = figure.subplots(), False
+        axis = figure.subplots()
+        left_to_prior = False
         for epsilon in sorted({*_EPSILONS, asked.epsilon}, reverse=True):
             widths = [asked.at(n, epsilon).width() for n in numbers]
             own = epsilon == asked.epsilon
@@ -568,9 +594,7 @@ def picture(file: File, asked: Request) -> None:
             )
         axis.axvline(asked.num_records, color="0.6", lw=1, ls="--")
         axis.set(xscale="log", yscale="log", xlabel="N, records", ylabel="width of intervals ÷ without privacy")
-        axis.set_title(
-            f"{type(asked.target).__name__}, {len(asked.question.scales)} columns, predicted from public facts"
-        )
+        axis.set_title(f"{type(asked.target).__name__}, {len(asked.facts.scales)} columns, predicted from public facts")
         for line, digits, form in ((axis.xaxis, _OF_NUMBERS, "{x:,.0f}"), (axis.yaxis, _OF_WIDTHS, "{x:g}")):
             line.set_major_locator(LogLocator(subs=digits, numticks=30))
             line.set_major_formatter(form)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpmcmc.storage.pytree import PyTree
 
-#: Numbers looked at together: both diagnostics hold several float64 copies of what they are given.
+#: Most numbers passed at once, since both diagnostics make several float64 copies of them.
 _NUMBERS_AT_ONCE = 2**24
 
 
@@ -22,8 +22,9 @@ def summary(draws: PyTree) -> dict[str, float | None]:
     """
     ess, rhat = (np.concatenate(found) for found in zip(*map(each, jax.tree.leaves(draws)), strict=True))
     moving = ~np.isnan(ess)
-    ess, rhat = ess[moving], rhat[moving]
-    # An estimate below zero says that the chains are too short for one.
+    ess = ess[moving]
+    rhat = rhat[moving]
+    # An estimate below zero means that the chains are too short for one.
     if not len(ess) or not np.all(np.isfinite(ess) & np.isfinite(rhat)) or ess.min() <= 0:
         return {"ess": None, "rhat": None}
     return {"ess": float(ess.min()), "rhat": float(rhat.max())}
@@ -32,8 +33,8 @@ def summary(draws: PyTree) -> dict[str, float | None]:
 def each(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (ESS, split R-hat) of every coordinate of draws (chains, draws, ...), flat.
 
-    Both are NaN of a coordinate that does not move, and with fewer than 4 draws a chain; infinite where they need more
-    draws than there are.
+    Both are NaN for a coordinate that does not move and for fewer than 4 draws a chain, and infinite where more draws
+    are needed.
     """
     flat = np.asarray(draws).reshape(*draws.shape[:2], -1)
     ess, rhat = np.full((2, flat.shape[2]), np.nan)

@@ -1,28 +1,29 @@
-r"""Law of a noise-aware release, and what follows from it: checks, replicates and comparisons of models.
+r"""Law of a noise-aware release, with checks, replicates and comparisons of models that follow from it.
 
     u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(0, diag(scales²))                                                   (1)
 
 u = Hθ̄ − ḡ is made of the last release, and 𝒞 is the variance of score, privacy's noise and the error of Ĥ together
-(``noise_aware.py``), at the posterior that was concluded. Everything here is a function of released numbers: it costs
-no privacy, however often it is asked. A check against records of the run is not such a function, and there is none.
+(``noise_aware.py``), at the posterior that was concluded. Everything here is a function of released numbers, so it
+costs no privacy, however often it is called. No function here compares with records of the run.
 
 **Check of the prior.** Under (1) u ~ N(0, 𝒞 + H diag(scales²) H), so its squared whitened norm is χ² with d degrees of
-freedom. A small p-value says that model and prior do not go with what was released.
+freedom. A small p-value means that the release contradicts model and prior.
 
 **Check of the declared rows.** Every equation that a ``RowStructure`` states is linear in the Gram matrix: zeros within
 blocks, G v = 0 for v = (a block's indicator) − (the intercept's), and the trace N of rows of norm 1. The released
-matrix breaks them by its noise alone, which is isotropic in Frobenius norm with variance σ². So for A g = a,
+matrix deviates from them by its noise alone, which is isotropic in Frobenius norm with variance σ². So for A g = a,
 
     (A g̃ − a)ᵀ (A Aᵀ)⁻¹ (A g̃ − a)/σ² ~ χ² with as many degrees of freedom as equations,
 
-exactly. A small p-value says that rows are not as declared, so that intervals may not hold.
+exactly. A small p-value means that rows are not as declared, so intervals may not hold.
 
 **Comparison.** A model without some columns is (1) with their coefficients at 0, and another prior is (1) with other
 scales. The density of u under each, with 𝒞 as it is, gives Bayes factors that account for the noise. The Savage–Dickey
 ratio, posterior over prior density at 0, is the same number. For linear regression without noise u = Xᵀy/φ is
 sufficient, H = 𝒞 = XᵀX/φ, and the factors are those of the exact marginal likelihoods.
 
-**No lack of fit.** u has as many numbers as θ, so given θ nothing is left to test. The path of gradients adds almost
+**No lack of fit.** u has as many numbers as θ, so no degree of freedom is left for a test of fit. The path of gradients
+adds almost
 nothing: an unclipped score of a generalised linear model with its own link, Σ (μ(x·θ) − y) x, depends on labels through
 Xᵀy alone, wherever it is taken. Whether a further term (a square, an interaction) is needed is a comparison: give its
 column to the model, and ask for the Bayes factor without it.
@@ -114,8 +115,8 @@ class Evidence:
     def log_bayes_factor(self, without: Without) -> float:
         """Return log p(u | those coefficients are 0) − log p(u | the whole model).
 
-        Above 0 it speaks for leaving them out. Under a true nested model the factor against it is beyond c with a
-        probability of at most 1/c. ``without`` is as of :meth:`posterior`.
+        A value above 0 favours the model without them. Under a true nested model the factor against it is beyond c with
+        a probability of at most 1/c. ``without`` is as of :meth:`posterior`.
         """
         return self.log_density(without=without) - self.log_density()
 
@@ -146,7 +147,7 @@ class Evidence:
         return _beyond(square, len(equations))
 
     def replicates(self, count: int, seed: int = 0, *, of_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return (θ, u) that the model makes again, each (count, d): a draw, and what would be released under it.
+        """Return replicates (θ, u), each (count, d): a draw, and a release that the model simulates under it.
 
         Args:
             count: how many.
@@ -184,7 +185,7 @@ class Evidence:
         return np.diag(own**2)
 
     def _numbers(self, without: Without) -> np.ndarray:
-        """Return the numbers of coefficients that are given by number or by name."""
+        """Return the indices of coefficients that are given by number or by name."""
         out: list[int] = []
         for one in [without] if isinstance(without, str) else without:
             found = [k for k, names in enumerate(self.names) if one in names] if isinstance(one, str) else [int(one)]
@@ -236,7 +237,8 @@ def _equations(structure: RowStructure, noisy: NoisyGram) -> list[tuple[np.ndarr
     def add(row: np.ndarray, column: np.ndarray) -> None:
         out.append(((np.outer(row, column) + np.outer(column, row)) / 2, 0.0))
 
-    unit, firsts = np.eye(size), [block[0] for block in structure.blocks]
+    unit = np.eye(size)
+    firsts = [block[0] for block in structure.blocks]
     intercept = 0 if structure.constant is None else structure.constant
     for number, block in enumerate(structure.blocks):
         for at, one in enumerate(block):

@@ -29,7 +29,7 @@ moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, which is lik
 varies with e is left out, an approximation. A batch of fixed size has the centred one, less by r rᵀ/N at each point.
 Both are made of releases, and of no record.
 
-Everything here is a pure function of released numbers and costs no privacy. ``docs/noise_aware.md`` has the derivation.
+Everything here is a pure function of released numbers and costs no privacy.
 """
 
 from __future__ import annotations
@@ -149,15 +149,16 @@ def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian
         gram: estimate of Σ x xᵀ and of its error.
         score: of a record.
     """
-    now = Gaussian(path.position, np.linalg.inv(known.prior))
-    for _ in range(_ROUNDS):
+
+    def law(now: Gaussian) -> tuple[Release, Local]:
         here = expected(path, now.mean, known, gram, score)
         noise = known.metric / path.precision + path.share * minibatch(here, path, known)
         # The model is linear in θ* once the rest of the gradient is taken off.
         beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
-        release = Release(path.position, path.gradient - beyond, noise)
-        now = noise_aware.posterior(release, here.local, known.prior, now, rounds=2)
-    return now
+        return Release(path.position, path.gradient - beyond, noise), here.local
+
+    start = Gaussian(path.position, np.linalg.inv(known.prior))
+    return noise_aware.conclude(law, known.prior, start, rounds=_ROUNDS, inner=2)
 
 
 def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: Score) -> Expected:

@@ -84,7 +84,8 @@ def packed(facts: dict[str, object]) -> bytes:
         arrays.append(leaf)
         return {_ARRAY: f"arr_{len(arrays) - 1}"}  # NumPy's name of an array without one
 
-    text, out = json.dumps(facts, default=place), io.BytesIO()
+    text = json.dumps(facts, default=place)
+    out = io.BytesIO()
     np.savez(out, *arrays, facts=np.frombuffer(text.encode(), np.uint8))
     return out.getvalue()
 

@@ -11,7 +11,7 @@ N(0, P⁻¹) Bayes' rule gives
 
     𝒞 = B + V + curvature_error(Q),   S = (P + H 𝒞⁻¹ H)⁻¹,   m = S H 𝒞⁻¹ (H θ̄ − ḡ),   Q = S + (θ̄ − m)(θ̄ − m)ᵀ,     (2)
 
-which is iterated. The derivation of each constant is in ``docs/noise_aware.md``. Everything here is a pure function of
+which is iterated. ``docs/uncertainty.md`` outlines the derivation. Everything here is a pure function of
 released numbers and costs no privacy. The intervals hold if the model and its prior are true.
 """
 
@@ -103,13 +103,41 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
         start: first guess of the posterior.
         rounds: of the iteration.
     """
-    h, u, now = local.curvature, local.curvature @ release.position - release.gradient, start
+    h = local.curvature
+    u = h @ release.position - release.gradient
+    now = start
     for _ in range(rounds):
-        informed = np.linalg.solve(total_covariance(release, local, now), h)
-        covariance = np.linalg.inv(precision + h @ informed)
-        covariance = (covariance + covariance.T) / 2
+        informed, covariance = _informed(h, total_covariance(release, local, now), precision)
         now = Gaussian(covariance @ (informed.T @ u), covariance)
     return now
+
+
+#: A release and the model of it, given a posterior: about another mean a path of gradients has another law.
+Releases = Callable[[Gaussian], tuple[Release, Local]]
+
+
+def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int) -> Gaussian:
+    """Return the posterior given private gradients, a mechanism's or those of a chain's path.
+
+    Args:
+        law: of the gradients' mean, which depends on where the posterior is.
+        precision: P of the prior N(0, P⁻¹), (d, d).
+        start: first guess of the posterior.
+        rounds: how often the law is taken at the posterior that followed from it.
+        inner: iterations of :func:`posterior` under one law.
+    """
+    now = start
+    for _ in range(rounds):
+        release, local = law(now)
+        now = posterior(release, local, precision, now, inner)
+    return now
+
+
+def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return 𝒞⁻¹ H and S of equation (2), (..., d, d)."""
+    informed = np.linalg.solve(total, h)
+    covariance = np.linalg.inv(precision + h @ informed)
+    return informed, (covariance + covariance.swapaxes(-1, -2)) / 2
 
 
 def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
@@ -132,16 +160,82 @@ def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.n
 
 
 # ----------------------------------------------------------------------------------------------------
+# Predicted width of intervals, before a record is read.
+#
+# The width is that of an interval of the posterior under privacy over that of the posterior without: of the same rows,
+# under the same prior. Rows that stand in for the real ones give both: those of ``usual_spectrum``, or those that a
+# schema makes possible (``estimators/outlook.py``). A chain, a mechanism and a suggestion all predict by ``predicted``.
+
+#: Iterations of equation (2) of a predicted covariance.
+_PREDICTED_ROUNDS = 8
+
+
+class Predicted(NamedTuple):
+    """Predicted covariances of a posterior.
+
+    Attributes:
+        private: S, with the noise of privacy, (d, d); or (d, 1, 1) of independent directions.
+        alone: S₀, without it, of the same shape.
+    """
+
+    private: np.ndarray
+    alone: np.ndarray
+
+    def width(self, directions: np.ndarray | None = None) -> float:
+        """Return the mean over directions of an interval's width over that without privacy.
+
+        Args:
+            directions: (k, d); None: coordinates.
+        """
+        ratios = variances(self.private, directions) / variances(self.alone, directions)
+        return float(np.mean(np.sqrt(ratios)))
+
+
+def variances(covariance: np.ndarray, directions: np.ndarray | None = None) -> np.ndarray:
+    """Return the variance in each of k directions (k, d); None: in each coordinate."""
+    if directions is None:
+        return np.diagonal(covariance, axis1=-2, axis2=-1)
+    return np.einsum("kd,de,ke->k", directions, covariance, directions)
+
+
+def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.ndarray) -> Predicted:
+    """Return the predicted covariances of a posterior whose gradients are released near it.
+
+    Args:
+        local: model of the gradient.
+        noise: V of the release, (d, d), or (d, 1, 1) of independent directions, as all others are then.
+        precision: P of the prior N(0, P⁻¹).
+        alone: S₀.
+    """
+    private = alone
+    for _ in range(_PREDICTED_ROUNDS):
+        total = local.score + noise + local.curvature_error(private)
+        _, private = _informed(local.curvature, total, precision)
+    return Predicted(private, alone)
+
+
+def usual_spectrum(size: int, trace: float) -> np.ndarray:
+    """Return eigenvalues ∝ 1/j² with a sum of ``trace``, (size,): those of rows that stand in for the real ones."""
+    spectrum = np.arange(1.0, size + 1) ** -2
+    return spectrum * (trace / spectrum.sum())
+
+
+def noise_left(std: float, structure: RowStructure | None) -> float:
+    """Return the noise of a Gram matrix that a projection leaves: half of it contradicts declared blocks."""
+    return std / 2 if structure is not None and structure.blocks else std
+
+
+# ----------------------------------------------------------------------------------------------------
 # A second moment of rows, G = Σ x xᵀ, from a noisy release of it.
 #
 # Noise is symmetric and isotropic in Frobenius norm: variance σ² on the diagonal and σ²/2 off it. Whatever is done here
 # is post-processing of the release and costs nothing.
 #
-# ``project``: the nearest matrix that rows could have made. It is positive semi-definite and has a known trace. Where a
-# ``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns that are never
-# negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add up to the
-# intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections (Boyle
-# and Dykstra 1986) meet all of them.
+# ``project``: the nearest matrix that can be a second moment of rows. It is positive semi-definite and has a known
+# trace. Where a ``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns
+# that are never negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add
+# up to the intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections
+# (Boyle and Dykstra 1986) meet all of them.
 
 _ROUNDS = 12
 _LINEAR_ROUNDS = 3
@@ -159,10 +253,12 @@ def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = No
         return _semidefinite(noisy, trace)
     linear = _Linear.of(structure, len(noisy))
     # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
-    correction, out = np.zeros_like(noisy), noisy
+    correction = np.zeros_like(noisy)
+    out = noisy
     for _ in range(_ROUNDS):
         nearest = _semidefinite(out + correction, trace)
-        correction, out = out + correction - nearest, nearest
+        correction = out + correction - nearest
+        out = nearest
         for _ in range(_LINEAR_ROUNDS):
             out = linear.project(out)
     return _semidefinite(out, trace)
@@ -174,7 +270,7 @@ def shrunk(noisy: NoisyGram) -> NoisyGram:
     Let D be the release less (trace/d) I. It has k = d(d + 1)/2 − 1 dimensions, each with a variance of noise σ² and an
     unknown variance τ² of the second moment itself, so E‖D‖² = k(τ² + σ²). Then ρ = τ²/(τ² + σ²) is estimated by
     max(0, 1 − kσ²/‖D‖²). The posterior mean is (trace/d) I + ρD, and its error has the variance ρσ² (James and Stein
-    1961; Efron and Morris 1973). A spectrum that the release tells from noise has ρ near 1 and stays as it is.
+    1961; Efron and Morris 1973). Where the spectrum is clear of the noise, ρ is near 1 and the release stays as it is.
     """
     size = len(noisy.gram)
     centre = np.eye(size) * noisy.trace / size
@@ -207,7 +303,8 @@ def denoised(
         bootstraps: how many.
     """
     rng = np.random.default_rng(0) if rng is None else rng
-    noise_std, trace = noisy.noise_std, noisy.trace
+    noise_std = noisy.noise_std
+    trace = noisy.trace
     nearest = project(noisy.gram, trace, structure)
     again = (
         project(nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure) for _ in range(bootstraps)
@@ -234,7 +331,8 @@ class _Linear:
         sums = np.zeros((size, len(structure.blocks)))
         zero = np.zeros((size, size), bool)
         for number, block in enumerate(structure.blocks):
-            sums[list(block), number], sums[constant, number] = 1.0, -1.0
+            sums[list(block), number] = 1.0
+            sums[constant, number] = -1.0
             zero[np.ix_(block, block)] = True
         zero[np.diag_indices(size)] = False
         basis = np.linalg.qr(sums)[0]
@@ -247,7 +345,7 @@ class _Linear:
         out = self.along @ gram @ self.along
         out[self.zero] = 0.0
         if len(self.hot):
-            # A pair off the diagonal counts twice in Frobenius norm.
+            # An entry off the diagonal counts twice in the Frobenius norm.
             mean = (out[self.hot, self.hot] + 2 * out[self.hot, self.constant]) / 3
             out[self.hot, self.hot] = out[self.hot, self.constant] = out[self.constant, self.hot] = mean
         out[self.nonnegative] = np.maximum(out[self.nonnegative], 0.0)
@@ -302,7 +400,8 @@ class AverageLaw:
         std = math.sqrt(max(variance, 1e-9))
         law = score.law(mean + std * _NODES, limit)
         h = law.curvature
-        slope, along = np.mean(h * _NODES) / std, np.mean(h * (_NODES**2 - 1)) / std**2
+        slope = np.mean(h * _NODES) / std
+        along = np.mean(h * (_NODES**2 - 1)) / std**2
         return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(law.variance)))
 
 
@@ -353,7 +452,7 @@ def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np
 
 
 def mean_row(gram: np.ndarray, num_records: int, constant: int | None) -> np.ndarray:
-    """Return the mean row that a Gram matrix states in the column of its intercept, (d,); zero without one.
+    """Return the mean row, (d,), which the intercept's column of a Gram matrix holds; zero without an intercept.
 
     Σ x_c x = N x_c·(mean of x) where x_c is the same in every row, and G_cc = N x_c².
     """
@@ -389,14 +488,16 @@ class SeveralPredictors(ScoredRows):
 
     def local(self, theta: np.ndarray) -> Local:
         """Return the model of the gradient near θ, (d·K,)."""
-        size, count = self.score.size, self.num_records
+        size = self.score.size
+        count = self.num_records
         parameters = theta.reshape(-1, size)
         parameters = parameters - parameters.mean(axis=1, keepdims=True)
         covariance = self.gram / count - np.outer(self.mean, self.mean)
         towards = covariance @ parameters
         values, vectors = np.linalg.eigh(parameters.T @ towards)
         std = np.sqrt(np.maximum(values, 1e-9))
-        along, nodes = towards @ vectors / std, _normal_points(size)
+        along = towards @ vectors / std
+        nodes = _normal_points(size)
         law = self.score.law(self.mean @ parameters + (nodes * std) @ vectors.T, self.limit)
 
         def second_moment(h: np.ndarray) -> np.ndarray:
@@ -440,20 +541,32 @@ def _normal_points(size: int) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A metric F as a run released it: the noisy second moment that it was made of, and what anyone may conclude from it.
+# A metric F that a run released, the noisy second moment behind it, and the curvatures that follow from both.
 #
 #     F² = s² (Ĝ/N + floor·I),     s so that a typical vector has ‖F⁻¹v‖ = C/κ
 #
 # Ĝ is the denoised second moment of the vectors v, rows or gradients (``noise_aware.py``). A typical one has the root
-# mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the clip norm C of the plan is κ times the typical norm in units of the
-# metric, and every number of the plan stays as it was settled before a record was read.
+# mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the plan's clip norm C is κ times the typical norm in units of the metric,
+# and every number of the plan, which was computed before a record was read, stays valid.
 
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
 MetricName = Literal["gram", "second_moment"]
-#: Least part of the largest squared norm of a gradient that their mean is taken for.
+#: Least value of the mean squared norm of gradients, as a share of the largest squared norm.
 _SMALLEST = 1e-4
-#: A typical vector is taken for no shorter than this part of what it would be in its own metric, 1.
+#: Least norm of a typical vector in the metric; it would be 1 without the floor.
 _SHORTEST = 0.1
+
+
+def metric_floor(mean: float, noise_std: float, num_records: int, size: int) -> float:
+    """Return the part of the identity in F²; ``mean`` is that of a vector's squared norm (``ReleasedMetric.floor``)."""
+    return min(mean / size, noise_std * math.sqrt(2 * size) / num_records)
+
+
+def metric_roots(values: np.ndarray, floor: float, clip: float, clip_ratio: float) -> np.ndarray:
+    """Return the eigenvalues of F from those of Ĝ/N, which are not negative."""
+    squares = values + floor
+    typical = math.sqrt(max(float(np.sum(values / squares)), _SHORTEST**2))
+    return np.sqrt(squares) * typical * clip_ratio / clip
 
 
 @dataclass(frozen=True, eq=False)
@@ -506,24 +619,22 @@ class ReleasedMetric:
     def floor(self) -> float:
         """Part of the identity in F²: the spectral norm of the noise in Ĝ/N, and no more than its mean eigenvalue.
 
-        Below it the release holds noise alone. The less it is, the sooner a chain forgets its start in directions that
-        are left to the prior.
+        Smaller eigenvalues of the release are noise. The smaller the floor, the sooner a chain forgets its start in
+        directions that only the prior determines.
         """
-        size, most = len(self.noisy.gram), self.bound**2
+        most = self.bound**2
         mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
-        return min(mean / size, self.noisy.noise_std * math.sqrt(2 * size) / self.num_records)
+        return metric_floor(mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram))
 
     def _made(self) -> np.ndarray:
         values, vectors = np.linalg.eigh(self.gram / self.num_records)
-        squares = np.maximum(values, 0.0) + self.floor
-        typical = math.sqrt(max(float(np.sum(np.maximum(values, 0.0) / squares)), _SHORTEST**2))
-        return (vectors * (np.sqrt(squares) * typical * self.clip_ratio / self.clip)) @ vectors.T
+        return (vectors * metric_roots(np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio)) @ vectors.T
 
     def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:
         """Return the eigenvalues of the potential's curvature in φ, F⁻¹(c Ĝ + m I)F⁻¹, ascending.
 
         Args:
-            likelihood: c, curvature of a record's loss in x·θ; of a second moment of gradients 1 stands for it.
+            likelihood: c, curvature of a record's loss in x·θ; 1 for a second moment of gradients.
             prior_precision: m.
         """
         hessian = likelihood * self.gram + prior_precision * np.eye(len(self.root))
@@ -534,7 +645,7 @@ class ReleasedMetric:
         return {"noisy": self.noisy.gram, "root": self.root}
 
     def facts(self) -> dict[str, object]:
-        """Return everything but the arrays, JSON values; :meth:`of` takes both."""
+        """Return everything but the arrays, as JSON values; :meth:`of` takes both."""
         noisy = self.noisy._asdict()
         del noisy["gram"]
         own = {

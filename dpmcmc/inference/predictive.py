@@ -1,7 +1,7 @@
 """How well draws predict rows: accuracy or root mean squared error, and log predictive density.
 
-One entry, :func:`predict`, for every kind of target. The predictive distribution is an average over draws, so it
-is accumulated over blocks of draws and memory stays bounded however many there are.
+:func:`predict` serves every kind of target. The predictive distribution is an average over draws, so it is accumulated
+over blocks of draws and memory stays bounded however many there are.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from dpmcmc.targets.transformed import by_row
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-#: Probabilities below this count as this in a log predictive density: float32 may round a probability to zero.
+#: Least probability in a log predictive density, since float32 may round a probability to zero.
 _LEAST_PROBABILITY = 1e-12
 #: Draws times rows evaluated at once on the device, and numbers fetched from it at once.
 _ROWS_AT_ONCE = 2**16
 _NUMBERS_AT_ONCE = 2**22
 
 
-#: A target's method of parameters and records, and what it gives for each record.
+#: A target's method: (parameters, records) -> a value for each record.
 Evaluate = Callable[[PyTree, PyTree], jax.Array]
 
 
 class Predicts(Protocol):
-    """A target as it predicts."""
+    """A target with its way of predicting."""
 
     @property
     def predict(self) -> Evaluate:
@@ -166,7 +166,8 @@ def _tried(target: Predicts, params: PyTree, x: PyTree) -> tuple[int, ...]:
     try:
         return jax.eval_shape(target.predict, params, x).shape
     except Exception as error:  # a user's code may raise anything
-        reason, shapes = " ".join(str(error).split())[:200], jax.tree.map(lambda leaf: leaf.shape, x)
+        reason = " ".join(str(error).split())[:200]
+        shapes = jax.tree.map(lambda leaf: leaf.shape, x)
         raise TargetError(
             f"{type(target).__name__}.predict fails on rows of shape {shapes} ({type(error).__name__}: {reason})"
         ) from error
@@ -196,7 +197,7 @@ def multiclass(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) 
     y = np.asarray(rows["y"]).astype(int)
     probability, each = _over_draws(target, flat_draws, rows["x"], lambda p: np.mean(p.argmax(axis=2) == y, axis=1))
     known = np.clip(y, 0, probability.shape[1] - 1)
-    # A class the model does not know has probability zero.
+    # A class that is not in the model has probability zero.
     truth = np.where(known == y, probability[np.arange(len(y)), known], 0.0)
     return Prediction(
         measure="accuracy",
@@ -225,7 +226,8 @@ def _over_draws(
     target: Predicts, flat_draws: PyTree, x: PyTree, score: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(prediction of each row averaged over draws, float64; score of each draw, of predictions (draws, rows, ...))."""
-    total, each = np.zeros(()), []
+    total = np.zeros(())
+    each = []
     for block in _blocks(_predict(target, len(jax.tree.leaves(x)[0])), flat_draws, x):
         total = total + block.sum(axis=0, dtype=np.float64)
         each.append(score(block))
@@ -236,7 +238,7 @@ def _over_draws(
 def log_predictive_density(target: Target, flat_draws: PyTree, records: PyTree) -> float:
     """Mean over records of log (1/draws) Σ exp(log-likelihood), for any target.
 
-    A likelihood that leaves out a constant shifts it by that constant.
+    A constant that the likelihood leaves out shifts the result.
 
     Args:
         target: with ``log_likelihood(params, record)``.
@@ -247,14 +249,15 @@ def log_predictive_density(target: Target, flat_draws: PyTree, records: PyTree) 
     def each(params: PyTree, records: PyTree) -> jax.Array:
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
-    log_sum, count = np.asarray(-np.inf), 0
+    log_sum = np.asarray(-np.inf)
+    count = 0
     for block in _blocks(each, flat_draws, records):
         log_sum = np.logaddexp(log_sum, logsumexp(block.astype(np.float64), axis=0))
         count += len(block)
     return float(np.mean(log_sum - np.log(count)))
 
 
-#: A share of fewer rows says little, and a line through it misleads.
+#: Least rows of a bin that is shown, since a share of fewer rows is too noisy.
 _FEWEST_IN_BIN = 10
 
 
@@ -276,17 +279,18 @@ def expected_calibration_error(
 ) -> float:
     """Return ``Σ_b (n_b/n)·|share of bin b that is right − its mean confidence|`` (Guo et al. 2017), within [0, 1].
 
-    Confidence is the largest class probability; bins have equal width, and none is left out. A calibrated
-    model has a positive one too, since rows of a bin are few.
+    Confidence is the largest class probability; bins have equal width, and none is left out. It is positive for a
+    calibrated model too, since bins hold few rows.
     """
-    confidence, right = probability.max(axis=1), probability.argmax(axis=1) == y
+    confidence = probability.max(axis=1)
+    right = probability.argmax(axis=1) == y
     index = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(index, weights=right - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(y))
 
 
 def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(predicted probability, outcome) of what a reliability diagram shows, each (rows,).
+    """Return (predicted probability, outcome) for a reliability diagram, each (rows,).
 
     Two classes: P(y = 1) and whether y is 1. More: the largest class probability and whether that class is right.
     """
@@ -296,7 +300,7 @@ def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _classes(target: object) -> int | None:
-    """K of a classifier; None of another target."""
+    """Return K of a classifier; None for another target."""
     return target_offers(target).num_classes
 
 

@@ -1,8 +1,8 @@
-r"""Bounded, Fisher-consistent scores of one record at its predictor η: a class a family.
+r"""Bounded, Fisher-consistent scores of one record at its predictor η, one class for each family.
 
-A family's own score is s = −∂ log p(y | η)/∂η. A bounded score ψ(η, y) stands in its place (:class:`BoundedScore`):
+A family's own score is s = −∂ log p(y | η)/∂η. A bounded score ψ(η, y) replaces it (:class:`BoundedScore`):
 
-* ‖ψ‖ <= limit for every label y, however unlikely; the limit may differ from record to record;
+* ‖ψ‖ <= limit for every label y; each record may have its own limit;
 * E[ψ(η, y) | η] = 0 under the model, so the sum of scores has mean zero at the parameter that made the labels;
 * Λ = E[ψ sᵀ] and V = E[ψ ψᵀ] are known functions of η and of the limit (:class:`Law`). As E[ψ] = 0 for every η, Λ is
   the derivative of E_{y ~ η*}[ψ(η, y)] in η at η = η*: it is the curvature, and V the variance, of the score.
@@ -13,10 +13,10 @@ parameters (d, K). With limit = C/‖F⁻¹Jᵀ‖ a record's gradient is at mos
 Shapes: η is (n,) for a family of one predictor, and (n, K) for one of ``size`` K > 1; so are scores. Λ and V are (n,),
 or (n, K, K). A limit is a number or (n,).
 
-Every user of a family asks :func:`score_of` for it, by the target. A new family is one class here, its target's file,
-and one line of ``SCORES``. A family whose bounded score is the model's own times a weight that does not see the label,
-as chains clip, is a :class:`LabelBlind` one and a line of ``LABEL_BLIND``: it may conclude from a chain's path, too.
-A family of several predictors may not yet.
+:func:`score_of` returns the family of a target. A new family is one class here, its target's file, and one line of
+``SCORES``. A family whose bounded score is the model's own times a weight that does not see the label, as chains clip,
+is a :class:`LabelBlind` one and a line of ``LABEL_BLIND``: it may conclude from a chain's path, too. A family of
+several predictors may not yet.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class LabelBlind:
 # ----------------------------------------------------------------------------------------------------
 # Scores of linear regression, (η − y)/φ with φ the variance of the noise.
 #
-# The residual has no bound, so none is offered below an infinite limit: a mechanism releases XᵀX and Xᵀy instead, and a
-# chain's path is concluded from where nothing is clipped.
+# The residual has no bound, so there is no score with a finite limit. A mechanism releases XᵀX and Xᵀy instead, and a
+# chain's path gives a posterior only if nothing is clipped.
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Linear(LabelBlind):
         return np.ones_like(eta)
 
     def rounding(self, margin: float, limit: float) -> float:
-        """Return infinity: no release rests on this score."""
+        """Return infinity, since no release uses this score."""
         return math.inf
 
 
@@ -312,8 +312,10 @@ class Normal:
     def law(self, eta: np.ndarray, limit: np.ndarray) -> Law:
         """Return Λ and V, (n, 2, 2)."""
         a, c, sigma = _cuts(eta, limit)
-        tail, density = ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
-        inner, beta = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c), _censored(c)
+        tail = ndtr(-c)
+        density = np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+        inner = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c)
+        beta = _censored(c)
         location = (1 - 2 * ndtr(-a)) / sigma**2, _censored(a) / sigma**2
         scale = inner + 2 * c**2 * (tail + c * density) - beta, inner + 2 * c**4 * tail - beta**2
         parts = (np.stack(pair, axis=1)[:, :, None] * np.eye(2) for pair in zip(location, scale, strict=True))
@@ -322,14 +324,16 @@ class Normal:
 
 def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (a, c, σ), (n,) each."""
-    sigma, most = np.exp(eta[:, 1]), np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
+    sigma = np.exp(eta[:, 1])
+    most = np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
     square = np.where(most >= 1, most + _censored(np.sqrt(most)), most)
     return np.minimum(limit[:, 0] * sigma, _FARTHEST_SCALE), np.sqrt(square), sigma
 
 
 def _censored(c: np.ndarray) -> np.ndarray:
     """Return β(c) = E min(r², c²)."""
-    tail, density = ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+    tail = ndtr(-c)
+    density = np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
     return 1 - 2 * tail - 2 * c * density + 2 * c**2 * tail
 
 
@@ -471,7 +475,8 @@ class Counts:
         self, k: np.ndarray, mean: np.ndarray, share: np.ndarray, variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return A_0, A_1 and A_2 up to k, whole numbers of which some may be negative."""
-        count, inside = np.maximum(k, 0.0), k >= 0
+        count = np.maximum(k, 0.0)
+        inside = k >= 0
         distribution = np.where(inside, self._distribution(count, mean, share), 0.0)
         kernel = np.where(inside, mean * (1 + self.dispersion * count) * self._chance(count, mean, share), 0.0)
         return distribution, -kernel, variance * distribution - kernel * (count - mean + 1 / share)

@@ -20,13 +20,13 @@ row is brought to the nearest one that a table may have, before its label is mad
 and products of columns are those of the columns. If rows x are public, give them, and steps 1 and 2 are left out.
 
 **Rules** of Raghunathan, Reiter and Rubin (2003) for fully synthetic tables. An analysis of M tables gives estimates
-q_l with covariances U_l. Each q_l varies by U about what its own table was made with, which is no uncertainty of the
-answer:
+q_l with covariances U_l. Each q_l varies with covariance U about the parameter of its own table. This is no uncertainty
+of the answer, so T subtracts it:
 
     q̄ = mean q_l,   T = (1 + 1/M) b − Ū,   b = the covariance of the q_l,   Ū = mean U_l,
 
-with (M − 1)(1 − Ū/((1 + 1/M) b))² degrees of freedom. T may be negative by chance where M is small; b/M, the part of it
-that is always there, is its least value. Take M = 20 or more.
+with (M − 1)(1 − Ū/((1 + 1/M) b))² degrees of freedom. T may be negative by chance where M is small, so b/M is its least
+value. Take M = 20 or more.
 """
 
 from __future__ import annotations
@@ -75,14 +75,15 @@ class Combined(NamedTuple):
 
 
 def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
-    """Return what analyses of M fully synthetic tables say together.
+    """Combine the analyses of M fully synthetic tables.
 
     Args:
         estimates: q_l, (M, k).
         variances: of each, as the analysis of one table states them, (M, k).
     """
     count = len(estimates)
-    between, within = (1 + 1 / count) * np.var(estimates, axis=0, ddof=1), np.mean(variances, axis=0)
+    between = (1 + 1 / count) * np.var(estimates, axis=0, ddof=1)
+    within = np.mean(variances, axis=0)
     least = np.var(estimates, axis=0, ddof=1) / count
     degrees = (count - 1) * np.clip(1 - within / between, 1 / count, 1.0) ** 2
     return Combined(np.mean(estimates, axis=0), np.maximum(between - within, least), np.maximum(degrees, 1.0))
@@ -104,8 +105,8 @@ def tables(
         evidence: of the release.
         count: M.
         schema: of the table that the release is of; every row is then one that this schema encodes.
-        public_x: rows (n, d) that may be published, since every table has them as they are: never those of private
-            records. None: made from the released Gram matrix.
+        public_x: rows (n, d) that may be published, since every table contains them unchanged; never private rows.
+            None: made from the released Gram matrix.
         seed: may be public.
 
     Raises:
@@ -127,7 +128,9 @@ def tables(
 
 def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
     """Return rows (N, d) of one table."""
-    noisy, structure, count = evidence.gram, evidence.structure or RowStructure(), evidence.num_records
+    noisy = evidence.gram
+    structure = evidence.structure or RowStructure()
+    count = evidence.num_records
     if noisy is None:
         raise UnsupportedCombination(
             "synthetic tables: this release holds no second moment of rows; give public rows, tables(..., public_x=...)"
@@ -140,8 +143,10 @@ def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
 
 def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
     """Return rows (count, d) with Gram matrix ``gram`` in expectation; see above."""
-    size, moments = len(gram), gram / count
-    out, before = np.zeros((count, size)), []
+    size = len(gram)
+    moments = gram / count
+    out = np.zeros((count, size))
+    before = []
     if structure.constant is not None:
         before = [structure.constant]
         out[:, before[0]] = np.sqrt(max(moments[before[0], before[0]], 0.0))

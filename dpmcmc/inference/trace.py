@@ -1,11 +1,11 @@
-"""The trace of a run: what it released on the way, beside its draws, and the posterior that follows from it.
+"""The trace of a run: its released positions and gradients, and the posterior that follows from them.
 
     trace = result.trace                                       # of a run with a metric
     trace = dpmcmc.inference.Trace.load("runs/adult_metric")   # of its folder
     posterior = trace.posterior()                              # what result.noise_aware() returns
     posterior.intervals(0.9), posterior.draws(1000)
 
-``from_trace.py`` has the formulas. A path that they are not for is refused, with the reason.
+``from_trace.py`` has the formulas. A path outside their validity is refused with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpmcmc.inference.scores import Linear
 
 #: Name of the file in a run folder.
 FILE = "trace.npz"
-#: Steps that a position settles in, at least.
+#: Least number of steps.
 _FEWEST_STEPS = 32
 #: Largest root mean square, over records, of a path's logits about its mean, and of its mean's about the posterior's;
 #: largest root mean square, over directions, of the latter in posterior standard deviations.
@@ -139,7 +139,7 @@ class Trace:
     metric: ReleasedMetric | None = None
 
     def posterior(self, gram: np.ndarray | Sequence[Sequence[float]] | None = None) -> NoiseAwarePosterior:
-        """Return the posterior given everything that the run released; it costs nothing more.
+        """Return the posterior given everything that the run released, at no further cost to privacy.
 
         Args:
             gram: public second moment Σ x xᵀ/N of the rows, (d, d); None: the one that the metric was made of.
@@ -180,7 +180,7 @@ class Trace:
     def _check_path(self, path: from_trace.Path, found: Gaussian, gram: np.ndarray) -> None:
         """Refuse a prior under which logits are far from normal, and a path that is wide or far from the posterior.
 
-        The law of a path's gradient takes rows as normal and a curve as that of the posterior's mean. For linear
+        The law of a path's gradient assumes normal rows, and the curvature at the posterior's mean. For linear
         regression without clipping, which does not need this check, the law is exact wherever the path is.
         """
         margins = (self.row_bound or 1.0) / math.sqrt(self.prior_precision)
@@ -208,14 +208,16 @@ class Trace:
     def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:
         """Return Σ x xᵀ, public or released."""
         if gram is not None:
-            public, d = np.array(gram, np.float64), self.positions.shape[-1]
+            public = np.array(gram, np.float64)
+            d = self.positions.shape[-1]
             if public.shape != (d, d) or not np.allclose(public, public.T) or np.linalg.eigvalsh(public)[0] < -1e-9:
                 raise InputError(
                     f"gram must be the second moment of the rows, a symmetric ({d}, {d}) matrix without negative "
                     "eigenvalues",
                     "gram",
                 )
-            length, most = float(np.trace(public)), (self.row_bound or math.inf) ** 2
+            length = float(np.trace(public))
+            most = (self.row_bound or math.inf) ** 2
             if length > most * (1 + 1e-6):
                 raise InputError(
                     f"gram has the trace {length:.4g}, but rows within row_bound have a mean square of at most "

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains, check_room
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.work import Progress, Session, Work, work_of
+from dpmcmc.engine.work import Progress, Session, Work, released, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.planning.description import guaranteed, labelled, section
@@ -36,7 +35,7 @@ from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.gaussian_release import within
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, check_bound, target_offers
 from dpmcmc.targets.last_layer import LastLayer
@@ -81,8 +80,6 @@ class MechanismPlan(AnyPlan):
         guarantee: of everything that leaves.
         settings: public numbers that were settled (temper, noise std, ...), for people and for ``plan.json``.
         draws: how many draws leave.
-        first: plan of the draw that a hybrid's run starts from, or None.
-        run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
 
@@ -103,22 +100,18 @@ class MechanismPlan(AnyPlan):
     guarantee: Guarantee
     settings: dict[str, float]
     draws: int = 1
-    first: MechanismPlan | None = None
-    run: Plan | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
 
     @property
     def charged_draws(self) -> int:
         """Posterior draws that the guarantee must charge for; 0 for a point estimate."""
-        if self.first is not None:
-            return self.first.charged_draws
         return 0 if self.mechanism.release == "estimate" else self.draws
 
     @property
     def runs(self) -> tuple[Plan, ...]:
-        """Plans of a sampler that the release carries out."""
-        return () if self.run is None else (self.run,)
+        """Plans of a sampler that the release carries out within itself."""
+        return ()
 
     @property
     def label(self) -> str:
@@ -127,25 +120,17 @@ class MechanismPlan(AnyPlan):
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """Target, the sampler of a hybrid, and mechanism."""
+        """Target, samplers of runs within the release, and mechanism."""
         return (self.target, *(run.sampler for run in self.runs), self.mechanism)
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Sections of the config that makes the plan: target and mechanism, and those of a hybrid's run."""
-        of_run = {} if self.run is None else self.run.sections
-        return of_run | {"target": section(self.target, targets.TARGETS), "mechanism": section(self.mechanism)}
-
-    @property
-    def trace(self) -> Plan | None:
-        """Plan of a hybrid's run, or None."""
-        return self.run
+        """Target and mechanism of the config that makes the plan."""
+        return {"target": section(self.target, targets.TARGETS), "mechanism": section(self.mechanism)}
 
     @functools.cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """Permitted uses of the release, and why; a hybrid's are those of its run."""
-        if self.run is not None:
-            return self.run.verdict
+        """Permitted uses of the release, and why."""
         width = self.settings.get("predicted_width")
         return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals(), width)
 
@@ -164,24 +149,20 @@ class MechanismPlan(AnyPlan):
 
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
-        settled = {"mechanism": repr(self.mechanism), "settings": self.settings, "charged_draws": self.charged_draws}
         return {
             "num_records": self.num_records,
             "hardened": True,
-            "in_floats": self._in_floats,
-            **({} if self.run is None else self.run.facts()),
-            **settled,
+            "in_floats": self.mechanism.in_floats,
+            "mechanism": repr(self.mechanism),
+            "settings": self.settings,
+            "charged_draws": self.charged_draws,
         }
 
     @property
     def unproved(self) -> str:
         """Part that the proof of the noise does not cover; empty where it covers all of it."""
-        return f"{self._in_floats} is computed in floating point" if self._in_floats else ""
-
-    @property
-    def _in_floats(self) -> str:
-        """Name the part that is drawn in floating point; empty where none is."""
-        return (self.mechanism if self.first is None else self.first.mechanism).in_floats
+        part = self.mechanism.in_floats
+        return f"{part} is computed in floating point" if part else ""
 
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
@@ -194,7 +175,6 @@ class MechanismPlan(AnyPlan):
             "unit": self.unit,
             "draws": self.draws,
             "settings": self.settings,
-            "run": None if self.run is None else self.run.to_json(secret),
             "guarantee": self.guarantee.to_json() if secret else None,
             **self.schema_json(),
             **self.sentences_json(),
@@ -203,16 +183,15 @@ class MechanismPlan(AnyPlan):
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person."""
-        out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
-        if self.run is not None:
-            # The run's own guarantee and verdict already cover the draw before it.
-            own = ("target", "sampler", "unproved")
-            out += [line for line in self.run.lines(secret) if line[0] not in own]
-        else:
-            out.append(("guarantee", guaranteed(self.guarantee, secret)))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
-        out += [("settings", ", ".join(said)), *labelled("unproved", self.unproved)]
-        return out if self.run is not None else out + self.verdict.lines()
+        return [
+            ("target", repr(self.target)),
+            ("mechanism", repr(self.mechanism)),
+            ("guarantee", guaranteed(self.guarantee, secret)),
+            ("settings", ", ".join(said)),
+            *labelled("unproved", self.unproved),
+            *self.verdict.lines(),
+        ]
 
 
 #: A mechanism's plan is carried out as any other, under this name too.
@@ -221,8 +200,12 @@ release = sample
 Release = Result
 
 
+#: Positions, a pytree with leaves (1, draws, ...): one chain; and what the draws rest on, if they account for noise.
+_Drawn = tuple[PyTree, Evidence | None]
+
+
 class _OneShot:
-    """Work on a mechanism's plan: one declared access to the records.
+    """Work on a mechanism's plan: one declared access to the records, which is the plan's only stage.
 
     Attributes:
         records: checked, NumPy arrays.
@@ -244,26 +227,16 @@ class _OneShot:
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Draw, unless the checkpoint holds what was drawn; see :class:`Work`."""
-        plan, kept = self._plan, session.kept
+        plan, target = self._plan, self._bound
         for run in plan.runs if session.secret else ():
             self._test_run(run)
         session.begin()
-        started, guarantee, target = time.perf_counter(), session.guarantee, self._bound
-        before = None if kept is None else kept.kept()
-        if before is not None:
-            structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
-            *before, content = before
-            positions = jax.tree.unflatten(structure, before)
-            evidence = Evidence.of(content.tobytes()) if content.size else None
-        else:
-            positions, evidence = self._drawn(session.streams, guarantee, None if kept is None else kept.inner)
-            if kept is not None:
-                saved = b"" if evidence is None else evidence.content()
-                kept.keep([*jax.tree.leaves(positions), np.frombuffer(saved, np.uint8)])
+        started = time.perf_counter()
+        positions, evidence = released(0, self, session.streams, session, last=True)
         seconds = {"run": time.perf_counter() - started}
         constrain = target_offers(target).constrain
         draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
-        return Result(plan, draws, positions, None, guarantee, seconds, evidence=evidence)
+        return Result(plan, draws, positions, None, session.guarantee, seconds, evidence=evidence)
 
     @property
     def _bound(self) -> Target:
@@ -271,39 +244,44 @@ class _OneShot:
         return targets.bind(self._plan.target, targets.record_shapes(self.records))
 
     def _test_run(self, run: Plan) -> None:
-        """Compile and test a sampler's run before it is charged; zeros stand for a start that is not known yet."""
-        starts = None
-        if run.after is not None:
-            shapes = jax.eval_shape(self._bound.init, jax.random.key(0))
-            starts = jax.tree.map(lambda leaf: np.zeros((run.chains, *leaf.shape)), shapes)
+        """Compile and test a sampler's run before it is charged."""
         chains = Chains(run)
         # A candidate of a selection has a part of the records.
-        chains.read(jax.tree.map(lambda leaf: leaf[: run.num_records], self.records), starts, None, None)
+        chains.read(jax.tree.map(lambda leaf: leaf[: run.num_records], self.records), None, None, None)
         chains.compile_and_test()
 
-    def _drawn(
-        self, streams: Streams, guarantee: Guarantee | None, inner: Path | None
-    ) -> tuple[PyTree, Evidence | None]:
-        """Positions (chains, draws, ...), with evidence: one chain; a hybrid's run has its own, and ``inner``."""
-        plan = self._plan
-        kept = {} if plan.run is None else {"checkpoint": inner}
+    def made(self, streams: Streams, guarantee: Guarantee | None) -> _Drawn:
+        """Draw, with what the draws rest on; see :class:`Release`."""
+        plan, mechanism = self._plan, self._plan.mechanism
+        evidence = None
         try:
             # Warnings of a library here are functions of the records.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 # A mechanism that releases more than draws says so itself.
-                own = plan.mechanism.drawn
-                if own is None:
-                    drawn, evidence = plan.mechanism.draw(plan, self.records, streams, **kept), None
+                if mechanism.drawn is None:
+                    drawn = mechanism.draw(plan, self.records, streams)
                 else:
-                    drawn, evidence = own(plan, self.records, streams)
+                    drawn, evidence = mechanism.drawn(plan, self.records, streams)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
-        rows = 1 if plan.run is None else plan.run.chains
-        positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((rows, -1, *leaf.shape[1:])), drawn)
-        return positions, evidence
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[None], drawn), evidence
 
-    def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
+    def arrays(self, made: _Drawn) -> dict[str, np.ndarray]:
+        """Return leaves of the positions, and what the draws rest on; see :class:`Release`."""
+        positions, evidence = made
+        content = b"" if evidence is None else evidence.content()
+        leaves = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(positions))}
+        return leaves | {"evidence": np.frombuffer(content, np.uint8)}
+
+    def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
+        """Return positions, and what the draws rest on; see :class:`Release`."""
+        content = arrays.pop("evidence")
+        structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
+        positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
+        return positions, Evidence.of(content.tobytes()) if content.size else None
+
+    def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
         """The whole release; see :class:`Work`."""
         return self._plan.guarantee.events, "released again on another platform"
 

@@ -29,7 +29,7 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from dpmcmc.engine.life import sample
+from dpmcmc.engine.work import Within, work_of
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential
@@ -42,7 +42,7 @@ from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
-from dpmcmc.privacy.query.randomness import SecretKey, Streams
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -265,7 +265,9 @@ class _SelectionPlan(MechanismPlan):
 def _released(plan: _CandidatePlan, records: PyTree, streams: Streams) -> PyTree:
     """Return one candidate's release, leaves (1, ...) float64."""
     if isinstance(plan, Plan):
-        draws = sample(plan, records, key=SecretKey._of(streams)).flat_draws()
+        work = work_of(plan)
+        work.read(records, None, None, None)
+        draws = work.carry_out(Within(streams, plan.guarantee), None).flat_draws()
         drawn = jax.tree.map(lambda leaf: leaf[-1:], draws)
     else:
         drawn = plan.mechanism.draw(plan, records, streams)

@@ -13,29 +13,37 @@ that span n of them cover .76 of the slowest direction at 7 and .86 at 25 (``ver
 
 c is the mean curvature of a record's loss in x·θ, label-blind weights included, with θ from the prior.
 
-**Inflation.** All gradients of a run together carry noise of variance 2/(τ·chains), as full batches of the same budget
-do. Those after burn-in, with a part k of Σ 1/s_t², carry s² = 2/(k τ·chains). One direction with curvature h from the
-records, h/l² the variance of its score and h₀ the curvature without weights then has the variance q in place of
-1/(m + h₀) under an ideal answer from these gradients:
+**Width.** ``predicted_width`` is that of ``inference/noise_aware.py``, of an ideal answer from the run's gradients. All
+gradients of a run together carry noise of variance 2/(τ·chains), as full batches of the same budget do. Those after
+burn-in, with a part k of Σ 1/s_t², carry s² = 2/(k τ·chains). So a gradient has the noise s² F², the curvature H = c G,
+the score's variance H/l² and, in a private metric of rows, the error of the released Gram matrix.
 
-    1/q = m + h²/(h/l² + s² + e q).
-
-The term e q is the error of the curvature. In a private metric that comes from a noisy Gram matrix, and noise of std σ
-in units of the metric gives e = c²σ²(p + 1)/2. Elsewhere it is 0. Before the run h is that of a typical direction,
-as if the row's squared bound were shared by all d directions. After a run in a metric of rows, Ĝ and F replace it. Then
-(P + H(B + V + E)⁻¹H)⁻¹ is compared with (P + H₀)⁻¹, and the width is the mean over coordinates.
+* Before the run G has the spectrum of rows that stand in for the real ones, and F follows from it and from the noise of
+  its release. A metric of gradients makes all directions alike, so one direction stands for all.
+* After a run in a metric of rows G is the released Gram matrix, and F the released metric.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, Local, Release, ReleasedMetric, posterior
+from dpmcmc.inference.noise_aware import (
+    AverageLaw,
+    Local,
+    ReleasedMetric,
+    metric_floor,
+    metric_roots,
+    noise_left,
+    predicted,
+    usual_spectrum,
+)
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
+from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.targets.glm import GeneralisedLinear
 
@@ -54,7 +62,6 @@ class Curvatures:
             it is √(H/B) >= 1.
         likelihood: c.
         weighted: part of the records' curvature that label-blind weights leave, at most 1.
-        error: e, so that e q is the variance of a gradient from the error of a released Gram matrix.
     """
 
     slowest: float | None = None
@@ -64,7 +71,6 @@ class Curvatures:
     widening: float = 1.0
     likelihood: float = 1.0
     weighted: float = 1.0
-    error: float = 0.0
 
 
 class _Law(NamedTuple):
@@ -83,54 +89,54 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
         released: metric that its run has released, or None before that.
     """
     if plan.metric is not None:
-        return _in_private_metric(plan, released)
+        return _in_private_metric(plan, plan.metric, released)
     if plan.in_metric:
         return Curvatures()
-    offers, prior = plan.target_offers, plan.target_offers.prior_precision
-    bound, smoothness, size = offers.row_bound, offers.smoothness, offers.num_features
-    law, records, largest = _law(plan, bound), None, None
-    if law is not None and bound is not None and size is not None:
-        records = law.curvature * plan.num_records * bound**2 / size
+    offers = plan.target_offers
+    prior = offers.prior_precision
+    law = _law(plan, offers.row_bound)
+    records = None
+    if law is not None and offers.row_bound is not None and offers.num_features is not None:
+        records = law.curvature * plan.num_records * offers.row_bound**2 / offers.num_features
+    largest = None
     if plan.curvature is not None:
         largest = plan.curvature * plan.num_records
-    elif smoothness is not None and prior is not None:
-        largest = smoothness * plan.num_records * _steepening(plan) + prior
-    c, widening, weighted = law or _Law()
-    return Curvatures(_if_log_concave(plan, prior), records, prior, largest, widening, c, weighted)
+    elif offers.smoothness is not None and prior is not None:
+        largest = offers.smoothness * plan.num_records * _steepening(plan) + prior
+    return _known(plan, law or _Law(), prior, records, prior, largest)
 
 
-def _in_private_metric(plan: Plan, released: ReleasedMetric | None) -> Curvatures:
-    assert plan.metric is not None
-    assert plan.privacy is not None
-    asked, offers = plan.metric.asked, plan.target_offers
-    typical, prior = plan.privacy.clip / asked.ratio, offers.prior_precision or 0.0
-    # A logistic gradient is about half as long as its row.
-    law = _law(plan, typical if asked.of_rows else 2 * typical)
-    most = offers.curvature_bound if asked.of_rows else None
-    each = plan.num_records * typical**2 / plan.metric.release.rows.size
-    # F² is a multiple of the rows' second moment where directions are alike, and so is F⁻² of the identity.
-    own = prior * (typical / plan.metric.release.rows.row_bound) ** 2 if asked.of_rows else 0.0
-    if law is None and asked.of_rows:
+def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
+    typical = metric.typical_norm
+    rows = metric.release.rows
+    prior = plan.target_offers.prior_precision or 0.0
+    each = plan.num_records * typical**2 / rows.size
+    if not metric.asked.of_rows:
+        # A logistic gradient is about half as long as its row.
+        law = (_law(plan, 2 * typical) or _Law())._replace(curvature=1.0)
+        slowest = each if released is None else float(released.curvatures(1.0, prior)[0])
+        return _known(plan, law, slowest, each, 0.0, None)
+    found = _law(plan, typical)
+    if found is None:
         return Curvatures()
-    mean, widening, weighted = law or _Law()
-    mean = mean if asked.of_rows else 1.0
-    error = _gram_error(plan, mean) if asked.of_rows else 0.0
-    slowest, largest = mean * each + own, None if most is None else most * _steepening(plan) * each + own
+    # F² is a multiple of the rows' second moment where directions are alike, and so is F⁻² of the identity.
+    own = prior * (typical / rows.row_bound) ** 2
+    slowest = found.curvature * each + own
+    most = plan.target_offers.curvature_bound
+    steepest = None if most is None else most * _steepening(plan)
+    largest = None if steepest is None else steepest * each + own
     if released is not None:
-        slowest = float(released.curvatures(mean, prior)[0])
-        largest = None if most is None else float(released.curvatures(most * _steepening(plan), prior)[-1])
-    return Curvatures(_if_log_concave(plan, slowest), mean * each, own, largest, widening, mean, weighted, error)
+        slowest = float(released.curvatures(found.curvature, prior)[0])
+        largest = None if steepest is None else float(released.curvatures(steepest, prior)[-1])
+    return _known(plan, found, slowest, found.curvature * each, own, largest)
 
 
-def _gram_error(plan: Plan, likelihood: float) -> float:
-    """e, in units of the metric, as if all directions were alike."""
-    assert plan.metric is not None
-    assert plan.privacy is not None
-    release, typical = plan.metric.release, plan.privacy.clip / plan.metric.asked.ratio
-    structure = plan.metric.asked.structure
-    # Half of the noise contradicts declared blocks, and projecting takes it off (``gradients.py``).
-    std = release.noise_std * (0.5 if structure and structure.blocks else 1.0)
-    return (likelihood * std * (typical / release.rows.row_bound) ** 2) ** 2 * (release.rows.size + 1) / 2
+def _known(
+    plan: Plan, law: _Law, slowest: float | None, records: float | None, prior: float | None, largest: float | None
+) -> Curvatures:
+    # Where the likelihood is not log-concave, it may leave a direction with less than the slowest.
+    slowest = slowest if plan.target_offers.log_concave else None
+    return Curvatures(slowest, records, prior, largest, law.widening, law.curvature, law.weighted)
 
 
 def _law(plan: Plan, norm: float | None) -> _Law | None:
@@ -156,12 +162,8 @@ def _clip(plan: Plan) -> float:
 def _steepening(plan: Plan) -> float:
     """Most that label-blind weights multiply a record's curvature by (``query/label_blind.py``)."""
     bound = None if plan.in_metric else plan.target_offers.gradient_bound
-    return 1.0 if bound is not None and _clip(plan) >= bound else 2.0 if plan.label_blind else 1.0
-
-
-def _if_log_concave(plan: Plan, slowest: float | None) -> float | None:
-    """The least curvature, where the likelihood leaves no direction with less."""
-    return slowest if plan.target_offers.log_concave else None
+    unweighted = bound is not None and _clip(plan) >= bound
+    return 2.0 if plan.label_blind and not unweighted else 1.0
 
 
 def bought(plan: Plan, known: Curvatures) -> float | None:
@@ -169,37 +171,75 @@ def bought(plan: Plan, known: Curvatures) -> float | None:
     return None if plan.private_time is None or known.slowest is None else plan.private_time * known.slowest
 
 
-def inflation(plan: Plan, known: Curvatures, released: ReleasedMetric | None = None) -> float | None:
-    """Return the predicted variance of an ideal answer from a run's gradients over that of the non-private posterior.
+def predicted_width(plan: Plan, known: Curvatures, released: ReleasedMetric | None = None) -> float | None:
+    """Return the predicted width of intervals of an ideal answer from a run's gradients over that without privacy.
 
-    A real answer is wider.
+    None where public facts do not tell it. A real answer is wider.
 
     Args:
         plan: of a sampler.
         known: its curvatures.
-        released: metric that its run has released, or None before that: then a typical direction stands for all.
+        released: metric that its run has released, or None before that.
     """
-    time, h, m = plan.private_time, known.records, known.prior
-    if time is None or h is None or m is None:
+    time = plan.private_time
+    if time is None or known.records is None or known.prior is None:
         return None
-    noise = 0.0
-    if math.isfinite(time):
-        weights = plan.noise_std.astype(np.float64) ** -2.0
-        noise = 2 * float(weights.sum() / weights[plan.burn_in :].sum()) / (time * plan.chains)
+    noise = gradient_variance(plan, time)
+    prior = plan.target_offers.prior_precision or 0.0
     if released is not None and released.name == "gram":
-        return _width_in(released, known, plan.target_offers.prior_precision or 0.0, noise) ** 2
-    # 1/q = m + h²/(a + e q), solved for q.
-    a, e = h / known.widening**2 + noise, known.error
-    half = (m * a + h**2 - e) / 2
-    return (m + h / known.weighted) * a / (half + math.sqrt(half**2 + m * a * e))
+        square = released.root @ released.root
+        return _width(known, released.gram, prior * np.eye(len(square)), noise * square, released.denoised.error)
+    if plan.metric is not None and not plan.metric.asked.of_rows:
+        return _width(known, _directions(known.records), _directions(known.prior), _directions(noise))
+    return _width_of_usual_rows(plan, known, prior, noise)
 
 
-def _width_in(released: ReleasedMetric, known: Curvatures, prior: float, noise: float) -> float:
-    """Mean over coordinates of the predicted width over that of the non-private posterior."""
-    c, size = known.likelihood, len(released.root)
-    gram, precision = c * released.gram, prior * np.eye(size)
-    local = Local(gram, gram / known.widening**2, lambda q: c**2 * released.denoised.error(q))
-    release = Release(np.zeros(size), np.zeros(size), noise * released.root @ released.root)
-    alone = np.linalg.inv(precision + gram / known.weighted)
-    honest = posterior(release, local, precision, Gaussian(np.zeros(size), alone), rounds=12)
-    return float(np.mean(np.sqrt(np.diag(honest.covariance) / np.diag(alone))))
+def gradient_variance(plan: Plan, time: float) -> float:
+    """Return s², the variance of all gradients after burn-in together; ``time`` is the plan's ``private_time``."""
+    if not math.isfinite(time):
+        return 0.0
+    weights = plan.noise_std.astype(np.float64) ** -2.0
+    return 2 * float(weights.sum() / weights[plan.burn_in :].sum()) / (time * plan.chains)
+
+
+def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: float) -> float:
+    """Return the width for rows that stand in for the real ones, in directions that do not depend on each other."""
+    size = plan.target_offers.num_features
+    bound = plan.target_offers.row_bound
+    assert size is not None
+    assert bound is not None
+    gram = usual_spectrum(size, plan.num_records * bound**2)
+    square = np.ones(size)
+    std = 0.0
+    if plan.metric is not None:
+        assert plan.privacy is not None
+        std = noise_left(plan.metric.release.noise_std, plan.metric.asked.structure)
+        floor = metric_floor(bound**2, std, plan.num_records, size)
+        square = metric_roots(gram / plan.num_records, floor, plan.privacy.clip, plan.metric.asked.ratio) ** 2
+    return _width(
+        known,
+        _directions(gram),
+        _directions(np.full(size, prior)),
+        _directions(noise * square),
+        # Noise off the diagonal moves a direction's error by the variances of all.
+        lambda q: std**2 / 2 * (np.sum(q) + q),
+    )
+
+
+def _directions(values: np.ndarray | float) -> np.ndarray:
+    """Return a number for each of independent directions as matrices of one entry, (d, 1, 1)."""
+    return np.reshape(values, (-1, 1, 1))
+
+
+def _width(
+    known: Curvatures,
+    gram: np.ndarray,
+    precision: np.ndarray,
+    noise: np.ndarray,
+    error: Callable[[np.ndarray], np.ndarray] = np.zeros_like,
+) -> float:
+    """Return the width from a second moment of rows, the prior's precision, the gradients' noise and the error of G."""
+    curvature = known.likelihood * gram
+    local = Local(curvature, curvature / known.widening**2, lambda q: known.likelihood**2 * error(q))
+    alone = np.linalg.inv(precision + curvature / known.weighted)
+    return predicted(local, noise, precision, alone).width()

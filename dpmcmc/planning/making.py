@@ -13,9 +13,17 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import own_noise, settled, unit_of
-from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.plan import AnyPlan, Plan, Start
+from dpmcmc.planning.stages import GivenStarts, Stage
 from dpmcmc.planning.verdict import with_verdict
-from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Privacy, Schedule, check_delta, check_proved
+from dpmcmc.privacy.accounting.charging import (
+    UNKNOWN_COORDINATES,
+    Earlier,
+    Privacy,
+    Schedule,
+    check_delta,
+    check_proved,
+)
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
@@ -39,7 +47,7 @@ def plan(
     thin: int = 1,
     privacy: Privacy | None = None,
     curvature: float | None = None,
-    after: Guarantee | None = None,
+    after: Guarantee | AnyPlan | None = None,
     metric: PrivateMetric | None = None,
     schema: Schema | None = None,
 ) -> Plan:
@@ -57,8 +65,9 @@ def plan(
         privacy: a :class:`Privacy`, or None for plain SG-MCMC.
         curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
             beyond its stability limit is refused.
-        after: guarantee of private starting points that ``sample`` will be given; the plan's guarantee, and the ε that
-            ``privacy`` asks for, are those of both together.
+        after: what the run starts from: a mechanism's plan of one draw, which the run makes first and every chain
+            starts from; or the guarantee of private starting points that ``sample`` will be given. The plan's
+            guarantee, and the ε that ``privacy`` asks for, are those of both together.
         metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
             its units. None: the identity.
         schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
@@ -76,24 +85,27 @@ def plan(
     target, metric = _told(schema, target, metric, privacy)
     _check_counts(num_records, steps, chains, burn_in, thin)
     sampling.validate(num_records)
-    _check_promise(privacy, num_records, after)
+    starts = _starts(after, privacy)
+    if privacy is not None:
+        check_delta(privacy.delta, num_records)
     _check_curvature(curvature)
     bound = _bound(sampler, sampling, num_records)
     second = asked(bound.queries)
     coordinates = None if privacy is None else _coordinates(target, second)
-    size = (num_records, chains, multiples(second), after, coordinates)
+    charges = tuple(stage.charge for stage in starts)
+    size = (num_records, chains, multiples(second), coordinates, charges)
     queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
     _check_epsilon(privacy, queries, metric is not None)
-    in_metric = None
+    before: tuple[Stage, ...] = starts
     if metric is not None:
-        _check_metric(metric, after, curvature)
-        in_metric = planned_metric(metric, target, bound, num_records, privacy)
-        queries = dataclasses.replace(queries, metric=in_metric.events, metric_numbers=in_metric.release.numbers)
+        _check_metric(metric, starts, curvature)
+        before = (planned_metric(metric, target, bound, num_records, privacy),)
+        queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in before))
     if sampler_offers(bound).unresolved:
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
     _check_clipping(target, privacy)
-    noise = settled(own_noise(bound, steps), queries, privacy, second)
+    noise = settled(own_noise(bound, steps), queries, privacy, second, before)
     _check_dynamics(bound, noise.noise_std, curvature)
     made = Plan(
         target=target,
@@ -104,12 +116,8 @@ def plan(
         chains=chains,
         burn_in=burn_in,
         thin=thin,
-        privacy=privacy,
         curvature=curvature,
         second=second,
-        after=after,
-        coordinates=coordinates,
-        metric=in_metric,
         schema=schema,
         **noise._asdict(),
     )
@@ -145,13 +153,20 @@ def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin:
         )
 
 
-def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee | None) -> None:
-    """Refuse a promise that no sampler's run over N records keeps, or that does not fit the run's start."""
-    if after is not None and (privacy is None or after.adjacency != privacy.adjacency):
+def _starts(after: Guarantee | AnyPlan | None, privacy: Privacy | None) -> tuple[GivenStarts, ...]:
+    """Return the stage of a private start, if there is one; refuse one that does not fit the run."""
+    if after is None:
+        return ()
+    guarantee = after.guarantee if isinstance(after, AnyPlan) else after
+    if guarantee is None or privacy is None or guarantee.adjacency != privacy.adjacency:
         raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
-    if privacy is None:
-        return
-    check_delta(privacy.delta, num_records)
+    if not isinstance(after, AnyPlan):
+        return (GivenStarts(guarantee),)
+    if after.has_chains or after.draws != 1:
+        raise InputError(
+            f"after: a run starts at one draw of a mechanism, not at {after.draws} of {after.label}", "after"
+        )
+    return (Start(guarantee, after),)
 
 
 def _check_curvature(curvature: float | None) -> None:
@@ -166,15 +181,15 @@ def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) 
     if in_metric and queries.coordinates is not None:
         # Its noise is settled from ε, so its numbers are not known yet: a symmetric matrix's and a trace at most.
         most = queries.coordinates * (queries.coordinates + 1) // 2 + 1
-        queries = dataclasses.replace(queries, metric_numbers=most)
+        queries = dataclasses.replace(queries, earlier=(Earlier((), most),))
     check_proved(privacy.epsilon, privacy.delta, queries.deviations)
 
 
-def _check_metric(metric: PrivateMetric, after: Guarantee | None, curvature: float | None) -> None:
+def _check_metric(metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvature: float | None) -> None:
     """Refuse what is no metric, and what is in the target's own coordinates beside one that only the run releases."""
     if not isinstance(metric, PrivateMetric):
         raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
-    if after is not None:
+    if starts:
         raise UnsupportedCombination(
             "metric: a private start is not derived beside it; leave one of the two out.", "metric"
         )

@@ -26,7 +26,7 @@ from annotated_types import Gt, Lt
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.noise_aware import MetricName
-from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.privacy.accounting.charging import Earlier, Privacy
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import GramRelease, Rows
@@ -90,21 +90,37 @@ class PrivateMetric(Checked):
 
 @dataclass(frozen=True)
 class PlannedMetric:
-    """A private metric with the noise of its release settled.
+    """A private metric with the noise of its release settled: a stage of the run.
 
     Attributes:
         asked: what was asked for.
+        clip: C of the run's gradients.
         release: the release; its size is d, its row bound the largest norm of a row or a clipped gradient.
         events: what it costs.
     """
 
     asked: PrivateMetric
+    clip: float
     release: GramRelease
     events: tuple[Event, ...]
 
-    def to_json(self) -> dict[str, object]:
-        """Return its part of plan.json and privacy.json."""
-        return {
+    @property
+    def typical_norm(self) -> float:
+        """C/κ, the typical norm in the metric of a row (``gram``) or a gradient (``second_moment``)."""
+        return self.clip / self.asked.ratio
+
+    @property
+    def charge(self) -> Earlier:
+        """The charge of its release: events, and how many numbers have integer noise."""
+        return Earlier(self.events, self.release.numbers)
+
+    def stated(self, secret: bool) -> dict[str, object]:
+        """Return its part of ``plan.json``, which says nothing of the run's keys."""
+        return self.facts()
+
+    def facts(self) -> dict[str, object]:
+        """Return its part of ``privacy.json``."""
+        numbers = {
             "name": self.asked.name,
             "share": self.asked.share,
             "clip_ratio": self.asked.ratio,
@@ -114,15 +130,17 @@ class PlannedMetric:
             "releases": sum(event.count for event in self.events),
             "numbers": self.release.numbers,
         }
+        return {"metric": numbers}
 
-    def line(self) -> str:
-        """A sentence for a person."""
+    def lines(self) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that describe it to a person."""
         what = "rows" if self.asked.of_rows else "gradients at the start"
-        return (
+        said = (
             f"{self.asked.name}: the second moment of {what} is released with {100 * self.asked.share:.3g} % of the "
             f"squared budget; gradients are then clipped, at {self.asked.ratio:g} times the typical norm, and noised "
             "in its units, which are those of the step size"
         )
+        return [("metric", said)]
 
 
 def planned_metric(
@@ -142,25 +160,25 @@ def planned_metric(
         ValueError: a public number that is not given.
         CalibrationError: a share so small that its noise has no grid.
     """
-    epsilon, delta, adjacency = _promised(privacy, sampler)
-    assert privacy is not None
+    promise, epsilon = _promised(privacy, sampler)
+    adjacency = Adjacency(promise.adjacency)
     structure = metric.structure if metric.of_rows else None
-    size, bound = _gram_facts(target) if metric.of_rows else (_parameters(target), privacy.clip)
+    size, bound = _gram_facts(target) if metric.of_rows else (_parameters(target), promise.clip)
     if structure is not None:
         structure.check(size)
     most_records = num_records + (adjacency == Adjacency.ADD_REMOVE)
     rows = Rows(most_records, size, bound, structure is not None and structure.unit_norm)
-    mu = gaussian_mu(epsilon, delta) * math.sqrt(metric.share)
+    mu = gaussian_mu(epsilon, promise.delta) * math.sqrt(metric.share)
     trace = 0.0 if rows.trace_declared(adjacency) or not metric.of_rows else _TRACE_SHARE
     release = GramRelease.settle(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
     if not metric.of_rows:
         # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/chains.py``).
         release = dataclasses.replace(release, trace_std=0.0)
-    return PlannedMetric(metric, release, release.events(adjacency))
+    return PlannedMetric(metric, promise.clip, release, release.events(adjacency))
 
 
-def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[float, float, Adjacency]:
-    """(ε, δ, adjacency) of a run that may have a private metric."""
+def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[Privacy, float]:
+    """(promise, ε) of a run that may have a private metric."""
     if privacy is None:
         raise UnsupportedCombination(
             "metric: a private metric is released at a share of a privacy budget, and this run has none; leave it out.",
@@ -177,7 +195,7 @@ def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[float, float, 
             f"metric: {type(sampler).__name__} has a public metric of its own; leave one of the two out.",
             "metric",
         )
-    return privacy.epsilon, privacy.delta, Adjacency(privacy.adjacency)
+    return privacy, privacy.epsilon
 
 
 def _gram_facts(target: Target) -> tuple[int, float]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError
+from dpmcmc.planning.stages import Private, Stage
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule, charged_guarantee, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -25,17 +26,17 @@ class Noise(NamedTuple):
     """Settled noise; the fields are the plan's of the same names."""
 
     noise_std: np.ndarray
-    noise_multipliers: np.ndarray | None
-    required_multiplier: float
-    guarantee: Guarantee | None
-    free_fraction: float
     slots: int
-    bits: int = 0
-    second_bits: int = 0
-    levels: tuple[int, int] = (0, 0)
+    private: Private | None
 
 
-def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second: SecondMoment | None) -> Noise:
+def settled(
+    own: np.ndarray,
+    queries: Schedule,
+    privacy: Privacy | None,
+    second: SecondMoment | None,
+    before: tuple[Stage, ...] = (),
+) -> Noise:
     """Settle the noise of a run.
 
     Args:
@@ -43,6 +44,7 @@ def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second:
         queries: of the run, whatever noise they have.
         privacy: the promise to keep; None for plain SG-MCMC.
         second: second moment that the sampler asks for, or None.
+        before: stages that the run begins with, which ``queries`` charge for.
 
     Raises:
         ValueError: a private step without noise, or noise beyond float32.
@@ -50,7 +52,7 @@ def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second:
     """
     if privacy is None:
         slots = queries.sampling.capacity(queries.num_records, 1e-18)[0]
-        return Noise(_round_up(own), None, 0.0, None, 1.0, slots)
+        return Noise(_round_up(own), slots, None)
     unit = unit_of(queries, privacy)
     required = smallest_noise(queries.with_noise(own * unit), privacy)
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
@@ -68,8 +70,22 @@ def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second:
         )
     check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
     free = float(np.mean(noise_std == _round_up(own)))
-    grids = _grids(noise_multipliers, second)
-    return Noise(noise_std, noise_multipliers, required, guarantee, free, slots, *grids)
+    loudest = float(noise_multipliers.max())
+    bits = fraction_bits(loudest)
+    second_bits = 0 if second is None else fraction_bits(loudest * second.ratio)
+    private = Private(
+        promise=privacy,
+        guarantee=guarantee,
+        noise_multipliers=noise_multipliers,
+        required_multiplier=required,
+        free_fraction=free,
+        bits=bits,
+        second_bits=second_bits,
+        levels=levels(noise_multipliers, (bits, second_bits), second),
+        coordinates=queries.coordinates,
+        before=before,
+    )
+    return Noise(noise_std, slots, private)
 
 
 def unit_of(queries: Schedule, privacy: Privacy) -> float:
@@ -103,13 +119,6 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
             "step_size",
         )
     return own
-
-
-def _grids(z: np.ndarray, second: SecondMoment | None) -> tuple[int, int, tuple[int, int]]:
-    """(grid exponents of the exact sums of gradient and second moment, draws of their integer noise)."""
-    loudest = float(z.max())
-    bits = fraction_bits(loudest), 0 if second is None else fraction_bits(loudest * second.ratio)
-    return *bits, levels(z, bits, second)
 
 
 def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:

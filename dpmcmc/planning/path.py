@@ -18,7 +18,6 @@ from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
-from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.targets.glm import GeneralisedLinear
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
@@ -28,8 +27,7 @@ _BETWEEN_DRAWS = 1.5
 
 def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
     """Return (burn-in, thinning) of a plan whose path is recorded, or None."""
-    in_metric = plan.metric is not None or _public_metric(plan) is not None
-    return (plan.burn_in, plan.thin) if in_metric and isinstance(score_of(plan.target), LabelBlind) else None
+    return (plan.burn_in, plan.thin) if plan.in_metric and isinstance(score_of(plan.target), LabelBlind) else None
 
 
 def trace_of(
@@ -139,16 +137,13 @@ def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
     )
 
 
-def _public_metric(plan: Plan) -> PublicMatrix | None:
-    return plan.sampler_offers.metric
-
-
 def _root(plan: Plan, released: ReleasedMetric | None, size: int) -> np.ndarray:
     """Return F, (d, d)."""
     if released is not None:
         return released.root
-    public = _public_metric(plan)
-    assert public is not None
+    public = plan.sampler_offers.metric
+    if public is None:
+        return np.eye(size)
     return public.array if public.array.ndim == 2 else np.diag(np.broadcast_to(public.array, (size,)))
 
 

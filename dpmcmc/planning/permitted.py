@@ -40,10 +40,9 @@ class Verdict:
     def predicted_width(self) -> float | None:
         """Width of an interval that accounts for the noise of privacy over that of the non-private posterior.
 
-        A chain's is that of an ideal answer from the run's gradients, and a real answer is wider. Before the run it is
-        that in a typical direction (``forecast.py``). Once a metric of rows is released it is an average over
-        coefficients. The mechanism ``noise_aware`` predicts its own intervals, for rows with a stand-in spectrum. The
-        two are not comparable.
+        It is an average over coefficients, for rows that stand in for the real ones (``inference/noise_aware.py``);
+        once a metric of rows is released, for those rows. A chain's is that of an ideal answer from the run's
+        gradients, and a real answer is wider. A mechanism's is that of its own answer.
         """
         return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,12 +15,14 @@ from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_other
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema, texts
+from dpmcmc.errors import InputError
 from dpmcmc.planning.description import guaranteed, html_table, labelled, section, settings
 from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.permitted import INTERVALS, UNJUDGED, Verdict
+from dpmcmc.planning.stages import GivenStarts, Private, Stage
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
-from dpmcmc.privacy.accounting.events import Adjacency, three_digits
+from dpmcmc.privacy.accounting.events import Adjacency, round_up, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
@@ -79,11 +81,6 @@ class AnyPlan(abc.ABC):
         """Name of the sampler or of the mechanism; it names the run in a ledger's history."""
 
     @property
-    @abc.abstractmethod
-    def trace(self) -> AnyPlan | None:
-        """Plan of the sampler whose iterates leave (:func:`sampled_plan`); None for a one-shot mechanism."""
-
-    @property
     def target_offers(self) -> TargetOffers:
         """The target with a default in the place of everything that it does not offer."""
         return target_offers(self.target)
@@ -96,7 +93,7 @@ class AnyPlan(abc.ABC):
     @property
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
-        return self.trace is not None
+        return False
 
     @property
     def unproved(self) -> str:
@@ -159,7 +156,7 @@ class AnyPlan(abc.ABC):
     @property
     @abc.abstractmethod
     def parts(self) -> tuple[object, ...]:
-        """Parts that a user may have written: the target, and the sampler or the mechanism, or both."""
+        """Target, and sampler or mechanism or both, which a user may have written."""
 
     @property
     @abc.abstractmethod
@@ -184,6 +181,33 @@ class AnyPlan(abc.ABC):
         return [*self.lines(), *(("why", reason) for reason in self.reasons)]
 
 
+@dataclass(frozen=True)
+class Start(GivenStarts):
+    """A draw that every chain of a run starts from: a stage of the run.
+
+    Attributes:
+        release: plan of the draw.
+        guarantee: of the draw.
+    """
+
+    release: AnyPlan
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that describe it to a person."""
+        epsilon = round_up(self.guarantee.epsilon)
+        drawn = f"every chain starts at one draw of {self.release.label}, which alone has epsilon {epsilon}"
+        told = dict(self.release.lines()).get("settings", "none")
+        return [("start", f"{drawn}; its settings: {told}")]
+
+    def stated(self, secret: bool) -> dict[str, object]:
+        """Return its part of ``plan.json``."""
+        return {"start": self.release.to_json(secret)}
+
+    def facts(self) -> dict[str, object]:
+        """Return its part of ``privacy.json``."""
+        return self.release.facts()
+
+
 #: Temperatures that differ less are one.
 _SAME = 1e-3
 
@@ -196,22 +220,12 @@ class Plan(AnyPlan):
         target, sampler, sampling: what, how, and from which records; the sampler is bound to N.
         num_records: N.
         steps, chains, burn_in, thin: counts of steps; one draw is kept every ``thin`` steps after ``burn_in``.
-        privacy: what was asked for, or None for plain SG-MCMC.
-        noise_std: s_t, (steps,) float32, std of the noise in gradient units.
-        noise_multipliers: s_t·b/(N·C), (steps,) float64, nominal; None without privacy.
-        required_multiplier: what the calibrator asked for; 0 where the sampler's own noise suffices.
-        guarantee: computed from charged events, or None without privacy.
-        free_fraction: share of steps whose noise is the sampler's own.
+        noise_std: s_t, (steps,) float32, std of the noise in gradient units, of a metric if there is one.
         slots: rows a batch has room for.
-        bits: grid exponent of the exact sum.
+        private: all that a private run has beside, ``plan.noise_multipliers`` and ``plan.guarantee`` among it; None for
+            plain SG-MCMC.
         second: the second moment that the sampler asks for beside its gradient, or None.
-        second_bits: grid exponent of its sum.
         curvature: public bound on the curvature of the mean loss, or None.
-        after: guarantee of the private starting points that the run is given, part of ``guarantee``; or None.
-        levels: draws per coordinate of the integer noise of a private run, for the gradient and for the second moment.
-        coordinates: of integer noise that a step is charged for; None without privacy.
-        metric: that the run releases first, with its noise settled, or None; noise, steps and time are then in its
-            units.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
         verdict: permitted uses of the draws, from public facts.
@@ -242,24 +256,86 @@ class Plan(AnyPlan):
     chains: int
     burn_in: int
     thin: int
-    privacy: Privacy | None
     noise_std: np.ndarray
-    noise_multipliers: np.ndarray | None
-    required_multiplier: float
-    guarantee: Guarantee | None
-    free_fraction: float
     slots: int
-    bits: int
+    private: Private | None
     second: SecondMoment | None = None
-    second_bits: int = 0
     curvature: float | None = None
-    after: Guarantee | None = None
-    levels: tuple[int, int] = (0, 0)
-    coordinates: int | None = None
-    metric: PlannedMetric | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
     verdict: Verdict = field(default=UNJUDGED, repr=False)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The promise that was asked for, or None for plain SG-MCMC."""
+        return None if self.private is None else self.private.promise
+
+    @property
+    def guarantee(self) -> Guarantee | None:  # type: ignore[override]
+        """Guarantee of everything that leaves, or None without privacy."""
+        return None if self.private is None else self.private.guarantee
+
+    @property
+    def noise_multipliers(self) -> np.ndarray | None:
+        """s_t·b/(N·C), (steps,) float64, nominal; None without privacy."""
+        return None if self.private is None else self.private.noise_multipliers
+
+    @property
+    def required_multiplier(self) -> float:
+        """The multiplier that the calibrator asked for; 0 where the sampler's own noise suffices."""
+        return 0.0 if self.private is None else self.private.required_multiplier
+
+    @property
+    def free_fraction(self) -> float:
+        """Share of steps whose noise is the sampler's own."""
+        return 1.0 if self.private is None else self.private.free_fraction
+
+    @property
+    def bits(self) -> int:
+        """Grid exponent of the exact sum; 0 without privacy."""
+        return 0 if self.private is None else self.private.bits
+
+    @property
+    def second_bits(self) -> int:
+        """Grid exponent of the sum of the second moment; 0 without one."""
+        return 0 if self.private is None else self.private.second_bits
+
+    @property
+    def levels(self) -> tuple[int, int]:
+        """Draws per coordinate of the integer noise, for the gradient and for the second moment."""
+        return (0, 0) if self.private is None else self.private.levels
+
+    @property
+    def coordinates(self) -> int | None:
+        """Numbers of integer noise that a step is charged for; None without privacy."""
+        return None if self.private is None else self.private.coordinates
+
+    @property
+    def before(self) -> tuple[Stage, ...]:
+        """Stages that the run begins with, before its chain: a private metric, or a private start."""
+        return () if self.private is None else self.private.before
+
+    @property
+    def metric(self) -> PlannedMetric | None:
+        """Metric that the run releases first, or None; noise, steps and time are then in its units."""
+        return next((stage for stage in self.before if isinstance(stage, PlannedMetric)), None)
+
+    @property
+    def start(self) -> AnyPlan | None:
+        """Plan of the draw that every chain starts from, or None."""
+        return self.starts.release if isinstance(self.starts, Start) else None
+
+    @property
+    def starts(self) -> GivenStarts | None:
+        """Private starts that the guarantee covers, which are drawn by the run or given to ``sample``; or None."""
+        return next((stage for stage in self.before if isinstance(stage, GivenStarts)), None)
+
+    @property
+    def chain(self) -> Plan:
+        """Plan of the chain alone, to which ``sample`` is given its start; the guarantee covers the start too."""
+        if self.private is None or self.starts is None:
+            return self
+        return replace(self, private=self.private.replaced(before=(GivenStarts(self.starts.guarantee),)))
 
     @property
     def sampler_offers(self) -> SamplerOffers:
@@ -320,46 +396,55 @@ class Plan(AnyPlan):
         (2μ²/C² unless replace_one.) Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2
         is at most μ², the Gaussian budget of (ε, δ), less what a metric takes of it. None without privacy.
         """
-        if self.privacy is None or self.guarantee is None:
-            return None
-        epsilon = self.privacy.epsilon if self.privacy.epsilon is not None else self.guarantee.epsilon
+        return None if self.private is None else self._time_bought(self.private)
+
+    def _time_bought(self, private: Private) -> float:
+        promise, guarantee = private.promise, private.guarantee
+        epsilon = guarantee.epsilon if promise.epsilon is None else promise.epsilon
         if not math.isfinite(epsilon):
             return math.inf
-        sensitivity = self.guarantee.adjacency.sensitivity
         left = 1.0 if self.metric is None else 1 - self.metric.asked.share
-        mu = gaussian_mu(epsilon, self.privacy.delta)
-        return 2 * left * (mu / (sensitivity * self.privacy.clip)) ** 2 / self.chains
+        mu = gaussian_mu(epsilon, promise.delta)
+        return 2 * left * (mu / (guarantee.adjacency.sensitivity * promise.clip)) ** 2 / self.chains
 
     @property
     def schedule(self) -> Schedule:
-        """Noisy queries of a private run."""
-        assert self.noise_multipliers is not None
+        """Noisy queries of a private run's chain, and the charges of the stages before it.
+
+        Raises:
+            InputError: the run has no privacy.
+        """
+        if self.private is None:
+            raise InputError("plan: has no privacy, so none of its queries is charged", "plan")
         return Schedule(
-            self.noise_multipliers,
+            self.private.noise_multipliers,
             self.sampling,
             self.num_records,
             self.chains,
             multiples(self.second),
-            self.after,
             self.coordinates,
-            () if self.metric is None else self.metric.events,
+            tuple(stage.charge for stage in self.before),
             every_of(self.second),
-            metric_numbers=0 if self.metric is None else self.metric.release.numbers,
         )
 
     @property
     def label(self) -> str:
-        """Name of the sampler."""
-        return type(self.sampler).__name__
+        """Name of the sampler, after that of the mechanism that its start is drawn by."""
+        name = type(self.sampler).__name__
+        return name if self.start is None else f"{self.start.label} then {name}"
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """Target and sampler."""
-        return self.target, self.sampler
+        """Target, sampler and noise, and the parts of the draw that its chains start from."""
+        own = (self.target, self.sampler, self.noise_std)
+        return own if self.start is None else (*own, *self.start.parts)
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Sections of the config that makes the plan: target, sampler, sampling, run, and privacy and metric if any."""
+        """Target, sampler, sampling and run of the config that makes the plan, and what else it has of them.
+
+        ``start`` is the section ``mechanism`` of the draw that its chains start from.
+        """
         parts = {"privacy": self.privacy, "metric": None if self.metric is None else self.metric.asked}
         return {
             "target": section(self.target, TARGETS),
@@ -367,12 +452,18 @@ class Plan(AnyPlan):
             "sampling": {"scheme": self.sampling.scheme} | settings(self.sampling),
             "run": {"steps": self.steps, "chains": self.chains, "burn_in": self.burn_in, "thin": self.thin},
             **{name: settings(part) for name, part in parts.items() if part is not None},
+            **({} if self.start is None else {"start": self.start.sections.get("mechanism")}),
         }
 
     @property
-    def trace(self) -> Plan:
-        """The plan itself, because the iterates of its sampler leave."""
-        return self
+    def has_chains(self) -> bool:
+        """Whether the draws are chains of a sampler: they are."""
+        return True
+
+    @property
+    def unproved(self) -> str:
+        """Part that the proof of the noise does not cover: that of the draw that its chains start from."""
+        return "" if self.start is None else self.start.unproved
 
     @property
     def draws(self) -> int:  # type: ignore[override]
@@ -430,14 +521,11 @@ class Plan(AnyPlan):
             "time": self.time,
             "private_time": self.private_time,
             "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
-            **self._metric_json(),
+            **{key: value for stage in self.before for key, value in stage.stated(secret).items()},
             **self.schema_json(),
             **self.sentences_json(),
             **self.verdict.to_json(),
         }
-
-    def _metric_json(self) -> dict[str, object]:
-        return {} if self.metric is None else {"metric": self.metric.to_json()}
 
     @staticmethod
     def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
@@ -457,7 +545,7 @@ class Plan(AnyPlan):
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         z = self.noise_multipliers
-        return {
+        own = {
             "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "multiples": list(multiples(self.second)),
             "second_every": every_of(self.second),
@@ -473,13 +561,8 @@ class Plan(AnyPlan):
             "coordinates": self.coordinates,
             "num_records": self.num_records,
             "free_fraction": None if self.privacy is None else self.free_fraction,
-            **self._metric_json(),
         }
-
-
-def sampled_plan(plan: AnyPlan) -> Plan | None:
-    """Return the plan of the sampler whose iterates leave under a plan; None for a one-shot mechanism."""
-    return cast("Plan | None", plan.trace)
+        return {key: value for stage in self.before for key, value in stage.facts().items()} | own
 
 
 def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
@@ -494,7 +577,7 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("target", repr(plan.target)),
         *([] if unit is None else [("unit", f"a record is one {unit}: privacy, clipping and sampling are by owner")]),
         ("sampler", repr(plan.sampler)),
-        *([] if plan.metric is None else [("metric", plan.metric.line())]),
+        *(line for stage in plan.before for line in stage.lines()),
         ("sampling", batch),
         (
             "steps",
@@ -504,34 +587,33 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ),
     ]
     heat = _range(plan.temperatures)
-    if plan.privacy is None or plan.guarantee is None or plan.noise_multipliers is None:
+    private = plan.private
+    if private is None:
         out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", _with_minibatches(plan, heat))]
         return out + plan.verdict.lines()
-    z = plan.noise_multipliers
+    z = private.noise_multipliers
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
-        ("guarantee", guaranteed(plan.guarantee, secret)),
-        ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
-        ("thesis", _thesis_line(plan)),
+        ("guarantee", guaranteed(private.guarantee, secret)),
+        ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"),
+        ("thesis", _thesis_line(plan, private)),
         ("free", _free_line(plan)),
         ("temperature", _temperature_line(plan, heat)),
-        ("time", _time_line(plan)),
+        ("time", _time_line(plan, private)),
         *labelled("unproved", plan.unproved),
     ]
     return out + plan.verdict.lines()
 
 
-def _thesis_line(plan: Plan) -> str:
+def _thesis_line(plan: Plan, private: Private) -> str:
     needed, failed = plan.thesis_multiplier
     if needed is None:
         return "Wang's formula takes a target epsilon, and this plan has none"
-    assert plan.noise_multipliers is not None
-    assert plan.privacy is not None
-    ratio = three_digits(needed / float(plan.noise_multipliers.min()))
+    ratio = three_digits(needed / float(private.noise_multipliers.min()))
     line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio} times as much"
     if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:
         line += ", with batches of fixed size (it is not proved for Poisson ones)"
-    if Adjacency(plan.privacy.adjacency) != Adjacency.REPLACE_ONE:
+    if Adjacency(private.promise.adjacency) != Adjacency.REPLACE_ONE:
         line += ", under replace_one (it has no other adjacency)"
     return line if failed is None else f"{line}, and does not apply: {failed}"
 
@@ -588,9 +670,9 @@ def _width_clause(kept: np.ndarray) -> str:
     return f"; draws of a chain that has mixed are {wide}"
 
 
-def _time_line(plan: Plan) -> str:
-    bought, used = plan.private_time, plan.time
-    assert bought is not None
+def _time_line(plan: Plan, private: Private) -> str:
+    bought = plan._time_bought(private)
+    used = plan.time
     whose = " each chain" if plan.chains > 1 else ""
     line = f"the run takes {used:.3g} of Langevin time; at temperature 1 the budget buys{whose} {bought:.3g}"
     line += " (full batches)"

@@ -85,10 +85,6 @@ class SavedPlan(AnyPlan):
         return self.stated["config"]
 
     @property
-    def trace(self) -> None:
-        """None: nothing of it can be run."""
-
-    @property
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
         return bool(self.stated.get("sampler") or self.stated.get("run"))

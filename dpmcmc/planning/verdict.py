@@ -24,9 +24,9 @@ import numpy as np
 from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS, ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
-from dpmcmc.planning.forecast import Curvatures, bought, curvatures, inflation
+from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
 from dpmcmc.planning.permitted import FACTS, INTERVALS, PREDICTION, REFUSED, SPAN, Verdict
-from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -237,7 +237,9 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
     if curvature is None:
         return Obstacle("the error of the step is unknown, since that needs a bound on the curvature (curvature)")
     if limit is None or eta is None:
-        return Obstacle(f"the error of the step is unknown, since {plan.label} states no stability_limit")
+        return Obstacle(
+            f"the error of the step is unknown, since {type(plan.sampler).__name__} states no stability_limit"
+        )
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         share = np.asarray(eta(t)) * curvature / np.asarray(limit(plan.noise_std.astype(np.float64), t))
@@ -272,8 +274,7 @@ def with_verdict(plan: Plan) -> Plan:
 
 def of_draws(plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None) -> Verdict:
     """Return the permitted uses of the released draws of any plan; arguments are those of :func:`of_result`."""
-    run = sampled_plan(plan)
-    return plan.verdict if run is None else of_result(run, diagnostics, metric)
+    return of_result(plan, diagnostics, metric) if isinstance(plan, Plan) else plan.verdict
 
 
 def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
@@ -370,11 +371,12 @@ def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdi
 def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
-    times, variance = bought(plan, known), inflation(plan, known, metric)
+    times, width = bought(plan, known), predicted_width(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
-    source = None if variance is None else FACTS if metric is None else "metric"
-    predicted = replace(verdict, predicted_inflation=variance, predicted_from=source)
+    source = None if width is None else FACTS if metric is None else "metric"
+    inflation = None if width is None else width**2
+    predicted = replace(verdict, predicted_inflation=inflation, predicted_from=source)
     return replace(predicted, relaxations=times, clip_bias=clip_bias(plan))
 
 

@@ -1,4 +1,5 @@
-"""Console lines of a run: public facts and what its guarantee covers, because others often read a console's log."""
+"""Console lines of a run. They hold public facts and released values alone, because others often read a console's
+log."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
 from dpmcmc.planning.permitted import Verdict
-from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -32,11 +33,11 @@ from dpmcmc.targets import bind, record_shapes
 from dpmcmc.targets.base import Target
 
 # ----------------------------------------------------------------------------------------------------
-# How far a run is: a bar in a terminal or a notebook, lines in a log.
+# Progress of a run: a bar in a terminal or a notebook, lines in a log.
 #
-# The seconds that a run takes after it has begun are no public fact (``console.py``), and a log is kept. Its lines
-# therefore come at fixed numbers of steps, up to ten, unless the records are public. Until a run has begun, nothing
-# was computed from a record, and on public records time is public: there a line comes every ten seconds.
+# A log is kept, and the time that a run takes after it has begun is not public. So lines of a log come at fixed numbers
+# of steps, at most ten, unless the records are public. A line comes every ten seconds before a run has begun, when
+# nothing was computed from a record, and on public records, whose time is public.
 
 #: Called with (steps done, steps in all).
 Report = Callable[[int, int], None]
@@ -49,7 +50,7 @@ _SHOWN: ContextVar[Report | None] = ContextVar("shown", default=None)
 
 
 class Running(Protocol):
-    """A life (``engine/life.py``), of which this room sees the plan and whether it has begun."""
+    """The part of a ``Life`` (``engine/life.py``) that this room uses."""
 
     plan: AnyPlan
     begun: bool
@@ -59,11 +60,11 @@ class Running(Protocol):
 def shown(
     progress: Report | bool | None, run: Running, console: Console | None = None, public: bool = False
 ) -> Iterator[Report | None]:
-    """Yield what reports a run's steps, and show them while the context is open.
+    """Show a run's steps while the context is open; yield the function that reports them.
 
     Args:
-        progress: a function of the caller's, which shows itself; None: a bar in a terminal or a notebook, and nothing
-            in a log; True: lines in a log too; False: nothing.
+        progress: a function that is called with each report; None: a bar in a terminal or a notebook, and nothing in a
+            log; True: lines in a log too; False: nothing.
         run: that is computed.
         console: to show it on; None: standard error.
         public: whether the records are.
@@ -80,7 +81,7 @@ def shown(
 
 
 def told(done: int, total: int) -> None:
-    """Report steps of a mechanism, which is handed no function for it; nobody hears it outside :func:`shown`."""
+    """Report steps of a mechanism, which is given no function for it; outside :func:`shown` nothing is shown."""
     report = _SHOWN.get()
     if report is not None:
         report(done, total)
@@ -88,8 +89,7 @@ def told(done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
-    sampled = sampled_plan(run.plan)
-    steps = None if sampled is None else sampled.steps
+    steps = run.plan.steps if isinstance(run.plan, Plan) else None
     text = TextColumn("sampling    " if steps else "drawing     ")
     columns = text, BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
@@ -111,11 +111,15 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 
 @contextlib.contextmanager
 def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
-    began, over = time.monotonic(), threading.Event()
-    at, said, doing = [0], ["drawing      the release"], "sampling    " if run.plan.trace else "drawing     "
+    began = time.monotonic()
+    over = threading.Event()
+    at = [0]
+    said = ["drawing      the release"]
+    doing = "sampling    " if run.plan.has_chains else "drawing     "
 
     def report(done: int, total: int) -> None:
-        said[0], mark = f"{doing} {done:,} of {total:,} steps", done * _LINES // total
+        said[0] = f"{doing} {done:,} of {total:,} steps"
+        mark = done * _LINES // total
         if not public and at[0] < mark < _LINES:
             at[0] = mark
             console.print(said[0])
@@ -136,11 +140,11 @@ def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Public facts that a run may state before it has computed anything from a record.
+# Public facts: a run may state them before it has computed anything from a record.
 #
-# Whatever a run prints, names, dates or writes outside ``confidential/`` is made from a :class:`PublicFacts` and from
-# what the guarantee covers: draws, and what is computed from draws and public facts. So the functions that do it
-# (``console.py``, ``run_folder.py``) take these, and never a DataSet.
+# Everything that a run prints, names, dates or writes outside ``confidential/`` is computed from a :class:`PublicFacts`
+# and from draws that the guarantee covers. So the functions that print and write (here and in ``run_folder.py``) take
+# these, and never a DataSet.
 #
 # Public facts are:
 #
@@ -149,15 +153,15 @@ def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
 # * the day on which the run began, and the seconds that had passed before the first record was read;
 # * all records, where ``spec.public`` says so.
 #
-# Not public of other data are:
+# Private data make these facts private:
 #
 # * how many rows were held out, or belong to an owner, and which rows they are;
-# * any time after the first record was read, because batches and trajectories are as long as the records make them;
+# * any time after the first record was read, because how long a step takes depends on the records;
 # * whether a diagnostic could be computed.
 
 
 class Declared(TypedDict, total=False):
-    """Facts that only a config declares; see :class:`PublicFacts`."""
+    """Facts that a config declares; see :class:`PublicFacts`."""
 
     generated: bool
     settings: Settings | None
@@ -231,7 +235,7 @@ class PublicFacts:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return sampled_plan(self.plan)
+        return self.plan if isinstance(self.plan, Plan) else None
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
@@ -245,12 +249,12 @@ class PublicFacts:
         """
         origins: dict[str, Kind] = {"stand-in": "stand_in", "generated": "generated"}
         declared: Kind = "generated" if self.generated else "public" if self.spec.public else "private"
-        times = self.spec.public and self.trace is self.plan
+        times = self.spec.public and self.trace is not None
         return Circumstances(origins.get(self.origin, declared), self.settings, fit, times)
 
     @property
     def planned(self) -> Guarantee | None:
-        """The guarantee that the run sets out with, or None."""
+        """Guarantee of the plan; None where the noise is not secret."""
         return self.plan.guarantee if self.secret else None
 
     def note(self, guarantee: Guarantee | None) -> str | None:
@@ -283,8 +287,9 @@ class PublicFacts:
         }
 
     def metrics(self) -> dict[str, object]:
-        """``metrics.json`` before anything is measured: every key that it always has."""
-        heat, plan = None if self.trace is None else self.trace.temperatures, self.plan
+        """Return ``metrics.json`` before anything is measured, with every key that it always has."""
+        heat = None if self.trace is None else self.trace.temperatures
+        plan = self.plan
         return {
             **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
@@ -296,7 +301,7 @@ class PublicFacts:
 
 
 def print_plan(facts: PublicFacts, devices: tuple[int, int] | None, console: Console) -> None:
-    """Say what will be done.
+    """Print the plan.
 
     Args:
         facts: of the run.
@@ -336,7 +341,7 @@ def print_result(
     confidential: Path,
     console: Console,
 ) -> None:
-    """Say what may be published and where it is.
+    """Print what may be published, and where it is.
 
     Args:
         facts: of the run.
@@ -379,7 +384,7 @@ def print_result(
 
 
 def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> None:
-    """Say where the draws of a run are that has no guarantee, on records that are not public."""
+    """Print where the draws are of a run without a guarantee on private records."""
     console.print("spent        no guarantee (see privacy.json)", style="bold")
     console.print(f"saved        {confidential}")
     console.print(
@@ -390,8 +395,8 @@ def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> 
 
 
 def _print_times(facts: PublicFacts, released: dict[str, Any], confidential: Path, console: Console) -> None:
-    """A sampler's seconds; of records that are not public, those before the first was read."""
-    if facts.trace is not facts.plan:
+    """Print the seconds of a sampler's run; for private records only those before the first record was read."""
+    if facts.trace is None:
         return
     wall = released["wall_seconds"]
     if wall["run"] is None:
@@ -411,7 +416,8 @@ def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]
 
     Accuracy or rmse where the target predicts, log predictive density where it does not.
     """
-    measure, plain = predictive.measure(facts.target), released["non_private"] or {}
+    measure = predictive.measure(facts.target)
+    plain = released["non_private"] or {}
     if facts.test is None:
         return []
     if measure is None:

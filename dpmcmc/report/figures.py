@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Coefficients as a person reads them: by name, each class compared with the first, in the units of the columns.
+# Coefficients as tables and figures show them: by name, in the units of the columns, each class relative to the first.
 #
-# A softmax regression has a coefficient for every class, and the data tell only their differences: the level of all of
-# them is the prior's. A summary has the differences from the first class, and ``draws.nc`` the model's own parameters.
+# A softmax regression has a coefficient for every class, and data identify only their differences. So a summary shows
+# differences from the first class; ``draws.nc`` holds the model's own parameters.
 
 
 class Shown(NamedTuple):
-    """Numbers of draws as they are shown.
+    """Draws as tables and figures show them.
 
     Attributes:
         names: of the numbers.
-        numbers: (chains, draws, numbers), of which there may be more.
+        numbers: (chains, draws, numbers); the first ones where there are many.
         total: of numbers.
-        own_units: whether they are in the units of the columns before their encoding.
-        said: (label, sentence) pairs about what a number stands for.
+        own_units: whether they are in the units of the columns before encoding.
+        said: (label, sentence) pairs that explain the numbers.
     """
 
     names: list[str]
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
         target: their model.
         schema: public facts of the table, or None.
         columns: names of the columns of the records, or None.
-        original_units: whether in the units of the columns before their encoding; None: where these are known.
+        original_units: whether in the units of the columns before encoding; None: where these are known.
     """
 
     target: Target
@@ -83,7 +83,8 @@ class Reading(NamedTuple):
             InputError: original units, which are not known here.
         """
         draws, units, own = self.in_units(draws)
-        columns, said = self.columns, [("units", units)]
+        columns = self.columns
+        said = [("units", units)]
         if own and self.schema is not None:
             columns = self.schema.own_names
         classes = self._classes(draws)
@@ -111,18 +112,20 @@ class Reading(NamedTuple):
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
         if not isinstance(self._model, SoftmaxRegression) or not _is_array(draws) or np.ndim(draws) != 4:
             return ()
-        count, levels = draws.shape[-1], () if self.schema is None else self.schema.outcome.levels
+        count = draws.shape[-1]
+        levels = () if self.schema is None else self.schema.outcome.levels
         return levels if len(levels) == count else [f"class {k}" for k in range(count)]
 
     @property
     def _model(self) -> Target:
-        """The model of one row, without what is around it."""
+        """Return the model of one row, without the targets that wrap it."""
         model = untempered(self.target)
         return model.target if isinstance(model, PerOwner) else model
 
     def in_units(self, draws: PyTree) -> tuple[PyTree, str, bool]:
         """Return (draws, units in words, whether these are the columns' own)."""
-        schema, asked = self.schema, self.original_units
+        schema = self.schema
+        asked = self.original_units
         known = schema is not None and _is_array(draws) and not isinstance(self._model, LastLayer)
         if asked and not known:
             raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
@@ -148,7 +151,7 @@ def _is_array(draws: PyTree) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A table of what a release says of each parameter, with its names, and of what may be claimed of it.
+# A table of each parameter's mean, spread and quantiles, with the verdict on the draws.
 
 #: Rows that are printed and drawn, at most.
 ROWS = 150
@@ -202,7 +205,8 @@ class Summary:
         ess, rhat = convergence.each(numbers) if chains else (None, None)
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
-        names, said = tuple(shown.names), (*_said(verdict), *shown.said)
+        names = tuple(shown.names)
+        said = (*_said(verdict), *shown.said)
         return cls(names, *moments, low, high, level, usable, said, shown.total, ess, rhat, shown.own_units)
 
     @classmethod
@@ -214,7 +218,8 @@ class Summary:
         claims = (*verdict.usable_for, f"{INTERVALS} (of result.noise_aware())")
         uses = {"usable for": " and ".join(claims), **verdict.reasons, INTERVALS: why}
         said = (*uses.items(), *shown.said)
-        names, own = tuple(shown.names), shown.own_units
+        names = tuple(shown.names)
+        own = shown.own_units
         return cls(names, mean, std, low, high, level, True, said, len(mean), own_units=own)
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
@@ -241,9 +246,10 @@ class Summary:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
-        # Two digits of the spread, and as many places of what it belongs to.
+        # The spread has two digits, and other numbers of its row as many decimal places.
         places = [int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0 for std in self.std[:ROWS]]
-        titles, rows = list(self.to_dict()), []
+        titles = list(self.to_dict())
+        rows = []
         for (name, *values), places_of_row in zip(zip(*self.to_dict().values(), strict=True), places, strict=False):
             formats = [{"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f") for title in titles[1:]]
             rows.append([name, *(f"{v:{form}}".replace("nan", "–") for v, form in zip(values, formats, strict=True))])
@@ -293,7 +299,7 @@ def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
 #: Where a picture goes: a path, or an open file, which gets a PNG.
 File = Path | BinaryIO
 
-#: Okabe and Ito's colours (2008), which people with any colour vision tell apart; grey is for what is compared with.
+#: Okabe and Ito's colours (2008), which people with any colour vision can distinguish; grey is for the reference.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 #: Matplotlib settings of every figure, here and in the experiments.
 STYLE: Any = {
@@ -312,7 +318,7 @@ STYLE: Any = {
 
 
 def plain(text: str) -> str:
-    """Return a text that Matplotlib draws as it stands; of two dollars it would read a formula, and fail on most."""
+    """Return a text with dollars escaped: Matplotlib would read a formula between two of them, and fail on most."""
     return text.replace("$", r"\$")
 
 
@@ -391,7 +397,7 @@ def temperature(
             right.grid(visible=False)
             lines += right.plot(shown + 1, noise_multipliers[shown], color="C0", ls="-.", label="noise multiplier")
             right.set_ylabel("noise multiplier")
-            # More room than on the left, so that two constants are two lines.
+            # More room than on the left, so that two constant lines do not coincide.
             _from_zero(right, noise_multipliers, room=1.7)
         handles = [*lines, axis.lines[1]]
         axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(handles))
@@ -418,10 +424,12 @@ def forest(summary: Summary, most: int) -> Figure:
     with rc_context(STYLE):
         figure = Figure(figsize=(6.4, 1.2 + 0.22 * count), layout="constrained")
         axis = figure.subplots()
-        rows, mean = np.arange(count), summary.mean[:count]
+        rows = np.arange(count)
+        mean = summary.mean[:count]
         low, high = (summary.low[:count], summary.high[:count]) if summary.intervals else (mean, mean)
         # In their own units every coefficient has an axis of its own, from its least to its largest number or 0.
-        least, width = np.zeros(count), np.ones(count)
+        least = np.zeros(count)
+        width = np.ones(count)
         if not summary.own_units:
             axis.axvline(0, color="0.6", lw=1, ls="--")
         else:
@@ -453,7 +461,8 @@ def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:
 
 def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
     """Draw an axis from zero to ``room`` times the largest value, or in powers of ten where values span two of them."""
-    least, most = float(values.min()), float(values.max())
+    least = float(values.min())
+    most = float(values.max())
     if least > 0 and most > 100 * least:
         axis.set_yscale("log")
     else:

@@ -1,7 +1,7 @@
 """``report.html``: the page of a run, one file that needs no network.
 
-It says what was released, what may be claimed, and what ε means, and has a paragraph for a paper. Everything on it is a
-public fact (``console.py``) or comes from released values; names and sentences are escaped. The sentences stand in
+It states what was released, what may be claimed, and what ε means, and it has a paragraph for a paper. Everything on it
+is a public fact (``report/console.py``) or comes from released values. Names and sentences are escaped. The text is in
 ``templates/page.html``.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Contents of the files that a release is written in; functions of public facts and of released values.
+# Contents of the files of a release, computed from public facts and released values.
 #
 # ``draws.nc`` follows ArviZ's schema: a netCDF file with groups ``posterior`` and ``sample_stats``, dimensions
 # ``chain`` and ``draw`` first, so ``arviz.from_netcdf`` opens it. Where the columns of the records have names,
@@ -58,16 +58,17 @@ Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 def privacy_json(
     plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, object] | None = None, receipt: Receipt | None = None
 ) -> dict[str, object]:
-    """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
+    """Return the content of ``privacy.json``: a reader can check, recompute or compose the guarantee with it."""
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
     stated = plan.facts()
     body = guarantee_json(guarantee, str(stated.get("unit", plan.unit)))
-    # A plan that was loaded states the guarantee of its file; the one that was computed again holds.
+    # A loaded plan states the guarantee of its file; the recomputed one takes precedence.
     return body | {name: fact for name, fact in stated.items() if name not in body} | {"data": data} | charged
 
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
-    """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
+    """Return a guarantee, or the sentence that there is none, with unit, versions and the ε of the other
+    accountants."""
     said = ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."]
     body: dict[str, object] = dict.fromkeys(("epsilon", "delta", "adjacency", "release", "accountant"))
     body |= {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
@@ -76,12 +77,12 @@ def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[st
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computed the guarantee."""
+    """Return the versions of the packages that computed the guarantee."""
     return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
 
 
 def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:
-    """Return what every group of draws says of them: guarantee, permitted uses, and the reason of each verdict."""
+    """Return the attributes of every group of draws: guarantee, permitted uses, and the reason of each verdict."""
     uses: dict[str, str | float] = {"usable_for": ", ".join(verdict.usable_for) or "nothing", **verdict.reasons}
     if guarantee is None:
         return {"guarantee": "none", **uses}
@@ -100,17 +101,17 @@ def draws_content(
     metric: ReleasedMetric | None = None,
     columns: Sequence[str] | None = None,
 ) -> bytes:
-    """A netCDF file in ArviZ's schema, whose groups all have the attributes ``said`` (:func:`attributes`).
+    """Return a netCDF file in ArviZ's schema, whose groups all have the attributes ``said`` (:func:`attributes`).
 
-    ``info`` is None where a release has no steps to tell of. A released metric is the group ``metric``: its arrays, and
-    an attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`). ``columns`` are names of the columns of the records.
+    ``info`` is None where a release has no steps. A released metric is the group ``metric``: its arrays, and an
+    attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`). ``columns`` are names of the columns of the records.
     """
-    import h5netcdf  # takes a tenth of a second, which planning does not need; xarray would take another
+    import h5netcdf  # imported here: it takes a tenth of a second, and planning does not need it
 
     groups = _groups(draws, info, columns)
     if metric is not None:
         groups["metric"] = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
-    content = io.BytesIO()  # in memory: HDF5 does not survive a disk that fills up under it
+    content = io.BytesIO()  # in memory, since HDF5 crashes where the disk fills up
     with h5netcdf.File(content, "w") as file:
         for name, variables in groups.items():
             group = file.create_group(name)
@@ -170,12 +171,12 @@ def datasets(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whose records a run used, who vouches for its settings, and what stands beside its draws without noise.
+# Whose records a run used, who vouches for its settings, and which published numbers have no noise.
 #
-# ``report.html`` says these things in sentences, and each sentence follows from the facts below, which ``plan.json``
-# holds as ``circumstances``. None of the facts is computed from a record of a private data set.
+# ``report.html`` states them in sentences that follow from the facts below. ``plan.json`` holds these facts as
+# ``circumstances``. None is computed from a private record.
 
-#: Who has vouched for the settings: who wrote the config, or ``dpmcmc``, which chose them from public facts.
+#: How settings were chosen: as the author of the config declares, or by ``dpmcmc`` from public facts.
 Settings = Literal["without_these_records", "on_these_records", "by_dpmcmc"]
 #: Whose records a run used.
 Kind = Literal["private", "public", "generated", "stand_in"]
@@ -183,17 +184,17 @@ Kind = Literal["private", "public", "generated", "stand_in"]
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Facts that sentences on the page of a run follow from.
+    """Facts from which the page of a run makes its sentences.
 
     Attributes:
-        records: ``private``, ``public``, ``generated``, or ``stand_in`` for generated ones that replace a known set;
-            None where nobody has said.
-        settings: how they were chosen, as somebody vouches; None where nobody does.
-        fit: whether a fit without privacy stands beside the draws.
-        times: whether the seconds that the run took do.
+        records: ``private``, ``public``, ``generated``, or ``stand_in`` for generated records that replace a known data
+            set; None where it is not declared.
+        settings: how they were chosen; None where nobody vouches for it.
+        fit: whether a fit without privacy is published with the draws.
+        times: whether the seconds that the run took are published too.
 
     Raises:
-        InputError: an unknown fact, or numbers without noise beside draws from private records.
+        InputError: an unknown fact, or numbers without noise published of private records.
     """
 
     records: Kind | None = None
@@ -210,7 +211,7 @@ class Circumstances:
 
     @classmethod
     def of_plan(cls, plan: AnyPlan, public: bool = False) -> Circumstances:
-        """Return what a plan alone tells: ``dpmcmc`` gives reasons for the settings that it has chosen.
+        """Return the circumstances that a plan alone tells. A plan with reasons has settings that ``dpmcmc`` chose.
 
         Args:
             plan: of a run; the plan of a saved one states its circumstances.
@@ -218,12 +219,12 @@ class Circumstances:
         """
         stated = plan.stated.get("circumstances") if isinstance(plan, SavedPlan) else None
         told = cls(settings="by_dpmcmc" if plan.reasons else None)
-        if isinstance(stated, dict):  # the fit and the times that stood beside the draws are not in the result
+        if isinstance(stated, dict):  # a saved result holds neither the fit nor the times
             told = cls(stated.get("records"), stated.get("settings"))
         return replace(told, records="public") if public and not told.nobodys else told
 
     def to_json(self) -> dict[str, object]:
-        """The part ``circumstances`` of plan.json."""
+        """Return the part ``circumstances`` of plan.json."""
         return {"circumstances": asdict(self)}
 
     @property
@@ -242,7 +243,7 @@ class Circumstances:
         }[self.records]
 
     def reach(self, unit: str) -> str:
-        """Return what the promise is worth on records that are not private; empty where they may be."""
+        """Return what the promise means for records that are not private; empty where they may be private."""
         if self.nobodys:
             return (
                 f"A program generated the {unit}s, so the promise protects nobody. It says what the same run would "
@@ -256,7 +257,7 @@ class Circumstances:
         return ""
 
     def settings_said(self, unit: str) -> str:
-        """Return how settings were chosen, and who vouches for it."""
+        """Return a sentence on how settings were chosen and who vouches for it."""
         public = f"settings, ranges and levels of columns, ε and the number of {unit}s"
         if self.settings == "on_these_records":
             these = f"the {unit}s that these stand in for" if self.records == "stand_in" else f"these {unit}s"
@@ -272,31 +273,31 @@ class Circumstances:
         rest = " dpmcmc chose the other settings from these facts alone." if ours else ""
         return f"Nobody has vouched that {unseen}. The promise needs it.{rest}"
 
-    def beside(self) -> str:
-        """Return the names of the numbers that no noise protects; empty without any."""
+    def without_noise(self) -> str:
+        """Return the names of the published numbers without noise; empty if there are none."""
         kinds = {"a fit without privacy": self.fit, "the seconds that the run took": self.times}
         return " and ".join(name for name, there in kinds.items() if there)
 
     def noise_said(self, unit: str, added: bool) -> str:
-        """Return how what was released came to be random.
+        """Return a sentence on where the randomness of the release comes from.
 
         Args:
             unit: what a record is.
-            added: whether noise was added; else what is released was drawn at random.
+            added: whether noise was added; otherwise the release was drawn at random.
         """
-        beside = self.beside()
-        draws = "the draws" if beside else "this release"
-        drawn = "The draws are" if beside else "The release is"
+        exposed = self.without_noise()
+        draws = "the draws" if exposed else "this release"
+        drawn = "The draws are" if exposed else "The release is"
         how = f"{drawn} random, and a single {unit} can change the chance of what is released only within bounds."
         if added:
             how = f"Random noise was added to every number that was computed from the {unit}s for {draws}."
-        if not beside:
+        if not exposed:
             return how
         whose = f"the {unit}s are nobody's" if self.nobodys else f"the {unit}s are public"
-        return f"{how} No noise was added to {beside}, published beside the draws because {whose}."
+        return f"{how} No noise was added to {exposed}, published beside the draws because {whose}."
 
     def people_said(self, unit: str, count: int) -> str:
-        """Return whether a reader may be in the data."""
+        """Return a sentence on whether a reader may be in the data."""
         if self.nobodys:
             return f"Nobody is in the data: a program generated the {count:,} {unit}s that this model was fitted to."
         if self.records == "public":
@@ -307,17 +308,17 @@ class Circumstances:
         return f"Your {unit} may be one of the {count:,} that this model was fitted to."
 
     def covered(self) -> str:
-        """Return what the guarantee is of, as the subject of a sentence in the singular."""
-        beside = self.beside()
-        return f"Everything released, except {beside}," if beside else "Everything released"
+        """Return the subject of a sentence on what the guarantee covers, in the singular."""
+        exposed = self.without_noise()
+        return f"Everything released, except {exposed}," if exposed else "Everything released"
 
 
 # ----------------------------------------------------------------------------------------------------
-# A release in words for its page and for a paper: what was estimated, by which method, and how ε was computed.
+# A release in words, for its page and for a paper: what was estimated, by which method, and how ε was computed.
 #
-# All of it follows from public facts: the plan, its schema, and the events of its guarantee.
+# It is computed from public facts: the plan, its schema, and the events of its guarantee.
 
-#: A formula that nobody wrote names at most so many columns in a title.
+#: Most columns that a title names where the user gave no formula.
 _TITLE_COLUMNS = 6
 
 _MODELS = {
@@ -337,7 +338,7 @@ _METHODS = {
     "SGFS": "stochastic gradient Fisher scoring",
     "OPS": "one-posterior sampling",
 }
-#: Name of each event's mechanism, for one of them and for several.
+#: Name of each event's mechanism, in the singular and in the plural.
 _RELEASES = {
     "gaussian": ("Gaussian mechanism", "Gaussian mechanisms"),
     "poisson_gaussian": ("Gaussian mechanism on a Poisson sample", "Gaussian mechanisms on Poisson samples"),
@@ -363,7 +364,7 @@ def title(plan: AnyPlan) -> str:
 
 
 def model(target: Target) -> str:
-    """Return a model in words, to stand after an article."""
+    """Return a model in words, without an article."""
     inner, name = _named(target)
     if name is not None and isinstance(inner, LinearRegression):
         name += f" of standard deviation {inner.noise_scale:g}"
@@ -399,7 +400,8 @@ def method_in_words(plan: AnyPlan) -> str:
 def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
     """Return (label, sentence) pairs that say what was estimated."""
     out = [("model", model(plan.target))]
-    said, schema = prior(plan), plan.schema
+    said = prior(plan)
+    schema = plan.schema
     if schema is not None:
         used = list(dict.fromkeys(name for term in schema.terms for name in term))
         out += [("formula", _formula(schema)), (f"label {schema.label}", _label(schema))]
@@ -413,7 +415,7 @@ def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
 
 
 def accounting(guarantee: Guarantee) -> str:
-    """Return how ε was computed: of which releases, by which theorem."""
+    """Return how ε was computed: from which releases, by which theorem."""
     counts: Counter[str] = Counter()
     for event in guarantee.events:
         if event.mechanism not in DEVIATIONS and event.count:
@@ -441,7 +443,8 @@ def _formula(schema: Schema, most: int | None = None) -> str:
 
 
 def _label(schema: Schema) -> str:
-    kind, levels = schema.columns[schema.label], schema.outcome.levels or ("", "")
+    kind = schema.columns[schema.label]
+    levels = schema.outcome.levels or ("", "")
     scale: Mapping[str, str] = {
         "binary": f"log odds of {levels[1]!r} against {levels[0]!r}",
         "classes": f"log odds of every level against the first, {levels[0]!r}",
@@ -452,7 +455,7 @@ def _label(schema: Schema) -> str:
 
 
 def _column(column: Column) -> str:
-    """Return what a column's public facts say of it."""
+    """Return the public facts of a column in words."""
     if isinstance(column, Counts):
         return f"counts from 0 to {column.largest:,}"
     if isinstance(column, Levels):
@@ -465,15 +468,15 @@ def _column(column: Column) -> str:
 
 
 FILE = "report.html"
-#: Share of false alarms at which the power of an attack is stated.
+#: Rate of false alarms at which the page states the power of an attack.
 _FALSE_ALARMS = 0.05
-#: Events that add noise to what they release; others draw what they release at random.
+#: Events that add noise to a computed value; the others draw a release at random.
 _ADDED = ("gaussian", "poisson_gaussian", "fixed_size_gaussian", "noisy_descent", "batch_overflow", "approximate_draw")
 
 
 @dataclass(frozen=True)
 class Context:
-    """Facts that a page states beside plan, guarantee and summary.
+    """Facts of a page that are not in its plan, guarantee and summary.
 
     Attributes:
         title: of the page.
@@ -483,7 +486,7 @@ class Context:
         scores: (label, sentence) pairs of released scores.
         pictures: PNG files by caption.
         secret: whether the noise of the run is.
-        told: whose records these are, and who vouches for the settings; None: what the plan tells of it.
+        told: whose records these are, and who vouches for the settings; None: those of the plan.
     """
 
     title: str
@@ -505,12 +508,14 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         summary: of the draws, or of what follows from them.
         context: what else is said.
     """
-    said, assumed = dict(summary.said), prior(plan)
+    said = dict(summary.said)
+    assumed = prior(plan)
     claims = {
         "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
-    unit, method = plan.unit, method_in_words(plan)
+    unit = plan.unit
+    method = method_in_words(plan)
     names = {
         "method": method,
         "unit": unit,
@@ -518,7 +523,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         "fitted": f"We fitted a {model(plan.target)}{f' with {assumed}' if assumed else ''} to "
         f"N = {plan.num_records:,} {unit}s with dpmcmc {versions()['dpmcmc']}, by {method}",
         "noise_aware": plan.label == "NoiseAware" or said[INTERVALS].startswith(FROM_PATH),
-        # The plan's verdict was given before the draws, whose own is on the page.
+        # The plan's verdict was given before the draws; the page has the verdict on the draws.
         "lines": [line for line in plan.lines(context.secret) if line[0] not in ("usable for", PREDICTION, INTERVALS)],
         "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
         "claims": claims,
@@ -534,13 +539,15 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
 
 
 def plain_numbers(guarantee: Guarantee) -> dict[str, object]:
-    """Return a finite guarantee in the numbers of plain words; each is rounded towards less privacy.
+    """Return the numbers by which the page explains a finite guarantee; each is rounded towards less privacy.
 
     ``odds`` is e^ε. ``belief`` is that of an observer after the release who held both data sets for equally likely:
     e^ε/(1 + e^ε). ``power`` is the largest share of right answers of a test that is wrong in a = 5 % of runs on the
     other data set: min(e^ε a + δ, 1 − e^−ε (1 − δ − a)) (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015).
     """
-    odds, delta, alarms = math.exp(min(guarantee.epsilon, 700.0)), guarantee.delta, _FALSE_ALARMS
+    odds = math.exp(min(guarantee.epsilon, 700.0))
+    delta = guarantee.delta
+    alarms = _FALSE_ALARMS
     power = min(odds * alarms + delta, 1 - (1 - delta - alarms) / odds)
     return {
         "epsilon": round_up(guarantee.epsilon, 3),

@@ -52,13 +52,13 @@ def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float
     shown = ScalarMappable(Normalize(0, 1), colormaps["viridis"])
     colours = shown.to_rgba(total / np.maximum(counts, 1))
     axis.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, edgecolor="white", linewidth=0.3)
-    # A few records still show, and names stand above the bars, each at a height of its own.
+    # A bar of a few records is visible, and names are above the bars, each at its own height.
     axis.set_yscale("log")
     axis.set_ylim(0.7, counts.max() * 40)
     axis.set_ylabel("records")
     said = (worst, "-", "clipped at every step"), (promised, "--", "the run's guarantee"), (epsilon.mean(), ":", "mean")
     for line, (value, dashes, name) in enumerate(said):
-        height = 0.97 - 0.06 * line  # below the names before it, which a line would cross
+        height = 0.97 - 0.06 * line  # below the earlier names, which the line would cross
         axis.axvline(value, ymax=height + 0.02, color="C3", ls=dashes, lw=1.7)
         side, by = ("right", -4) if value > edges[-1] / 2 else ("left", 4)
         place = (value, height), (by, 0), ("data", "axes fraction"), "offset points"

@@ -1,11 +1,11 @@
-"""Pictures of a run, drawn by a process of their own while the run is computed and judged.
+"""Pictures of a run, drawn by a separate process while the run is computed.
 
-Matplotlib takes a second and more to import and to draw, and JAX leaves one of two cores idle for most of a short run.
-The process is forked from the command before anything else is loaded, when it has one thread and holds no record. It
-gets the numbers of a picture through a pipe, returns a PNG, and opens no file. It ends with the command.
+Matplotlib takes more than a second to import and to draw, and JAX leaves one of two cores idle for most of a short run.
+The command forks the process before it loads anything else, when it has one thread and holds no record. The process
+gets the numbers of a picture through a pipe, returns a PNG, opens no file, and ends with the command.
 
-Where there is no such process (another system than Linux, one core, a run that is called from Python), or it fails,
-pictures are drawn here: only their time differs.
+Without such a process (on another system than Linux, on one core, in a run that is called from Python), or where it
+fails, the command draws the pictures itself, which takes longer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dpmcmc.storage.run_folder import RunFolder
 Job = tuple[str, tuple[object, ...]]
 
 #: The process that draws, where there is one.
-_beside: Connection | None = None
+_drawer: Connection | None = None
 
 
-def draw_beside() -> None:
+def start_drawing() -> None:
     """Fork the process that draws; to be called while there is one thread."""
-    global _beside
+    global _drawer
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         return
     context = multiprocessing.get_context("fork")
@@ -38,14 +38,14 @@ def draw_beside() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with contextlib.suppress(OSError), there:
         context.Process(target=_draw_what_comes, args=(here, there), daemon=True).start()
-        _beside = here
+        _drawer = here
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _draw_what_comes(other_end: Connection, pipe: Connection) -> None:
-    """Draw until the command is gone, and return all pictures when asked for them."""
-    other_end.close()  # or its end would not be seen
-    with contextlib.suppress(Exception):  # the command draws them itself, and says what fails
+    """Draw pictures as they come, and send all of them back when asked; end with the command."""
+    other_end.close()  # or this process would not notice the end of the command
+    with contextlib.suppress(Exception):  # the command then draws them itself, and reports what fails
         pipe.recv()
         import dpmcmc.report.figures  # noqa: F401
 
@@ -68,7 +68,7 @@ _ORDER = ("traces", "temperature", "epsilon_delta", "calibration", "predictions"
 
 
 class Pictures:
-    """Pictures of one run; of several of one name the last."""
+    """Pictures of one run. A later picture replaces an earlier one of the same name."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
@@ -99,17 +99,17 @@ class Pictures:
 
 
 def _send(message: object) -> None:
-    global _beside
-    if _beside is not None:
+    global _drawer
+    if _drawer is not None:
         try:
-            _beside.send(message)
-        except Exception:  # it has ended, or the message is nothing that can be sent
-            _beside = None
+            _drawer.send(message)
+        except Exception:  # the process has ended, or the message cannot be sent
+            _drawer = None
 
 
 def _returned() -> list[bytes]:
-    """Return what the other process has drawn; nothing where there is none."""
+    """Return the pictures of the other process; none where there is no such process."""
     _send(None)
     with contextlib.suppress(OSError, EOFError):
-        return [] if _beside is None else _beside.recv()
+        return [] if _drawer is None else _drawer.recv()
     return []

@@ -1,4 +1,4 @@
-"""How it is sampled: one file per sampler, the update rule on top; ``langevin`` has the law of noise that all share."""
+"""Samplers, one file each; ``base`` has the protocol and the law of injected noise that all share."""
 
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.samplers.schedules import SCHEDULES, AlphaPhase, Cyclical, Floor, Polynomial
@@ -7,7 +7,7 @@ from dpmcmc.samplers.sghmc import SGHMC
 from dpmcmc.samplers.sgld import SGLD
 from dpmcmc.samplers.sgnht import SGNHT
 
-#: Names a YAML may use; a line here is all that a new sampler needs.
+#: Names that a YAML may use. A new sampler is one file and one line here.
 SAMPLERS = {"sgld": SGLD, "sghmc": SGHMC, "sgnht": SGNHT, "sgfs": SGFS}
 
 __all__ = [

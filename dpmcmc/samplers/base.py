@@ -1,9 +1,9 @@
 """Sampler protocol: dynamics driven by one noisy gradient a step.
 
-A sampler never sees a record. It says how much Gaussian noise its own dynamics wants, in gradient units
-(``noise_std``); the query adds the larger of that and what privacy needs; ``step`` receives the sum.
-``State`` holds only what the next step needs; what a person wants to watch goes to ``Info``. Both are
-functions of privatised gradients and of public constants alone.
+A sampler never sees a record. It states the std of the Gaussian noise that its own dynamics injects, in gradient units
+(``noise_std``). The query adds the larger of that and what privacy needs, and ``step`` receives the noisy gradient.
+``State`` holds only what the next step needs, and ``Info`` the quantities to monitor. Both are functions of privatised
+gradients and public constants alone.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temp
 class Sampler(Protocol):
     """A frozen, hashable dataclass of hyper-parameters with these methods.
 
-    Registered with ``jax.tree_util.register_dataclass``, its numbers are arguments of the compiled program, except for
-    fields with the metadata ``{"static": True}``. Without it, a sampler with other numbers is compiled anew.
+    If the class is registered with ``jax.tree_util.register_dataclass``, its numbers are arguments of the compiled
+    program, except for fields with the metadata ``{"static": True}``. If it is not, a sampler with other numbers is
+    compiled anew.
 
-    All that is optional stands in :class:`SamplerOffers`.
+    :class:`SamplerOffers` has the optional methods and facts.
 
     Example:
         >>> import dpmcmc
@@ -56,7 +57,7 @@ class Sampler(Protocol):
 
     @property
     def temperature(self) -> float:
-        """T the dynamics is meant to keep."""
+        """T, the temperature that the dynamics is meant to keep."""
 
     def bind(self, num_records: int) -> Sampler:
         """The sampler for N records: step sizes are given for the MEAN loss, and η = step_size / N."""
@@ -68,10 +69,11 @@ class Sampler(Protocol):
         """
 
     def init(self, key: jax.Array, position: PyTree) -> PyTree:
-        """State at a starting point; ``position`` of the state is the draw."""
+        """Return the state at a starting point; its ``position`` is the draw."""
 
     def step(self, key: jax.Array, state: PyTree, gradient: PrivateGradient, t: jax.Array) -> tuple[PyTree, PyTree]:
-        """(next State, Info). ``key`` is for dynamics beyond the query, never for noise that privacy counts."""
+        """Return (next State, Info). ``key`` is for randomness beyond the query, never for noise that privacy
+        counts."""
 
     def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """Temperature the dynamics keeps when the gradient carries noise of std ``noise_std``."""
@@ -81,12 +83,12 @@ class Sampler(Protocol):
 
 
 class SamplerOffers:
-    """All that a sampler may offer beside the methods of :class:`Sampler`; None is not offered.
+    """Optional methods and facts of a sampler; None is not offered.
 
-    A sampler may inherit these defaults. One that does not is completed with them (:func:`sampler_offers`).
+    A sampler may inherit these defaults; :func:`sampler_offers` adds them to one that does not.
     """
 
-    #: noise_std -> the sampler with its unresolved setting solved for the noise that privacy needs.
+    #: noise_std -> the sampler with its open setting (``auto``, ``matched``) solved for the noise that privacy needs.
     with_noise: Callable[[float], Any] | None = None
     #: rate b/N -> the sampler that allows for the noise of minibatches.
     with_rate: Callable[[float], Any] | None = None
@@ -101,12 +103,12 @@ class SamplerOffers:
 
     @property
     def metric(self) -> Any:
-        """A ``PublicMatrix`` F: gradients are clipped as ‖F⁻¹g‖ and noised as s·F·Z; None is the identity."""
+        """A ``PublicMatrix`` F in which gradients are clipped, ‖F⁻¹g‖, and noised, s·F·Z; None is the identity."""
         return None
 
     @property
     def unresolved(self) -> bool:
-        """Whether a setting waits for the noise that privacy needs."""
+        """Whether a setting (``auto``, ``matched``) is open until the noise that privacy needs is known."""
         return False
 
     @property
@@ -116,7 +118,7 @@ class SamplerOffers:
 
 
 def sampler_offers(sampler: object) -> SamplerOffers:
-    """Return a sampler with a default in the place of everything that it does not offer."""
+    """Return a sampler, with the defaults for everything that it does not offer."""
     return completed(sampler, SamplerOffers)
 
 
@@ -164,7 +166,7 @@ class SteppedSampler(SamplerOffers):
 
     @property
     def unresolved(self) -> bool:
-        """Whether a setting waits for the noise that privacy needs."""
+        """Whether a setting (``auto``, ``matched``) is open until the noise that privacy needs is known."""
         return isinstance(self.step_size, str)
 
     def eta(self, t: PerStep) -> PerStep:
@@ -190,14 +192,14 @@ def tree_norm(tree: PyTree) -> Float[jax.Array, ""]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The law of injected noise, which every sampler here obeys, written once.
+# The law of injected noise, which every sampler here obeys.
 #
 #     v' = (1 − a) v − η (∇U(θ) + s Z),   θ' = θ + v',     Z ~ N(0, I),     s² = 2aT/η
 #
 # Friction a in (0, 1] is the fraction of momentum lost per step, η the step on the full potential, T the temperature,
-# and s the std of the noise in gradient units. The noise puts back what friction takes away, so that exp(−U/T) is kept
-# (fluctuation–dissipation; Chen, Fox and Guestrin 2014, section 3.2). At a = 1 no momentum is left: that is Langevin
-# dynamics. Each function below solves the law for one of its four quantities.
+# and s the std of the noise in gradient units. The noise replaces the energy that friction removes, so that exp(−U/T)
+# is kept (fluctuation–dissipation; Chen, Fox and Guestrin 2014, section 3.2). At a = 1 no momentum is left, and the
+# dynamics is Langevin's. Each function below solves the law for one of its four quantities.
 
 #: a, the fraction of momentum lost per step.
 Friction = Annotated[float, Gt(0), Le(1)]
@@ -219,20 +221,20 @@ def friction_needed(variance: PerStep, eta: PerStep, temperature: float) -> PerS
 
 
 def step_allowed(variance: PerStep, temperature: float, friction: float = 1.0) -> PerStep:
-    """η = 2aT/s², the largest step at which the dynamics injects a variance of s² of its own."""
+    """η = 2aT/s², the largest step whose injected noise has a variance of at least s²."""
     return 2 * friction * temperature / variance
 
 
 def langevin_time(eta: PerStep, friction: PerStep = 1.0) -> PerStep:
-    """η/a, the time that one step takes a direction of curvature w along its relaxation time 1/w."""
+    """η/a, the Langevin time of one step; a direction of curvature w relaxes in a time of 1/w."""
     return eta / friction
 
 
 @dataclass(frozen=True)
 class Langevin(SteppedSampler):
-    """A sampler of friction ``damping``: its law, for the plan. A subclass adds ``init`` and ``step``.
+    """A sampler with friction ``damping`` that obeys the law above. A subclass adds ``init`` and ``step``.
 
-    A subclass whose friction is not 1, or that has other noise beside the query's, overrides what that changes.
+    A subclass with friction below 1, or with noise beyond the query's, overrides the methods that this changes.
 
     Example:
         >>> import dpmcmc
@@ -264,6 +266,7 @@ class Langevin(SteppedSampler):
 
 
 def thermal_velocity(key: jax.Array, like: PyTree, variance: PerStep) -> PyTree:
-    """Independent normals of this variance, shaped like a pytree: momentum at rest in a temperature, ηT per step."""
+    """Return independent normals of this variance, shaped like a pytree. Momentum in units of a step has variance
+    ηT."""
     std = jnp.sqrt(variance).astype(jnp.float32)
     return jax.tree.map(lambda z: std * z, randomness.tree_normal(key, like)[0])

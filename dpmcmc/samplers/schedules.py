@@ -1,4 +1,4 @@
-r"""Step sizes as functions of the step, t = 0, 1, … Plain callables, so any optax schedule serves as well.
+r"""Step sizes as functions of the step, t = 0, 1, … They are plain callables, so any optax schedule works too.
 
 Values are ``step_size``, the learning rate on the MEAN loss; the literature's η is the step on the full potential, and
 step_size = N·η.
@@ -23,7 +23,7 @@ from dpmcmc.storage.pytree import STATIC, rebuilt
 
 Positive = Annotated[float, Gt(0)]
 
-#: A step, or a number of each step: one, an array over steps on the host, or traced.
+#: A step, or a value at a step: one number, an array over steps on the host, or a traced value.
 PerStep = float | np.ndarray | jax.Array
 
 
@@ -58,7 +58,7 @@ class Polynomial(_Checked):
 
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
-        # Floats, for whole numbers cannot be raised to negative powers in JAX.
+        # Floats, since JAX raises no integer to a negative power.
         return self.a * (1.0 * self.b + t) ** (-1.0 * self.gamma)
 
 
@@ -118,9 +118,9 @@ class Cyclical(_Checked):
 class AlphaPhase(_Checked):
     r"""The thesis's α-phase: η_t = α ε²/(128 L² log(2.5k/δ) log(2/δ) t), t from 1 (Wang, section 3.4).
 
-    From step αk on, the noise of plain SGLD at temperature 1, variance 2η, is what its formula asks for, so that
-    privacy is free there: draws are kept from then on. The corrected constant of the formula is 256 in place of 128,
-    and SGLD's noise is 2η in place of η, so 128 stays. How much is free under a modern accountant, the plan says.
+    From step αk on, the noise of plain SGLD at temperature 1, of variance 2η, is the noise that the formula requires.
+    Privacy is free there, and draws are kept from then on. The corrected formula has 256 in place of 128, and SGLD's
+    noise has the variance 2η in place of η, so 128 stays. The plan states how much is free under a modern accountant.
 
     Args:
         alpha: share of the run before privacy is free, in (0, 1].

@@ -14,25 +14,25 @@ noised.
 
 so a wrong estimate costs O(ηw), and ŵ = 0 is SGLD. (A noisy estimate projected onto D >= 0 is too large where the data
 say little: such directions move slower and run colder, by 14 % at the settings of ``configs/adult_sgfs.yaml``.) The
-noise is known, whatever it is, so the chain keeps temperature T under any noise privacy asks for, and pays in speed: a
-small step is η = 2T/s². Choose T > 1 to pay with heat instead. (The printed algorithm has noise FFᵀ/η beside the
-damping 4FFᵀ/η: temperature 1/4.)
+noise is known, so the chain keeps temperature T whatever noise privacy needs, and more noise makes it slower: a small
+step is η = 2T/s². With T > 1 the chain is faster and hotter. (The printed algorithm has noise FFᵀ/η beside the damping
+4FFᵀ/η: temperature 1/4.)
 
 **When the matrix is factorised.** After 1, 2, ..., 8, 10, 12, 14, 16, 20, ..., 28, 32, 40, ... estimates: numbers of
 three leading binary digits, and never more than ``refactor`` apart. Between them Ĥ stays, while the running mean moves
 by less than a fifth. So A_t is a function of what was released BEFORE step t. The law needs no more: given the past,
-step t has mean θ − 2A_t⁻¹∇U and covariance 4A_t⁻¹(s_t²FFᵀ + V)A_t⁻¹. Ĥ is kept as QΛQᵀ, to which the s_t of any step
-can be added. (The first step of ``query`` takes its own second moment, having no other.) The rule reads the number of
-the step alone, so the time that a step takes tells nothing.
+step t has mean θ − 2A_t⁻¹∇U and covariance 4A_t⁻¹(s_t²FFᵀ + V)A_t⁻¹. Ĥ is stored as QΛQᵀ, to which the s_t of any step
+can be added. (The first step of ``query`` has no earlier second moment and takes its own.) The rule depends on the
+number of the step alone, so the time of a step reveals nothing.
 
 **Where the Fisher information comes from**, and what that costs:
 
 * ``public``     a matrix of one record's Fisher information that was not read from the data: nothing;
 * ``gradients``  the running mean of g̃g̃ᵀ − s²FFᵀ over T + r, r = (1 − q)/q, which at stationarity is D + λT/(T + r):
-                 nothing, since every g̃ is private already; under much noise it says little. Starts as SGLD (needs
-                 ηw < 2 there);
+                 nothing, since every g̃ is private already. Under much noise the estimate is poor. The chain starts as
+                 SGLD (stable for ηw < 2);
 * ``query``      the running mean of private second moments, one every ``query_every`` steps, on the minibatch of its
-                 step (or one of its own). At the same cost, few quiet ones say as much as many noisy ones.
+                 step (or one of its own). At the same cost, few precise ones are worth as much as many noisy ones.
 
 **Guarantee.** θ is post-processing of the releases. ``public`` and ``gradients`` release g̃ alone: subsampled Gaussians
 at z = s b/(N C) on the sum of F⁻¹g clipped to C. ``query`` releases Σ clip(g)clip(g)ᵀ beside it, with noise z_V C²: ONE
@@ -76,7 +76,8 @@ class SGFSState(NamedTuple):
 
 
 class SGFSInfo(NamedTuple):
-    """Per step: ``gradient_norm`` of the noisy gradient; mean over directions of the ``curvature`` Ĥ, whitened."""
+    """Values at each step: ``gradient_norm`` of the noisy gradient; ``curvature``, the mean over directions of Ĥ,
+    whitened."""
 
     gradient_norm: jax.Array
     curvature: jax.Array
@@ -165,7 +166,7 @@ class SGFS(Langevin):
         return dataclasses.replace(self, rate=rate)
 
     def stability_limit(self, noise_std: PerStep, t: PerStep) -> PerStep:
-        """Largest stable η·curvature: η(s²/T + ŵ), ŵ the smallest curvature that A is sure to hold."""
+        """Largest stable η·curvature: η(s²/T + ŵ), ŵ a lower bound on the curvature in A."""
         eta = self.eta(t)
         known = self.prior_precision
         if isinstance(self.public_fisher, PublicMatrix):
@@ -206,7 +207,7 @@ class SGFS(Langevin):
         fisher = self._averaged(form, state.fisher, white, s2, gradient, t)
         kept = (state.factors, state.curvature)
         if self.fisher == "query":
-            # At a distance of one step or more the estimate is that of an earlier step, except in the first.
+            # With steps between estimates the running mean is that of an earlier step, except at step 0.
             estimate = fisher if self.query_every > 1 else jnp.where(t == 0, fisher, state.fisher)
             before, since = (t - 1) // self.query_every, (t - 1) % self.query_every
             due = (t == 0) | ((t > 1) & (since == 0) & renews(before + 1, self.refactor))
@@ -217,7 +218,7 @@ class SGFS(Langevin):
         if self._f is not None:
             move = self._f.whiten(move, transpose=True)
         if self.fisher == "gradients":
-            # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
+            # A gradient informs the NEXT step, so that A does not depend on the noise that it divides.
             kept = self._renewed(form, fisher, kept, renews(t + 1, self.refactor))
         following = SGFSState(unflatten(position - 2 * move), fisher, *kept)
         return following, SGFSInfo(tree_norm(gradient.value), curvature)
@@ -246,7 +247,7 @@ class SGFS(Langevin):
     def _renewed(
         self, form: Form, estimate: jax.Array, kept: tuple[Factors, jax.Array], due: jax.Array
     ) -> tuple[Factors, jax.Array]:
-        """(factors, curvature): those of the estimate where that is due, else those that are kept."""
+        """Return (factors, curvature): new ones of the estimate when they are due, else those of the state."""
         return jax.lax.cond(due, lambda: self._factorised(form, estimate), lambda: kept)
 
     def _factorised(self, form: Form, estimate: jax.Array) -> tuple[Factors, jax.Array]:

@@ -11,8 +11,8 @@ Exact on a quadratic of curvature w (V̂ = 0), from the moment equations of the 
 
     Var[θ] = (T/w) / (1 − ηw/(4 − 2a)),      (1 − a/2) E[v²]/η = w Var[θ].
 
-With noise s_t the temperature is η_t(s_t² + V̂)/(2a). Where privacy asks for more than the dynamics' own noise the chain
-runs hot, unless ``friction="matched"``: then a = η(s² + V̂)/(2T), so that the noise privacy needs keeps T.
+With noise s_t the temperature is η_t(s_t² + V̂)/(2a). Where privacy needs more than the dynamics' own noise, the chain
+runs hot, unless ``friction="matched"``: then a = η(s² + V̂)/(2T), and the noise that privacy needs keeps T.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SGHMCState(NamedTuple):
 
 
 class SGHMCInfo(NamedTuple):
-    """Per step: ``gradient_norm`` of the noisy gradient and the ``temperature`` its noise keeps."""
+    """Values at each step: ``gradient_norm`` of the noisy gradient, and the ``temperature`` that its noise keeps."""
 
     gradient_norm: jax.Array
     temperature: PerStep
@@ -86,7 +86,7 @@ class SGHMC(Langevin):
 
     @property
     def damping(self) -> float:
-        """a, once it is a number."""
+        """a, once ``matched`` is solved."""
         if isinstance(self.friction, str):
             raise InputError("friction matched is solved from the privacy target: plan it with one", "friction")
         return self.friction

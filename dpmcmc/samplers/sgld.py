@@ -5,8 +5,8 @@ r"""Stochastic-gradient Langevin dynamics (Welling and Teh 2011; DP-SGLD: Wang, 
 The pair (drift η, noise variance 2Tη) keeps exp(−U/T). The thesis prints noise variance η, which is temperature 1/2.
 Exact on a quadratic of curvature w with exact gradients: Var = (T/w) / (1 − ηw/2), stable for ηw < 2.
 
-The noise is part of the query. Where privacy asks for s_t > √(2T/η_t), the chain runs at temperature η_t s_t²/2
-instead, and the plan says so. The law of the noise is ``base.py`` at friction 1.
+The noise is part of the query. Where privacy needs s_t > √(2T/η_t), the chain runs at temperature η_t s_t²/2 instead,
+and the plan says so. The law of the noise is ``base.py`` at friction 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SGLDState(NamedTuple):
 
 
 class SGLDInfo(NamedTuple):
-    """Per step: ``gradient_norm`` of the noisy gradient and the ``temperature`` its noise keeps."""
+    """Values at each step: ``gradient_norm`` of the noisy gradient, and the ``temperature`` that its noise keeps."""
 
     gradient_norm: jax.Array
     temperature: PerStep

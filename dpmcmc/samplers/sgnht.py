@@ -2,17 +2,18 @@ r"""Stochastic-gradient Nosé–Hoover thermostat (Ding et al. 2014; DP-SGNHT: W
 
     v' = (1 − α) v − η_t (∇U(θ) + s_t Z),   θ' = θ + v',   α' = α + (1 − α/2) v'·v'/d − η_t T,     s_t = √(2aT/η_t)
 
-The thermostat α is one number for all d parameters. It finds the friction at which the noise that is really there
-keeps temperature T: a* = η_t s_t²/(2T), so noise beyond the dynamics' own costs speed, not temperature. The kinetic
-form (1 − α/2)v'·v'/d is what a friction α holds at η T in this order of updates; the printed v·v/d gives variance
-.95, .82 and NaN at a = .1, .3, .6 where 1 is right.
+The thermostat α is one number for all d parameters. It converges to the friction at which the actual noise keeps
+temperature T, a* = η_t s_t²/(2T). So noise beyond the dynamics' own makes the chain slower, not hotter. In this order
+of updates a friction α keeps the kinetic form (1 − α/2)v'·v'/d at η T; the printed v·v/d gives variance .95, .82 and
+NaN at a = .1, .3, .6 where 1 is right.
 
 α settles a little above a*: for a single curvature w where (α − a*)(2 − α) = αηw/2. Plans with a* > 1 are refused.
 
 Validity. α carries the unit of θ²: it fluctuates by about √(ηT/d) and relaxes in about α/(ηT) steps. Few parameters
 with a large ηT fail (d = 1, w = 1, η = .1: variance 8 % low at a = .05, NaN at a = .3). Where ηT is small, as under
-much noise, the thermostat is slow: a fall from far away heats it, and until it has relaxed, thousands of steps later,
-the chain is colder than T (4000 records, 20,000 steps from the prior mean: variance .92). Starting near avoids it.
+much noise, the thermostat is slow. A start far from the posterior raises α, and until α has relaxed, thousands of steps
+later, the chain is colder than T (4000 records, 20,000 steps from the prior mean: variance .92). A start near the
+posterior avoids this.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SGNHTState(NamedTuple):
 
 
 class SGNHTInfo(NamedTuple):
-    """Per step: ``gradient_norm``, ``thermostat`` α and ``kinetic_temperature`` (1 − α/2)v·v/(dη)."""
+    """Values at each step: ``gradient_norm``, ``thermostat`` α and ``kinetic_temperature`` (1 − α/2)v·v/(dη)."""
 
     gradient_norm: jax.Array
     thermostat: jax.Array
@@ -117,7 +118,7 @@ class SGNHT(Langevin):
     ) -> tuple[SGNHTState, SGNHTInfo]:
         """v' = (1 − α)v − η_t g̃, θ' = θ + v', α' = α + (1 − α/2)v'·v'/d − η_t T."""
         eta = self.eta(t)
-        # The noise is public, so the thermostat may start where it will settle.
+        # The noise is public, so the thermostat may start at a*.
         start = self.settled_friction(gradient.noise_std, t)
         alpha = jnp.where(t == 0, start, state.thermostat)
         velocity = jax.tree.map(lambda v, g: (1 - alpha) * v - eta * g, state.velocity, gradient.value)

@@ -1,19 +1,20 @@
 """Checkpoints: what a run needs to go on after it was stopped, in an owner-only folder.
 
     run.json                    what is run, on which platform and records, its keys, and what was charged again
-    metric.bin                  the metric that the run released first, where it has one
-    draws-00003.bin             draws kept since the commit before, where there are any
-    state-0.bin, state-1.bin    the two latest commits, in turn
-    run-0/                      checkpoint of a run inside the run, as a hybrid's sampler is
+    stage-0.bin                 what the first stage of the plan released, where that is a release
+    draws-00003.bin             draws of the chain kept since the commit before, where there are any
+    state-0.bin, state-1.bin    the two latest commits of the chain, in turn
 
-A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each renamed into
-place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
+Each stage of a plan has commits of its own: a release has one, which ``run.json`` names with its SHA-256, and a chain
+has many. A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each
+renamed into place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
 
-**Going on.** Nothing of a run is released before it is done. Steps after the last commit are taken again: on the same
-platform with the same keys, so that they are the same to the last bit and cost nothing. On another platform the same
-noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen:
-there the run takes fresh keys and is charged again for every step that may have been taken since the commit. The
-charge stays finite because each commit says how far the run may go before the next.
+**Going on.** Nothing of a run is released before it is done. The run makes again all that was not committed: on the
+same platform with the same keys, so that it is the same to the last bit and costs nothing. On another platform the same
+noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen.
+There the run takes fresh keys, and is charged again for every release that was not committed and for every step that
+may have been taken since the commit. The charge stays finite because each commit says how far the chain may go before
+the next.
 
 Keys are in ``run.json`` until the last commit, and erased with it. The records are known by a keyed digest: a bare hash
 of private data could be searched for. Both stay, for a finished run must not answer for others: it is confidential too.
@@ -132,7 +133,7 @@ class Point:
 # ----------------------------------------------------------------------------------------------------
 # ``run.json`` of a checkpoint: its version, and whether it holds what this version writes.
 
-VERSION = 1
+VERSION = 2
 
 
 def check_run(run: Any) -> None:
@@ -147,17 +148,17 @@ def check_run(run: Any) -> None:
         event.items()
     for words in run["keys"] or []:
         np.asarray(words, np.uint32)
+    for number, stage in run["stages"].items():
+        int(number), stage["digest"].encode(), bool(stage["last"])
     if not isinstance(run["secret"], bool):
         raise InputError("other keys")
-    run["platform"], run["records"], run.get("origin", "").encode(), [name.encode() for name in run.get("claims", [])]
+    run["platform"], run["records"], [name.encode() for name in run.get("claims", [])]
 
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
 #: Chunks that may pass before the first commit, when it is not known how long they take.
 _FIRST = 64
-#: Files of the draws of a one-shot release, and of a released metric.
-_KEPT, _METRIC = "draws-release.bin", "metric.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
 
@@ -214,7 +215,7 @@ class Checkpoint:
 
     def _leftovers(self) -> list[Path]:
         """Files of writes that were killed."""
-        return [path for name in ("run.json", "state-", "draws-", _METRIC) for path in self.folder.glob(f".{name}*")]
+        return [path for name in ("run.json", "stage-", "state-", "draws-") for path in self.folder.glob(f".{name}*")]
 
     def close(self) -> None:
         """Let another process have it."""
@@ -239,8 +240,7 @@ class Checkpoint:
         Each start has a name of its own. It is written here, then into the ledger, then here again as the only one. So
         a kill in between leaves both the name that the ledger has and the name that it may have.
         """
-        before = [self._run.get("origin", "")] if self.begun else []  # version 0.2.0 knew the first start alone
-        return tuple(self._run.get("claims", before))
+        return tuple(self._run.get("claims", []))
 
     def check_uncharged(self) -> None:
         """Refuse to go on without a ledger with a run that was begun under one, which knows what its copies do.
@@ -308,7 +308,7 @@ class Checkpoint:
         self.elsewhere, self.new = False, None
         if not self.begun:
             key = secrets.token_bytes(32)
-            known: dict[str, Any] = {"plan": plan_digest(plan), "claims": []}
+            known: dict[str, Any] = {"plan": plan_digest(plan), "claims": [], "stages": {}}
             known |= {"records_key": key.hex(), "records": fingerprint(key, data)}
             known |= {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
             self.new = known
@@ -327,9 +327,7 @@ class Checkpoint:
         if mesh is not None:
             self._check_shared(mesh[0])
         if self._run["keys"] is None:
-            point = self.point()
-            complete = self.kept() is not None or (point is not None and point.complete)
-            self.elsewhere = not complete
+            self.elsewhere = not self._whole
         elif self._run["platform"] == here:
             try:
                 return from_text(self._run["keys"], streams)
@@ -372,63 +370,59 @@ class Checkpoint:
 
     def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
-        left, self._run["again"] = self.inner, self._run["again"] + events
-        self._run |= {"platform": self._here, "keys": to_text(streams), "moves": self._moves + 1}
+        self._run["again"] = self._run["again"] + events
+        self._run |= {"platform": self._here, "keys": to_text(streams)}
         self._save()
-        shutil.rmtree(left, ignore_errors=True)
-
-    @property
-    def inner(self) -> Path:
-        """Folder for the checkpoint of a run inside this one, another one for other keys."""
-        return self.folder / f"run-{self._moves}"
-
-    @property
-    def _moves(self) -> int:
-        """How often the run has gone on with fresh keys."""
-        return self._run.get("moves", 0)
 
     @property
     def again(self) -> list[dict[str, Any]]:
         """Events, as JSON, that were charged for steps taken again elsewhere."""
         return self._run.get("again", [])
 
-    def keep(self, leaves: list[np.ndarray]) -> None:
-        """Commit what a one-shot release drew, and erase its keys: it will not be drawn again."""
-        seal(self.folder / _KEPT, {str(i): leaf for i, leaf in enumerate(leaves)})
-        self._run["keys"] = None
+    def keep(self, stage: int, arrays: dict[str, np.ndarray], last: bool) -> None:
+        """Commit what a stage released, which is not made again.
+
+        Args:
+            stage: its number in the plan.
+            arrays: that it released, by name.
+            last: whether it is the last stage; its keys are then erased.
+        """
+        digest = seal(self.folder / _stage(stage), arrays)
+        self._run["stages"][str(stage)] = {"digest": digest, "last": last}
+        if last:
+            self._run["keys"] = None
         self._save()
 
-    def kept(self) -> list[np.ndarray] | None:
-        """Arrays that :meth:`keep` was given, or None."""
-        if not self.begun or self._run["keys"] is not None:
-            return None
-        found = unseal(self.folder / _KEPT)
-        return None if found is None else [found[1][str(i)] for i in range(len(found[1]))]
-
-    def keep_metric(self, arrays: dict[str, np.ndarray]) -> None:
-        """Commit the metric that a run released: it will not be released again."""
-        self._run["metric"] = seal(self.folder / _METRIC, arrays)
-        self._save()
-
-    def metric(self) -> dict[str, np.ndarray] | None:
-        """Arrays that :meth:`keep_metric` was given, or None.
+    def kept(self, stage: int) -> dict[str, np.ndarray] | None:
+        """Return the arrays that :meth:`keep` was given for a stage; None: the stage is to be made, or made again.
 
         Raises:
-            CheckpointError: they were committed, and are lost: another release would not be charged for, and states
-                that are kept are in units of the first.
+            CheckpointError: they were committed, and are lost, and steps that are kept rest on them.
         """
-        if "metric" not in self._run:
+        known = self._run.get("stages", {}).get(str(stage))
+        if known is None:
             return None
-        found = unseal(self.folder / _METRIC)
-        if found is None or found[0] != self._run["metric"]:
-            raise CheckpointError(
-                f"{self.folder}: has lost the metric that its run released ({_METRIC}); what it charged stays charged, "
-                "start a new run"
-            )
-        return found[1]
+        found = unseal(self.folder / _stage(stage))
+        if found is not None and found[0] == known["digest"]:
+            return found[1]
+        if not any(self.folder.glob("state-*")):
+            return None
+        raise CheckpointError(
+            f"{self.folder}: has lost what its run released first ({_stage(stage)}), on which its steps rest; what it "
+            "charged stays charged, start a new run"
+        )
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the last commit of a run that is done is here."""
+        last = [int(stage) for stage, known in self._run["stages"].items() if known["last"]]
+        if last:
+            return self.kept(last[0]) is not None
+        point = self.point()
+        return point is not None and point.complete
 
     def point(self) -> Point | None:
-        """The last commit that is whole, or None."""
+        """The last commit of the chain that is whole, or None."""
         states = [path for path in (self.folder / f"state-{at}.bin" for at in (0, 1)) if path.exists()]
         found = [point for point in map(self._state, states) if point is not None]
         found.sort(key=lambda point: -point.number)
@@ -519,6 +513,11 @@ class Checkpoint:
         """A commit without its draws; None where it is not whole."""
         found = unseal(path)
         return None if found is None else Point.of(found[1])
+
+
+def _stage(stage: int) -> str:
+    """Return the name of the file of what a stage released."""
+    return f"stage-{stage}.bin"
 
 
 def has_begun(folder: Path) -> bool:

@@ -77,12 +77,8 @@ class Described(Protocol):
     """A plan, of a sampler's run or of a mechanism."""
 
     @property
-    def trace(self) -> Any:
-        """Plan of the sampler whose iterates leave, or None."""
-
-    @property
     def parts(self) -> tuple[object, ...]:
-        """Parts that a user may have written: the target, and the sampler or the mechanism, or both."""
+        """Parts that a user may have written, and arrays that ``to_json`` says in short."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what plan.json says."""
@@ -140,13 +136,11 @@ def _of_process() -> tuple[object, ...]:
 
 
 def plan_digest(plan: Described) -> str:
-    """Digest of a plan: what it says of itself, its noise to the last bit, and the code that a user gave it."""
+    """Digest of a plan: what it says of itself, its parts to the last bit, and the code that a user gave it."""
     # An object's address is no part of what it is.
     said = {key: value for key, value in plan.to_json().items() if key not in _SENTENCES}
     text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(said, sort_keys=True, default=repr))
     digest = hashlib.sha256(text.encode())
-    if plan.trace is not None:
-        digest.update(np.asarray(plan.trace.noise_std).tobytes())
     for part in plan.parts:
         for piece in _code(part, set()):
             digest.update(b"%d:" % len(piece) + piece)

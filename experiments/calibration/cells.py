@@ -64,7 +64,11 @@ def _seen(cell: Cell, plan: dpmcmc.Plan, seed: int) -> Seen:
     rng = np.random.default_rng([seed, cell.n])
     exact = rng.multivariate_normal(mean, covariance, size=len(draws), method="eigh")
     of = TASKS[cell.task].identified
-    draws, exact, truth, mean, covariance = of(draws), of(exact), of(truth), of(mean), of(of(covariance).T)
+    draws = of(draws)
+    exact = of(exact)
+    truth = of(truth)
+    mean = of(mean)
+    covariance = of(of(covariance).T)
     std = np.sqrt(np.diag(covariance))
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     half = -norm.ppf((1 - LEVEL) / 2)

@@ -85,7 +85,8 @@ def _label(axis: Axes, chains: list[Row]) -> None:
     """Write the name of each chain beside its point, from the top down, no two on one another."""
     below = float("inf")
     for r in sorted(chains, key=lambda r: -float(r["coverage"])):
-        width, coverage = float(r["width"]), float(r["coverage"])
+        width = float(r["width"])
+        coverage = float(r["coverage"])
         below = min(coverage, below - _APART)
         left = not _NARROW < width < _WIDE
         place = (width / 1.12 if left else width * 1.12, below)

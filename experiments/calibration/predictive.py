@@ -35,5 +35,6 @@ def calibrated(way: str, epsilon: float, runs: int) -> dict[str, str | float | i
         seen = predictive.predict(plan.target, draws.astype(np.float32), records.test)
         assert seen.probability is not None
         found.append((seen.posterior_predictive, binned_error(seen.probability, records.test["y"])))
-    (accuracy, error), (of_accuracy, of_error) = np.mean(found, axis=0), np.std(found, axis=0) / math.sqrt(runs)
+    accuracy, error = np.mean(found, axis=0)
+    of_accuracy, of_error = np.std(found, axis=0) / math.sqrt(runs)
     return dict(zip(COLUMNS, (way, epsilon, runs, accuracy, of_accuracy, error, of_error), strict=True))

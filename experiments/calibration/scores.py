@@ -40,7 +40,8 @@ def rank_fractions(draws: np.ndarray, truth: np.ndarray, rng: np.random.Generato
 
 def tarp_fractions(draws: np.ndarray, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the fraction of draws (K, d) nearer than the truth to each of ``REFERENCES`` random points."""
-    centre, std = draws.mean(axis=0), draws.std(axis=0)
+    centre = draws.mean(axis=0)
+    std = draws.std(axis=0)
     points = REACH * rng.uniform(-1, 1, size=(REFERENCES, len(truth)))
     of_draws = np.linalg.norm((draws - centre) / std - points[:, None], axis=2)
     of_truth = np.linalg.norm((truth - centre) / std - points, axis=1)
@@ -54,7 +55,7 @@ def curve_error(fractions: np.ndarray) -> float:
 
 
 def curve_floor(tables: int) -> float:
-    """Return what :func:`curve_error` of exact posteriors is about, at one independent fraction a table.
+    """Return the expected :func:`curve_error` of exact posteriors, with one independent fraction a table.
 
     Several fractions of one table are not independent, so with them the floor lies at or below this.
     """

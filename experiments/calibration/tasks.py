@@ -58,8 +58,7 @@ class Task(NamedTuple):
         target: section of a config in place of a way's own; empty: a way's own.
         size: parameters a column.
         data: section of a config; empty: rows of the declared N, d and bound.
-        identified: symmetric linear map of parameters (..., p) to the numbers that are measured, those of which records
-            tell.
+        identified: symmetric linear map from parameters (..., p) to the identified numbers, which are measured.
     """
 
     delta: Callable[[int], float]
@@ -84,7 +83,8 @@ class Task(NamedTuple):
 
 def simulated(cell: Cell, target: Target, seed: int) -> tuple[PyTree, np.ndarray]:
     """Return (records, the truth) of one table; the same for every way and ε."""
-    rng, task = np.random.default_rng([cell.d, cell.n, seed]), TASKS[cell.task]
+    rng = np.random.default_rng([cell.d, cell.n, seed])
+    task = TASKS[cell.task]
     truth = cell.truth_scale * target.prior_scale * rng.normal(size=cell.d * task.size)
     return task.table(cell, rng, truth), truth
 
@@ -95,7 +95,8 @@ def _rows(cell: Cell, rng: np.random.Generator) -> np.ndarray:
     z = rng.normal(size=(cell.n, k)) @ (rng.normal(size=(k, k)) / math.sqrt(k) + np.eye(k))
     z /= z.std(axis=0)
     free = k - _BLOCK
-    binary, ranged = z[:, : free // 2] > rng.normal(size=free // 2) / 2, np.clip(z[:, free // 2 : free], -3, 3) / 3
+    binary = z[:, : free // 2] > rng.normal(size=free // 2) / 2
+    ranged = np.clip(z[:, free // 2 : free], -3, 3) / 3
     hot = np.eye(_BLOCK)[np.argmax(z[:, free:], axis=1)]
     return np.concatenate([np.ones((cell.n, 1)), binary, ranged, hot], axis=1) / math.sqrt(2 + free)
 

@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder that one process at a time may write to.
+    """Lock a folder, to which one process at a time may write.
 
     Raises:
         CommandError: another process holds it.
@@ -77,7 +77,8 @@ class Results:
     def __init__(self, folder: Path, panel: Panel) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "results.csv"
-        stamp, body = folder / "panel.json", panel.to_json()
+        stamp = folder / "panel.json"
+        body = panel.to_json()
         if stamp.exists():
             before = _stamped(stamp)
             changed = _difference(before, body)

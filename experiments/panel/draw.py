@@ -69,7 +69,8 @@ def gaps(
     axis: Axes, means: list[Mean], encoding: str, version: str, best: float, only: Collection[str] | None = None
 ) -> dict[str, np.ndarray]:
     """Draw each method's gap to the best non-private fit, in points, with names at the ends; returns the gaps."""
-    found, ends = {}, []
+    found = {}
+    ends = []
     for method in METHODS:
         points = of(means, encoding, version, method.name) if method.version == version else []
         if not points or (version, method.name) not in _LOOKS or (only and method.name not in only):

@@ -28,7 +28,7 @@ class Method:
     ours: bool = False
 
 
-#: In the order in which they run: the quickest to tell something first.
+#: In the order in which they run, the fastest first.
 METHODS: tuple[Method, ...] = (
     Method("tight", "sgld", "SGLD", samplers.runner(samplers.SGLD), ours=True),
     Method("tight", "noisy_sgd", "noisy SGD", samplers.runner(samplers.NOISY_SGD)),

@@ -165,7 +165,7 @@ def _posterior(plan: MechanismPlan) -> tuple[float, float, float]:
 def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
     """OPS under Gaussian DP, then SGLD; settings are SGLD's, ``share`` and ``start_precision``."""
 
-    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+    def make(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
         mechanism = Hybrid(
             OPS("gdp", prior_precision=settings["start_precision"]),
             dpmcmc.SGLD(settings["step_size"]),
@@ -175,16 +175,20 @@ def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]
             share=settings["share"],
             **length_of(settings, site),
         )
-        return plan_of(mechanism, epsilon, site)
+        return mechanism.plan(
+            site.target(), num_records=site.num_records, epsilon=epsilon, delta=site.delta, adjacency=site.adjacency
+        )
 
     return run_hybrids(plans(make, trials, site), trials, site, report)
 
 
-def run_hybrids(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def run_hybrids(
+    found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site, report: Report
+) -> list[Outcome]:
     """All posterior draws, then all runs from there."""
-    firsts = [plan if isinstance(plan, str) else plan.first for plan in found]
+    firsts = [plan if isinstance(plan, str) else plan.start for plan in found]
     drawn = run_ops(firsts, trials, site, lambda share: report(share / 2))  # type: ignore[arg-type]
-    runs = [plan if isinstance(plan, str) else plan.run for plan in found]
+    runs = [plan if isinstance(plan, str) else plan.chain for plan in found]
     starts = [jnp.asarray(o.draws) for o in drawn if o.draws is not None]
     outcomes = run_plans(runs, trials, site, lambda share: report(0.5 + share / 2), starts)  # type: ignore[arg-type]
     return [

@@ -80,7 +80,8 @@ def rows_of(
     settings: Settings, problem: Problem, method: Method, draws: np.ndarray, guarantee: dpmcmc.Guarantee | None
 ) -> list[dict[str, Any]]:
     """A row per repeat, and one of all repeats together."""
-    kept, plan = tail_of(method, draws), method.plan
+    kept = tail_of(method, draws)
+    plan = method.plan
     clip = None if plan.privacy is None else plan.privacy.clip
     relaxations = plan.time * problem.curvature
     if not method.private:
@@ -144,7 +145,8 @@ def summary(found: list[Found]) -> list[str]:
     """A line per method: mean and spread over runs, and all runs together."""
     out = []
     for one in found:
-        runs, pooled = one.rows[:-1], one.rows[-1]
+        runs = one.rows[:-1]
+        pooled = one.rows[-1]
         head = f"{one.method.name} ({'not private' if not one.method.private else label(one)}), {len(runs)} runs"
         parts = []
         for key in ("mean_error", "covariance_error", "temperature"):

@@ -54,8 +54,11 @@ def methods(settings: Settings, problem: Problem) -> list[Method]:
 
 
 def _trajectories(settings: Settings, problem: Problem) -> list[Method]:
-    promise, size, records = settings.privacy, settings.trajectories, problem.num_records
-    batch, clip = round(math.sqrt(records)), settings.clip_norm
+    promise = settings.privacy
+    size = settings.trajectories
+    records = problem.num_records
+    batch = round(math.sqrt(records))
+    clip = settings.clip_norm
     steps = int(records * size.passes / batch)
     printed = closed_form.formula(
         epsilon=promise.epsilon, delta=promise.delta, steps=steps, rate=batch / records, constant=_PRINTED
@@ -85,7 +88,8 @@ def _trajectories(settings: Settings, problem: Problem) -> list[Method]:
 
 
 def _samples(settings: Settings, problem: Problem) -> list[Method]:
-    promise, size = settings.privacy, settings.samples
+    promise = settings.privacy
+    size = settings.samples
     common: dict[str, Any] = {
         "num_records": problem.num_records,
         "sampling": dpmcmc.Poisson(size.batch_size),

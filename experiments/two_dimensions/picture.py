@@ -75,9 +75,11 @@ def _near(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw_trajectories(axis: Axes, problem: Problem, by_name: dict[str, list[Found]]) -> None:
-    printed, (private, plain) = by_name[PRINTED][0], by_name[SAME_STEP]
+    printed = by_name[PRINTED][0]
+    private, plain = by_name[SAME_STEP]
     ends = np.stack([np.zeros(2), problem.mean])
-    centre, half = ends.mean(axis=0), 0.65 * np.ptp(ends, axis=0).max() * np.array([1.35, 1.0])
+    centre = ends.mean(axis=0)
+    half = 0.65 * np.ptp(ends, axis=0).max() * np.array([1.35, 1.0])
     limits = centre - half, centre + half
     far = problem.distance(np.zeros(2))
     rings = {r: f"{r:g}σ" for r in (3.0, *np.arange(8.0, 1.1 * far, 6.0))}

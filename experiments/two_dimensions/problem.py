@@ -36,7 +36,8 @@ class Problem:
 
     def clipped_share(self, clip: float) -> float:
         """Share of the records whose gradient at the posterior mean exceeds the clip norm. Reads every record."""
-        x, y = self.records["x"], self.records["y"]
+        x = self.records["x"]
+        y = self.records["y"]
         norms = np.abs(x @ self.mean - y) * np.linalg.norm(x, axis=1) / self.target.noise_scale**2
         return float(np.mean(norms > clip))
 

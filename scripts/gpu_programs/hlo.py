@@ -168,7 +168,8 @@ class Module:
         for each in inside.values():
             for name in set(each.operands):
                 users[name].append(each)
-        total, updated = 0, set()
+        total = 0
+        updated = set()
         for each in inside.values():
             if each.opcode == "parameter":
                 total += _read(each, users, updated)
@@ -210,7 +211,8 @@ class Module:
 
 def _read(parameter: Instruction, users: dict[str, list[Instruction]], updated: set[str]) -> int:
     """Return the bytes that a fusion reads of a parameter; the updates that are made in its place go to ``updated``."""
-    total, names = 0, [parameter.name]
+    total = 0
+    names = [parameter.name]
     while names:
         name = names.pop()
         for user in users[name]:

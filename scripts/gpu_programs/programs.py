@@ -183,7 +183,8 @@ def compiled(made: Made) -> Program:
     with tempfile.TemporaryDirectory() as dump, _not_kept():
         chunk = lowered.compile({"xla_dump_to": dump})
         kernels = "\n".join(path.read_text(encoding="utf-8") for path in sorted(Path(dump).glob("*.ptx")))
-    memory, plan = chunk.memory_analysis(), made.plan
+    memory = chunk.memory_analysis()
+    plan = made.plan
     position = num_bytes(jax.eval_shape(blocks._functions.start, shapes[1]).position)
     rows = plan.chains * plan.batch_size / plan.num_records
     necessary = int(rows * num_bytes(made.records)) + 4 * position

@@ -6,14 +6,14 @@ make sense may also run.
 """
 
 from tests.malformed.case import Case, everything, tree
-from tests.malformed.everywhere import experiment_settings, flags, inputs, outputs, pipes
+from tests.malformed.everywhere import experiment_settings, flags, inputs, numbers, outputs, pipes
 from tests.malformed.folders import places, resumes
 from tests.malformed.guarantees import damaged, saved
 from tests.malformed.ledgers import ledgers
 from tests.malformed.own_code import modules
 from tests.malformed.records import archives, arrays, declared, official, owners
 from tests.malformed.settings import pairs, sections, values
-from tests.malformed.texts import files, overrides, paths
+from tests.malformed.texts import files, overrides
 
 __all__ = ["EVERYWHERE", "GROUPS", "Case", "everything", "tree"]
 
@@ -23,7 +23,6 @@ GROUPS = (
     pairs,
     sections,
     files,
-    paths,
     overrides,
     modules,
     arrays,
@@ -37,5 +36,5 @@ GROUPS = (
     damaged,
     ledgers,
 )
-#: Of every command and experiment; cheap, so that they are all tried.
-EVERYWHERE = (inputs, outputs, flags, experiment_settings, pipes)
+#: For every command and experiment.
+EVERYWHERE = (inputs, outputs, numbers, flags, experiment_settings, pipes)

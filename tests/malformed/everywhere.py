@@ -84,6 +84,29 @@ BAD_OUTPUTS = (
     "HERE/LONG",
 )
 _NUMBERS = ("9" * 31, "-1", "0", "x", "nan", "1.5", "EMPTY", "--quick=1")
+#: Options that take a number, which NUMBER stands for.
+NUMBERED = (
+    "audit HERE/config.yaml --runs NUMBER",
+    "audit HERE/config.yaml --steps NUMBER",
+    "audit HERE/config.yaml --seed NUMBER",
+    "audit HERE/config.yaml --confidence NUMBER",
+    "audit HERE/config.yaml --records NUMBER",
+    "audit HERE/config.yaml --features NUMBER",
+    "audit HERE/config.yaml --method one_run --canaries NUMBER",
+    "audit HERE/config.yaml --method histogram --bins NUMBER",
+    "audit HERE/config.yaml --method histogram --alpha NUMBER",
+    "audit HERE/ops.yaml --records NUMBER",
+    "audit HERE/ops.yaml --features NUMBER",
+    "audit HERE/ops.yaml --steps NUMBER",
+    "per_record HERE/config.yaml --out HERE/out --every NUMBER",
+    "suggest --num-records NUMBER --num-features 3 --epsilon 1",
+    "suggest --num-records 5000 --num-features NUMBER --epsilon 1",
+    "suggest --num-features 3 --epsilon NUMBER --num-records 5000",
+    "suggest --delta NUMBER HERE/config.yaml",
+    "settings report HERE/config.yaml --runs NUMBER",
+)
+#: Two of them are numbers.
+_RIGHT = ("--seed 0", "--epsilon 1.5")
 FLAGS = (
     *(f"{command} --nonsense" for command in ("plan", "run", "audit", "per_record", "verify", "ledger", "data")),
     *("plan", "run", "audit", "per_record", "verify", "ledger", "ledger show", "ledger init HERE/new", "data"),
@@ -93,19 +116,6 @@ FLAGS = (
     *("data HERE/rows.parquet HERE/out --x EMPTY --y b", "data HERE/rows.parquet HERE/out --x a --y a"),
     *("data HERE/rows.parquet HERE/out --x z --y b", "data HERE HERE/out --x a --y b"),
     *("audit HERE/config.yaml --method guess", "audit HERE/config.yaml --target guess"),
-    *(f"audit HERE/config.yaml --runs {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --steps {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --seed {number}" for number in _NUMBERS if number != "0"),
-    *(f"audit HERE/config.yaml --confidence {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --records {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --features {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --method one_run --canaries {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --method histogram --bins {number}" for number in _NUMBERS),
-    *(f"audit HERE/config.yaml --method histogram --alpha {number}" for number in _NUMBERS),
-    *(f"audit HERE/ops.yaml --records {number}" for number in _NUMBERS),
-    *(f"audit HERE/ops.yaml --features {number}" for number in _NUMBERS),
-    *(f"audit HERE/ops.yaml --steps {number}" for number in _NUMBERS),
-    *(f"per_record HERE/config.yaml --out HERE/out --every {number}" for number in _NUMBERS),
     "per_record HERE/config.yaml --set privacy.ledger=nowhere --out HERE/out/deep",
     "per_record HERE/ops.yaml --out HERE/out",
     *(f"ledger show HERE/small.ledger --receipt HERE/{name}.json" for name in ("receipt", "deep")),
@@ -113,10 +123,6 @@ FLAGS = (
     *(f"{name} extra" for name in FIGURES),
     "adaops",
     *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml"),
-    *(f"suggest --num-records {number} --num-features 3 --epsilon 1" for number in _NUMBERS),
-    *(f"suggest --num-records 5000 --num-features {number} --epsilon 1" for number in _NUMBERS),
-    *(f"suggest --num-features 3 --epsilon {number} --num-records 5000" for number in _NUMBERS if number != "1.5"),
-    *(f"suggest --delta {number} HERE/config.yaml" for number in _NUMBERS),
     *(f"experiments.suggest --{flag}" for flag in ("nonsense", "out", "tables nothing", "splits x", "truths x")),
     *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
     *(f"fig3_2 --panel {panel} --out HERE/out" for panel in ("nothing", "EMPTY", "../adult", "LONG")),
@@ -125,7 +131,6 @@ FLAGS = (
     *("headline", "headline --results HERE", "headline --out HERE/out", "headline --nonsense", "headline extra"),
     *(f"headline --results HERE/{place} --out HERE/out" for place in ("nowhere", "file", "pipe.yaml", "bad", "piped")),
     *("settings", "settings guess", "settings choose", "settings report", "settings report --nonsense"),
-    *(f"settings report HERE/config.yaml --runs {number}" for number in _NUMBERS),
     *("settings choose HERE/config.yaml --grid a", "settings choose HERE/config.yaml --grid a.b=1"),
     *("settings report HERE/ops.yaml", "settings report HERE/config.yaml"),
 )
@@ -197,10 +202,19 @@ def outputs() -> Iterator[Case]:
 
 
 def flags() -> Iterator[Case]:
-    """Command lines that are none, and numbers that make no sense."""
+    """Command lines that are none."""
     for line in FLAGS:
-        *_, option, value = ["", *line.split(" ")]
-        yield _case(line, *([option] if value in _NUMBERS else []))
+        yield _case(line)
+
+
+def numbers() -> Iterator[Case]:
+    """Numbers that make no sense."""
+    for line in NUMBERED:
+        option = line.split(" ")[line.split(" ").index("NUMBER") - 1]
+        words = [option] if line.endswith("NUMBER") else []
+        for number in _NUMBERS:
+            if f"{option} {number}" not in _RIGHT:
+                yield _case(line.replace("NUMBER", number), *words)
 
 
 def _spoilt(command: str, what: str, values: dict, word: str) -> Case:

@@ -49,44 +49,26 @@ def arrays() -> Iterator[Case]:
         return out
 
     changes: dict[str, dict[str, Any]] = {
-        "no-x": {"x": None},
-        "no-y": {"y": None},
         "other-names": {"x": None, "y": None, "features": x},
-        "object-x": {"x": np.array([[1, "a", None]] * ROWS, dtype=object)},
         "object-y": {"y": np.array([None] * ROWS)},
-        "text-x": {"x": np.full((ROWS, 3), "a")},
         "digits-as-text": {"x": np.full((ROWS, 3), "0.1")},
         "bytes-x": {"x": np.full((ROWS, 3), b"a")},
-        "complex-x": {"x": x.astype(complex)},
         "complex-y": {"y": y.astype(complex)},
         "dates": {"x": np.full((ROWS, 3), np.datetime64("2001-01-01"))},
         "structured": {"x": np.zeros(ROWS, [("a", float), ("b", int)])},
         "x-0d": {"x": np.array(1.0)},
-        "x-1d": {"x": x[:, 0]},
         "x-3d": {"x": x[:, :, None]},
         "y-0d": {"y": np.array(1)},
-        "y-2d": {"y": y[:, None]},
-        "y-shorter": {"y": y[:-1]},
         "y-longer": {"y": np.append(y, 1)},
         "transposed": {"x": x.T},
-        "no-rows": {"x": x[:0], "y": y[:0]},
         "no-columns": {"x": x[:, :0]},
         "one-row": {"x": x[:1], "y": y[:1]},
-        "fewer-rows": {"x": x[:-3], "y": y[:-3]},
         "more-rows": {"x": np.tile(x, (2, 1)), "y": np.tile(y, 2)},
-        "nan-row": {"x": at(7, np.nan)},
-        "inf-row": {"x": at(7, np.inf)},
-        "huge-row": {"x": at(7, 1e300)},
-        "long-row": {"x": at(7, 1.0)},
-        "all-nan": {"x": np.full((ROWS, 3), np.nan)},
-        "nan-y": {"y": at(3, np.nan, y)},
         "inf-y": {"y": at(3, np.inf, y)},
-        "y-minus-one": {"y": 2 * y - 1},
         "y-two": {"y": at(5, 2, y)},
         "y-huge": {"y": at(5, 2**40, y)},
         "y-uint64": {"y": np.full(ROWS, 2**64 - 1, np.uint64)},
         "y-real": {"y": y + 0.25},
-        "y-text": {"y": np.full(ROWS, "cat")},
     }
     for name, change in changes.items():
         content = npz({key: array for key, array in (good | change).items() if array is not None})
@@ -111,34 +93,24 @@ def archives() -> Iterator[Case]:
     contents: dict[str, bytes | None] = {
         "nowhere": None,
         "empty": b"",
-        "text": b"x,y\n1,2\n",
-        "zeros": b"\x00" * 1000,
         "random": random.Random(3).randbytes(2000),
         "single-array": npy(x),
         "single-header": _npy(_DICT % ("<f8", "1000000000000,")),
         "pickle": b"\x80\x04K\x01.",
         "zip-of-nothing": zipped({}),
-        "zip-of-text": zipped({"x": b"1", "y": b"2"}),
         "zip-of-text-npy": zipped({"x.npy": b"words", "y.npy": b"words"}),
-        "zip-of-empty-npy": zipped({"x.npy": b"", "y.npy": b""}),
         "zip-of-folders": zipped({"x.npy/": b"", "y.npy/": b""}),
         "one-trillion": headed(_DICT % ("<f8", "1000000, 1000000")),
-        "one-trillion-labels": zipped({"x.npy": npy(x), "y.npy": _npy(_DICT % ("<i8", "1000000000000,"))}),
         "beyond-int64": headed(_DICT % ("<f8", "10000000000, 10000000000, 3")),
-        "beyond-python": headed(_DICT % ("<f8", "9" * 400 + ", 3")),
         "negative-shape": headed(_DICT % ("<f8", "-1, 3")),
         "shape-of-text": headed(_DICT % ("<f8", "'a', 3")),
-        "shape-of-float": headed(_DICT % ("<f8", "2.5, 3")),
-        "header-no-dict": headed("[1, 2]"),
         "header-code": headed("__import__('os').system('true')"),
         "header-unclosed": headed("{'descr': '<f8'"),
-        "header-nested": headed("(" * 3000),
         "header-long": headed(" " * 200_000, (2, 0)),
         "header-version": headed(_DICT % ("<f8", "40, 3"), (9, 0)),
         "header-size": zipped({"x.npy": b"\x93NUMPY\x01\x00\xff\xff{", "y.npy": npy(y)}),
         "type-unknown": headed(_DICT % ("<q9", "40, 3")),
         "type-object": headed(_DICT % ("|O", "40, 3")),
-        "type-empty": headed(_DICT % ("<U0", "40, 3")),
         "too-few-bytes": zipped({"x.npy": npy(x)[:-8], "y.npy": npy(y)}),
         "zip-bomb": _bomb(),
         "zip-size-lies": _patched(whole, directory=24, local=22, value=struct.pack("<I", 2**31)),
@@ -199,29 +171,16 @@ def _twice(x: np.ndarray, y: np.ndarray) -> bytes:
 _DECLARED = r"""
 data.num_records=39
 data.num_records=41
-data.num_records=0
-data.num_records=-1
-data.num_records=1000000000000000000000
 data.num_records=4000000000
-data.num_records=null
 data.row_bound=0.1
-data.row_bound=0
-data.row_bound=-1
 data.row_bound=.inf
-data.row_bound=1e-300
-data.row_bound=1e300
-data.test_fraction=1
-data.test_fraction=-0.1
 data.test_fraction=0.99
 data.test_fraction=0.5
-data.test_fraction=1e-9
 data.x=y
 data.y=x
 data.x=z
 data.x=''
 data.x="\n"
-data.encoding=linear
-data.standin=allow
 data.name=adult
 data.path=''
 data.path=.
@@ -273,17 +232,11 @@ def owners() -> Iterator[Case]:
     for name, array in {
         "good": u,
         "missing": None,
-        "real": u + 0.0,
-        "text": u.astype(str),
         "object": u.astype(object),
-        "complex": u + 0j,
         "beyond": u + 1,
-        "huge": u + 2**40,
         "negative": u - 1,
         "shorter": u[:-1],
-        "longer": np.append(u, 9),
         "table": u[:, None],
-        "none": u[:0],
         "single": np.array(3),
         "nan": np.where(u == 2, np.nan, u),
         "uint64": u.astype(np.uint64) + np.uint64(2**63),
@@ -291,22 +244,10 @@ def owners() -> Iterator[Case]:
         content = npz(good | ({} if array is None else {"u": array}))
         yield Case(f"owner-{name}", "run", on_file(content, text=OWNERS), (0,) if name == "good" else REFUSED)
     for override in [
-        "num_owners=9",
-        "num_owners=11",
-        "num_owners=0",
-        "num_owners=1",
-        "num_owners=10000000000",
-        "num_owners=null",
-        "records_per_owner=0",
-        "records_per_owner=1",
-        "records_per_owner=1000000000000",
-        "records_per_owner=null",
-        "owner=x",
-        "owner=y",
-        "owner=z",
-        "owner=null",
+        *(f"num_owners={number}" for number in (9, 11, 1, 10_000_000_000)),
+        *(f"records_per_owner={number}" for number in (1, 1_000_000_000_000)),
+        *(f"owner={name}" for name in ("x", "y", "z")),
         "num_records=40",
-        "test_fraction=0.5",
         "test_fraction=0.99",
         "name=adult",
     ]:
@@ -320,14 +261,9 @@ def official() -> Iterator[Case]:
     text = real.read_bytes() if real.exists() else b"M,1\n" * 4177
     files: dict[str, bytes] = {
         "empty": b"",
-        "text": b"not the data",
-        "cut": text[:-1],
-        "half": text[: len(text) // 2],
-        "longer": text + b"\n",
         "flipped": text[:1000] + bytes([text[1000] ^ 1]) + text[1001:],
         "crlf": text.replace(b"\n", b"\r\n"),
         "random": random.Random(8).randbytes(10_000),
-        "html": b"<html>503</html>",
     }
 
     def on(name: str, standin: str, **more: bytes) -> Any:

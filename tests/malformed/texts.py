@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
-from tests.malformed.case import CONFIGS, EITHER, REFUSED, Case, beside, config, plant, zipped
+from tests.malformed.case import CONFIGS, EITHER, REFUSED, Case, config, zipped
 
 _GOOD = (CONFIGS / "two_normals.yaml").read_bytes()
 
@@ -23,72 +22,43 @@ def files() -> Iterator[Case]:
     laughs = _nested("[lol, lol, lol]", "[%s]")
     texts: dict[str, bytes] = {
         "empty": b"",
-        "blank": b"\n\n   \n",
-        "comment": b"# nothing\n",
-        "null": b"null\n",
-        "scalar": b"42\n",
-        "word": b"adult\n",
         "list": b"- name: adult\n",
         "two-documents": _GOOD + b"---\n" + _GOOD,
         "utf16": _GOOD.decode().encode("utf-16"),
         "latin1": "name: na\u00efve\n".encode("latin-1") + _GOOD,
         "not-utf8": b"name: \xff\xfe\xfa\n",
         "nul": b"name: a\x00b\n",
-        "nuls": b"\x00" * 4096,
-        "control": b"name: a\x07b\n",
         "random": random.Random(1).randbytes(4096),
         "tabs": _GOOD.replace(b"  name", b"\tname"),
-        "tab-after-colon": b"name:\tx\ndata:\t{name: adult}\n",
         "unclosed": _GOOD + b"\nextra: [1, 2\n",
-        "unclosed-quote": b"name: 'a\n" + _GOOD,
         "bad-indent": _GOOD.replace(b"  step_size", b" step_size"),
-        "colon": b"name: a: b\n",
         "percent": b"%YAML 9.9\n---\n" + _GOOD,
-        "directive": b"%FOO bar\n",
         "anchor-missing": b"name: *nowhere\n",
         "anchor-itself": b"name: x\ndata: &d {name: adult, more: *d}\n",
-        "anchor-list-itself": b"name: &n [*n]\n",
         "anchor-whole-itself": b"&top\nname: x\ndata: *top\n",
-        "laughs": laughs,
-        "laughs-in-place": laughs + _GOOD + b"\nextra: *a11\n",
         "laughs-as-value": laughs.replace(b"a11: &a11", b"name: &a11"),
         "laughs-merged": _nested("{k: 1}", "{<<: [%s]}") + _GOOD,
         "merge-scalar": _GOOD + b"\n<<: 3\n",
-        "merge-missing": _GOOD + b"\n<<: *nowhere\n",
         "deep-lists": b"name: " + b"[" * 3000 + b"]" * 3000,
-        "deep-maps": b"name: " + b"{a: " * 3000 + b"1" + b"}" * 3000,
         "deep-blocks": b"".join(b" " * i + b"a:\n" for i in range(1200)),
         "python-tag": b"title: !!python/object/apply:os.system [echo]\n" + _GOOD,
         "unknown-tag": b"name: !mine 3\n",
-        "set-tag": b"name: !!set {a, b}\n",
-        "omap-tag": b"name: !!omap 3\n",
         "int-tag": b"name: !!int x\n",
-        "int-tag-empty": b"name: !!int ''\n",
-        "float-tag": b"name: !!float x\n",
-        "bool-tag": b"name: !!bool x\n",
-        "time-tag": b"name: !!timestamp x\n",
         "binary-tag": b"name: !!binary '\xc3\xa9'\n",
         "bad-date": b"name: 2001-13-45\n",
         "long-integer": b"name: " + b"9" * 10_000 + b"\n",
         "long-word": b"name: " + b"x" * 200_000 + b"\n",
-        "many-keys": b"\n".join(b"k%d: 1" % i for i in range(3000)),
         "long-comment": b"# " + b"x" * 5_000_000 + b"\n" + _GOOD,
         "number-key": _GOOD + b"\n1: 2\n",
-        "null-key": _GOOD + b"\nnull: 2\n",
         "list-key": _GOOD + b"\n? [a, b]\n: 2\n",
-        "map-key": _GOOD + b"\n? {a: b}\n: 2\n",
-        "true-key": _GOOD + b"\nyes: 2\n",
         "twice": _GOOD + b"\nname: again\n",
         "twice-inside": _GOOD.replace(b"  prior_scale: 3.0", b"  prior_scale: 3.0\n  prior_scale: 2.0"),
         "half": _GOOD[: len(_GOOD) // 2],
-        "json": b'{"name": "x", "data": {"name": "adult"}}',
-        "toml": b"[data]\nname = 'adult'\n",
         "zip": zipped({"x.npy": b""}),
     }
     good = {
         "bom": b"\xef\xbb\xbf" + _GOOD,
         "crlf": _GOOD.replace(b"\n", b"\r\n"),
-        "cr": _GOOD.replace(b"\n", b"\r"),
         "anchor": _GOOD.replace(b"name: two", b"name: &n two", 1).replace(b"  name: two_normals", b"  name: *n"),
     }
     for name, text in texts.items():
@@ -105,24 +75,7 @@ def files() -> Iterator[Case]:
         yield Case(f"text-flipped-{number}", "plan", config(bytes(spoilt)), EITHER)
 
 
-def paths() -> Iterator[Case]:
-    """Names that are no readable file."""
-
-    def before(folder: Path) -> list[str]:
-        plant(folder, {"file": _GOOD, "locked.yaml": _GOOD})
-        (folder / "locked.yaml").chmod(0)
-        (folder / "folder.yaml").mkdir()
-        (folder / "loop.yaml").symlink_to(folder / "loop.yaml")
-        return []
-
-    for word in ("HERE/folder.yaml", "HERE/none.yaml", "HERE/file/x.yaml", "HERE/loop.yaml", "/dev/zero", "/dev/null"):
-        for command in ("plan", "run"):
-            yield Case(f"path-{word}-{command}", command, beside(word, before), REFUSED, (word.removeprefix("HERE/"),))
-    for word in ("EMPTY", "LONG", "LONG/LONG", "a\udc80"):
-        yield Case(f"path-{word!r}", "plan", beside(word, before))
-    yield Case("path-locked", "plan", beside("HERE/locked.yaml", before), EITHER)
-
-
+#: Beside values of one key, which the table of settings spoils.
 _OVERRIDES = r"""
 =
 =1
@@ -155,81 +108,32 @@ sampler.step_size.a=1
 sampler.0=1
 privacy.epsilon=1e400
 prïvacy.epsilon=1
-privacy={}
-privacy=[]
-privacy=1
 data=adult
 data=[adult]
 data={name: adult, path: a.npz}
-data={}
+data.name=[]
+data.name=../adult
 sampler=sgld
 sampler={name: sgld}
 sampler.name=ops
 mechanism=ops
 mechanism={name: ops}
-mechanism={}
-sampler=null
-sampling=null
-run=null
-target=null
-data=null
-name=null
-run={}
-run.steps=null
 run.passes=3
 run={passes: 0}
-run={passes: -1}
 run={passes: 1e-320}
 run={passes: 1e300}
-run.burn_in=1
-run.burn_in=-0.1
-run.burn_in=1.5
-run.burn_in=0.999
-run.thin=0
-run.thin=51
-run.thin=-1
-run.thin=10000000000000000000000
-run.steps=1
 run={steps: 1, thin: 2}
-run.chains=100001
-run.chains=-3
-run.curvature=0
-run.curvature=1e-300
-run.curvature=1e300
-privacy.delta=0
-privacy.delta=1
 privacy.delta=0.001
-privacy.delta=0.01
-privacy.delta=1e-300
-privacy.delta=1e-320
-privacy.delta=-1e-6
-privacy.epsilon=1e-300
-privacy.epsilon=1e-9
-privacy.epsilon=1e9
-privacy.epsilon=1e300
-privacy.epsilon=null
 privacy.calibrator=free
 privacy.calibrator=closed_form
 privacy.accountant=advanced
 privacy.accountant=last_iterate
 privacy.accountant=rdp
 privacy.release=one_sample
-privacy.release=estimate
 privacy.adjacency=add_remove
-privacy.hardened=1
-privacy.hardened=false
-privacy.clip=1e-12
-privacy.clip=1e12
-privacy.clip=-1
-privacy.insecure_noise_seed=-1
-privacy.insecure_noise_seed=1e3
 privacy.insecure_noise_seed=99999999999999999999999
-privacy.insecure_noise_seed=true
 sampling={scheme: poisson, batch_size: 1001}
-sampling={scheme: poisson, batch_size: 0}
 sampling={scheme: poisson, batch_size: 1e-300}
-sampling={scheme: poisson, batch_size: 1e-20}
-sampling={scheme: fixed_size, batch_size: 1001}
 sampling={scheme: fixed_size, batch_size: 2.5}
 sampling={scheme: full, batch_size: 3}
 sampling={batch_size: 3}
@@ -243,30 +147,8 @@ sampler.step_size={schedule: polynomial, a: .nan}
 sampler.step_size={schedule: cyclical, a: 1, period: 0}
 sampler.step_size={schedule: polynomial, a: 1, b: 1e-320}
 sampler.step_size={schedule: polynomial, a: 1, gamma: 1e300}
-sampler.step_size={schedule: floor, a: 1, floor: 1e-320}
 sampler.step_size={schedule: floor, a: 1e308, floor: 1e308}
 sampler.step_size={schedule: alpha_phase, alpha: 1, epsilon: 1, delta: 1e-6, steps: 5, num_records: 10}
-sampler.step_size=1e-300
-sampler.step_size=1e300
-sampler.temperature=1e300
-sampler.temperature=1e-300
-sampler.temperature=0
-target.prior_scale=1e-300
-target.prior_scale=1e300
-target.prior_scale=.inf
-target.row_bound=1
-target.num_features=3
-data.encoding=linear
-data.standin=maybe
-data.row_bound=1
-data.test_fraction=0.5
-data.num_records=999
-data.num_records=0
-data.public=1
-data.public=true
-data.x=features
-data.name=[]
-data.name=../adult
 """.strip().splitlines()
 _SPECIAL = [
     "",

@@ -3,7 +3,7 @@
 ``faults_*``  what goes wrong, how it comes about, how it is planted;  ``checks_*``  what sees it, each a claim about
 the real code;  ``benches``  small plans and neighbouring records that checks look at, replayed by ``tests/replay.py``
 
-``python -m tests.planted`` prints the table of ``docs/trust.md``.
+``python -m tests.planted`` prints all of them; ``docs/trust.md`` says what they are for.
 """
 
 from __future__ import annotations
@@ -59,14 +59,12 @@ class Fault:
         story: what goes wrong and how that comes about, one sentence.
         plant: puts it into the real code.
         checks: that see it, each by itself.
-        slow: whether checks take more than a few seconds.
     """
 
     name: str
     story: str
     plant: Plant
     checks: tuple[Check, ...]
-    slow: bool = False
 
 
 def where(check: Check) -> str:

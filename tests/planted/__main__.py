@@ -1,4 +1,4 @@
-"""``python -m tests.planted``: the table of ``docs/trust.md``."""
+"""``python -m tests.planted``: each planted fault, how it comes about, and what catches it."""
 
 from tests.planted.catalogue import table
 

@@ -6,8 +6,9 @@ standard normal, so that its gradient is the position.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -92,9 +93,9 @@ def clipped(records: Any) -> np.ndarray:
     return g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), CLIP)
 
 
-def _given(make: Callable[[], Any], n: int, replacements: dict[str, np.ndarray] = REPLACEMENTS) -> Bench:
+def _given(make: Callable[[], Any], n: int) -> Bench:
     g = rows(n, n)
-    neighbours = {name: with_first(g, row) for name, row in replacements.items()}
+    neighbours = {name: with_first(g, row) for name, row in REPLACEMENTS.items()}
     return Bench(make, with_first(g, _LONG), neighbours, {"g": 2 * rows(n, n + 1)}, clipped)
 
 
@@ -130,13 +131,6 @@ def thermostat() -> Any:
     return plan(12, sampling=dpmcmc.Poisson(4.0), sampler=dpmcmc.SGNHT(step_size=0.02), steps=6)
 
 
-def custom() -> Any:
-    """A target of the user's own, without a closed form."""
-    target = Custom(lambda key: jnp.zeros(D), _log_prior, lambda params, record: -record["g"] @ params)
-    privacy = dpmcmc.Privacy(epsilon=10.0, delta=1e-3, accountant="rdp", clip=CLIP)
-    return dpmcmc.plan(target, num_records=12, sampler=dpmcmc.SGLD(step_size=1.0), steps=100, privacy=privacy)
-
-
 _OWNERS = 6
 
 
@@ -160,7 +154,6 @@ BENCHES = {
     "quiet": _given(quiet, 40),
     "second": _given(second, 12),
     "thermostat": _given(thermostat, 12),
-    "custom": _given(custom, 12, {"opposite": -_LONG}),
     "owners": Bench(
         owners,
         _owned(_LONG),
@@ -170,31 +163,36 @@ BENCHES = {
 }
 
 
-@dataclass(frozen=True)
 class Observed:
-    """What a bench's plan did.
+    """What a bench's plan does; its neighbours are run once a check asks for them.
 
-    Attributes:
+    Args:
         bench, plan: of what.
+        replay: of the plan.
         trace: on the bench's records.
-        neighbours: on each of its neighbours, with the same keys and at the same positions.
-        elsewhere: on unrelated records, at the same positions, with keys of which only those of init and dynamics are
-            the same.
     """
 
-    bench: Bench
-    plan: Any
-    trace: Trace
-    neighbours: dict[str, Trace] = field(repr=False)
-    elsewhere: Trace = field(repr=False)
+    def __init__(self, bench: Bench, plan: Any, replay: Replay, trace: Trace) -> None:
+        self.bench = bench
+        self.plan = plan
+        self.trace = trace
+        self._replay = replay
+
+    @functools.cached_property
+    def neighbours(self) -> dict[str, Trace]:
+        """On each of the bench's neighbours, with the same keys and at the same positions."""
+        return {name: self._replay(records, given=self.trace) for name, records in self.bench.neighbours.items()}
+
+    @functools.cached_property
+    def elsewhere(self) -> Trace:
+        """On unrelated records, at the same positions; of its keys only those of init and dynamics are the same."""
+        ours, others = (streams_of(seed)[0] for seed in (0, 1))
+        keys = ours._replace(batch=others.batch, noise=others.noise)
+        return self._replay(self.bench.unrelated, keys, given=self.trace)
 
 
 def observe(bench: Bench) -> Observed:
-    """Make the plan and run its steps on all of the bench's records."""
+    """Make the plan and run its steps on the bench's records."""
     made = bench.make()
     replay = Replay(made, bench.records, FAST)
-    trace = replay(bench.records)
-    neighbours = {name: replay(records, given=trace) for name, records in bench.neighbours.items()}
-    ours, others = (streams_of(seed)[0] for seed in (0, 1))
-    keys = ours._replace(batch=others.batch, noise=others.noise)
-    return Observed(bench, made, trace, neighbours, replay(bench.unrelated, keys, given=trace))
+    return Observed(bench, made, replay, replay(bench.records))

@@ -1,8 +1,6 @@
-"""All faults, and the table of ``docs/trust.md`` that lists them."""
+"""All faults, and the table that ``python -m tests.planted`` prints."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from tests.planted import (
     Fault,
@@ -33,7 +31,6 @@ FAULTS: tuple[Fault, ...] = (
     *faults_estimators.FAULTS,
     *faults_code.FAULTS,
 )
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"
 
 
 def table() -> str:

@@ -88,11 +88,6 @@ def owners_stay_within_the_sensitivity(scene: Scene) -> None:
     _stays_within("owners")(scene)
 
 
-def both_sums_stay_within_the_sensitivity(scene: Scene) -> None:
-    """One record moves gradient and second moment, whitened by their noise, as one vector of the pair's norm."""
-    _stays_within("second")(scene)
-
-
 def the_rest_is_the_same(seen: Observed, bench: str) -> None:
     """Raise Caught where anything but the exact sums depends on records, or on keys of batches and noise."""
     for name, other in seen.neighbours.items():
@@ -168,19 +163,15 @@ def _is_standard_noise(noise: np.ndarray, what: str) -> None:
         require(abs(after) < FAR / math.sqrt(n), f"{what}: a step shares its noise with the one before")
 
 
-def _as_stated(seen: Observed, what: str) -> None:
-    noise = _noise(seen)
-    _is_standard_noise(noise.reshape(-1, D), what)
-    explained = [("position", seen.trace.calls[0].params), ("sum", seen.trace.sum_of())]
-    for name, part in explained:
-        spread = np.ravel(part - part.mean())
-        told = np.mean(np.ravel(noise) * spread) / spread.std()
-        require(abs(told) < FAR / math.sqrt(noise.size), f"{what}: goes with the {name} ({told:.3g})")
-
-
 def released_noise_is_as_stated(scene: Scene) -> None:
     """What is released beyond −∇log prior + (N/b)Σ is Gaussian, of std s_t, independent between leaves and steps."""
-    _as_stated(scene.see("poisson"), "gradient")
+    seen = scene.see("poisson")
+    noise = _noise(seen)
+    _is_standard_noise(noise.reshape(-1, D), "gradient")
+    for name, part in (("position", seen.trace.calls[0].params), ("sum", seen.trace.sum_of())):
+        spread = np.ravel(part - part.mean())
+        told = np.mean(np.ravel(noise) * spread) / spread.std()
+        require(abs(told) < FAR / math.sqrt(noise.size), f"gradient: noise goes with the {name} ({told:.3g})")
 
 
 def the_release_is_prior_and_normalised_sum(scene: Scene) -> None:
@@ -188,11 +179,6 @@ def the_release_is_prior_and_normalised_sum(scene: Scene) -> None:
     noise = _noise(scene.see("quiet"))
     worst = float(np.abs(noise).max())
     require(worst < FAR, f"a release is {worst:.3g} stated stds away from prior and normalised sum")
-
-
-def integer_noise_is_as_stated(scene: Scene) -> None:
-    """Likewise for a target of the user's own."""
-    _as_stated(scene.see("custom"), "gradient of a user's own target")
 
 
 def both_noises_are_as_stated(scene: Scene) -> None:
@@ -235,21 +221,13 @@ def noise_hides_the_low_bits_of_the_sum(scene: Scene) -> None:
 # Keys.
 
 
-def _keys_differ(seen: Observed) -> None:
-    words = [np.asarray(key).reshape(-1, key.shape[-1]) for c in seen.trace.calls for key in (c.batch_key, c.noise_key)]
+def no_key_is_used_twice(scene: Scene) -> None:
+    """Minibatch and noise keys of all chains and steps are different from each other."""
+    calls = scene.see("poisson").trace.calls
+    words = [np.asarray(key).reshape(-1, key.shape[-1]) for call in calls for key in (call.batch_key, call.noise_key)]
     every = np.concatenate(words)
     distinct = len(np.unique(every, axis=0))
     require(distinct == len(every), f"{len(every) - distinct} of {len(every)} batch and noise keys are used twice")
-
-
-def no_key_is_used_twice(scene: Scene) -> None:
-    """Minibatch and noise keys of all chains and steps are different from each other."""
-    _keys_differ(scene.see("poisson"))
-
-
-def no_chacha_key_is_used_twice(scene: Scene) -> None:
-    """Likewise for a target of the user's own."""
-    _keys_differ(scene.see("custom"))
 
 
 # Batches.

@@ -12,18 +12,14 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rich.console import Console
 
 import dpmcmc
-from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
-from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.engine import compilation
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
@@ -43,11 +39,21 @@ from tests.planted.checks_accounting import DELTA, one_event
 _BUDGET, _HALF = 1.0, 5.0
 
 
-def _ledger(scene: Scene) -> Ledger:
+def _ledger(scene: Scene, epsilon: float = _BUDGET) -> Ledger:
     path = scene.folder / "budget.ledger"
     path.unlink(missing_ok=True)
-    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": _BUDGET, "delta": DELTA}
+    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": epsilon, "delta": DELTA}
     return Ledger.init(path, name="test", filter="gdp", **terms)
+
+
+def _folder(scene: Scene) -> Path:
+    """A new folder."""
+    return Path(tempfile.mkdtemp(dir=scene.folder))
+
+
+def _stopped(done: int, total: int) -> None:
+    """Progress of a run that somebody stops."""
+    raise RuntimeError("stopped")
 
 
 # Ledgers.
@@ -180,15 +186,8 @@ def _tiny(steps: int = 9) -> Any:
 
 def a_run_that_read_records_stays_charged(scene: Scene) -> None:
     """Also where it was stopped in the middle: what it computed may have been seen."""
-    path = scene.folder / "spent.ledger"
-    path.unlink(missing_ok=True)
-    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": 50.0, "delta": DELTA}
-    book = Ledger.init(path, name="test", filter="gdp", **terms)
-
-    def stop(done: int, total: int) -> None:
-        raise RuntimeError("stopped")
-
-    for progress in (None, stop):
+    book = _ledger(scene, 50.0)
+    for progress in (None, _stopped):
         spent = book.state().spent
         with contextlib.suppress(RuntimeError):
             dpmcmc.sample(_tiny(), _RECORDS, ledger=book, progress=progress)
@@ -198,10 +197,7 @@ def a_run_that_read_records_stays_charged(scene: Scene) -> None:
 
 def _reserved(scene: Scene) -> tuple[Ledger, Reservation]:
     """A ledger, and one reservation in it."""
-    path = scene.folder / "one.ledger"
-    path.unlink(missing_ok=True)
-    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": 50.0, "delta": DELTA}
-    book = Ledger.init(path, name="test", filter="gdp", **terms)
+    book = _ledger(scene, 50.0)
     return book, Reservation(book, _tiny().guarantee, "one run")
 
 
@@ -230,7 +226,7 @@ def a_run_that_has_begun_is_not_void(scene: Scene) -> None:
 def _copied(scene: Scene, copied_at_end: bool) -> tuple[int, int]:
     """(releases, charges) of a checkpoint that is copied after a commit; both go on, or the first never stopped."""
     book, held = _reserved(scene)
-    kept, twin = (Path(tempfile.mkdtemp(dir=scene.folder)) / name for name in ("kept", "twin"))
+    kept, twin = (_folder(scene) / name for name in ("kept", "twin"))
     released = 0
 
     def copied(done: int, total: int) -> None:
@@ -273,13 +269,10 @@ def records_of_others_are_refused_under_any_reservation(scene: Scene) -> None:
 
 def nothing_that_is_kept_lies_in_what_is_published(scene: Scene) -> None:
     """A run that is stopped leaves its keys, and they are not in its folder."""
-    out = Path(tempfile.mkdtemp(dir=scene.folder))
-
-    def stop(done: int, total: int) -> None:
-        raise RuntimeError("stopped")
+    out = _folder(scene)
 
     with contextlib.suppress(RuntimeError, ValueError):
-        dpmcmc.sample(_tiny(), _RECORDS, out=out, checkpoint=out / "kept", progress=stop)
+        dpmcmc.sample(_tiny(), _RECORDS, out=out, checkpoint=out / "kept", progress=_stopped)
     require(not list(out.rglob("run.json")), "keys lie in the folder that is published")
 
 
@@ -300,7 +293,7 @@ class _Stop(BaseException):
 
 def _moved_run(scene: Scene) -> tuple[list[str], list[str], int, int]:
     """(keys before, keys after, queries charged, chunks of three steps that were taken twice) of a run that moves."""
-    made, folder = _tiny(), Path(tempfile.mkdtemp(dir=scene.folder))
+    made, folder = _tiny(), _folder(scene)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compilation, "_CHUNK_STEPS", 3)
         patch.setattr(checkpoint, "_OVERHEAD", 1e9)
@@ -362,7 +355,7 @@ def _is_read(folder: Path) -> bool:
 
 def a_folder_is_one_result(scene: Scene) -> None:
     """Whoever saves over a result is refused, and the result stays."""
-    folder = _made().save(Path(tempfile.mkdtemp(dir=scene.folder)))
+    folder = _made().save(_folder(scene))
     before = (folder / "privacy.json").read_bytes()
     with contextlib.suppress(InputError):
         _made(steps=3).save(folder)
@@ -371,14 +364,14 @@ def a_folder_is_one_result(scene: Scene) -> None:
 
 def files_of_two_results_are_not_taken_for_one(scene: Scene) -> None:
     """A file of another run, beside a privacy.json that says less than it cost, is refused by load and verify."""
-    folder, other = (_made(steps).save(Path(tempfile.mkdtemp(dir=scene.folder))) for steps in (3, 9))
+    folder, other = (_made(steps).save(_folder(scene)) for steps in (3, 9))
     (folder / "plan.json").write_bytes((other / "plan.json").read_bytes())
     require(not _is_read(folder), "a folder that mixes two runs passes for one")
 
 
 def what_a_kill_leaves_of_a_result_is_not_read(scene: Scene) -> None:
     """A disk that fills up before the last file leaves no folder that is loaded."""
-    folder, write = Path(tempfile.mkdtemp(dir=scene.folder)), RunFolder.write
+    folder, write = _folder(scene), RunFolder.write
 
     def full(self: RunFolder, name: str, content: Any) -> None:
         if name == "report.html":
@@ -393,13 +386,10 @@ def what_a_kill_leaves_of_a_result_is_not_read(scene: Scene) -> None:
 
 def nothing_is_saved_among_keys(scene: Scene) -> None:
     """A result is not saved into a folder of a run's checkpoint, which whoever publishes it would publish too."""
-    kept = Path(tempfile.mkdtemp(dir=scene.folder)) / "kept"
-
-    def stop(done: int, total: int) -> None:
-        raise RuntimeError("stopped")
+    kept = _folder(scene) / "kept"
 
     with contextlib.suppress(RuntimeError):
-        dpmcmc.sample(_tiny(), _RECORDS, checkpoint=kept, progress=stop)
+        dpmcmc.sample(_tiny(), _RECORDS, checkpoint=kept, progress=_stopped)
     with contextlib.suppress(InputError):
         _made().save(kept / "out")
     require(not (kept / "out").exists(), "a result lies among the keys of a run")
@@ -407,19 +397,16 @@ def nothing_is_saved_among_keys(scene: Scene) -> None:
 
 def no_keys_come_to_lie_in_a_result(scene: Scene) -> None:
     """A run that is stopped leaves its keys, and they are not in the folder of an earlier result."""
-    folder = _made().save(Path(tempfile.mkdtemp(dir=scene.folder)))
-
-    def stop(done: int, total: int) -> None:
-        raise RuntimeError("stopped")
+    folder = _made().save(_folder(scene))
 
     with contextlib.suppress(RuntimeError, InputError):
-        dpmcmc.sample(_tiny(), _RECORDS, checkpoint=folder / "kept", progress=stop)
+        dpmcmc.sample(_tiny(), _RECORDS, checkpoint=folder / "kept", progress=_stopped)
     require(not list(folder.rglob("run.json")), "keys lie in the folder of a result")
 
 
 def no_draw_is_there_without_its_cost(scene: Scene) -> None:
     """Where the disk fills up while a result is saved, what is left of it is the cost, or nothing."""
-    one, folder = _made(), Path(tempfile.mkdtemp(dir=scene.folder))
+    one, folder = _made(), _folder(scene)
 
     def full(*_: Any) -> None:
         raise OSError("the disk is full")
@@ -428,38 +415,3 @@ def no_draw_is_there_without_its_cost(scene: Scene) -> None:
         patch.setattr(RunFolder, "json", full)
         one.save(folder)
     require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")
-
-
-def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
-    """From the same draws, metrics.json and privacy.json are the same whatever the private records are."""
-    made = _tiny()
-    draws = np.zeros((1, 9, 2), np.float32) + np.arange(9)[:, None]
-    result = result_room.Result(
-        made, draws, draws, SimpleNamespace(_asdict=lambda: {"norm": draws[..., 0]}), made.guarantee,
-        {"compile": 1.0, "run": 1.0},
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    said = []
-    for seed in range(2):
-        x, y = rng.normal(size=(8, 2)), np.full(8, float(seed))
-        folder = scene.folder / f"run-{seed}"
-        place = run.Place(folder, folder / "confidential")
-        place.confidential.mkdir(parents=True, exist_ok=True)
-        spec = DataSpec(name="mine", num_records=6, num_features=2, num_classes=None, public=False, row_bound=1.0,
-                        encoding=None, description="")  # fmt: skip
-        records = {"g": x[:6].astype(np.float32), "x": x[:6].astype(np.float32), "y": y[:6]}
-        data = DataSet(spec, records, {"x": x[6:], "y": y[6:]}, False, "user file", {}, ("x", "y"))
-        config = SimpleNamespace(
-            name="mine",
-            privacy=SimpleNamespace(insecure_noise_seed=None),
-            data=SimpleNamespace(generated=False, settings_chosen=None),
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("_draw_chains", "_draw_predictions"):
-                patch.setattr(run.ConfiguredRun, name, lambda *_: {})
-            patch.setattr(run.ConfiguredRun, "_confidential", lambda *_: ({}, None))
-            life = SimpleNamespace(held=None, mesh=None, guarantee=made.guarantee)
-            one = run.ConfiguredRun(config, made, data, place, life)
-            one.save(result, 0.0, Console(file=None, quiet=True))
-        said.append([(folder / name).read_text() for name in ("metrics.json", "privacy.json")])
-    require(said[0] == said[1], "released files differ with the private records they were computed from")

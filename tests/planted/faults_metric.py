@@ -27,14 +27,14 @@ def _moves_as_if_added(patch: Patch) -> None:
 
 
 def _metric_of_the_records(patch: Patch) -> None:
-    real = chains.released
+    real = chains.Metric.made
 
-    def of_records(plan: Any, target: Any, records: Any, *rest: Any) -> Any:
-        metric = real(plan, target, records, *rest)
-        gram = gram_of(np.asarray(records["x"]), 1.0)
+    def of_records(self: chains.Metric, *given: Any) -> Any:
+        metric = real(self, *given)
+        gram = gram_of(np.asarray(self._records["x"]), 1.0)
         return dataclasses.replace(metric, noisy=metric.noisy._replace(gram=gram), root=None)
 
-    patch.setattr(chains, "released", of_records)
+    patch.setattr(chains.Metric, "made", of_records)
 
 
 def _norms_of_rows_as_they_are(patch: Patch) -> None:

@@ -91,16 +91,6 @@ def _changed_release(patch: Patch, change: Any) -> None:
     patch.setattr(GradientQuery, "answer", answer)
 
 
-def _prior_per_record(patch: Patch) -> None:
-    _changed_release(patch, lambda q, count, likelihood, prior: likelihood + prior * count / q.batch_size)
-
-
-def _actual_batch(patch: Patch) -> None:
-    _changed_release(
-        patch, lambda q, count, likelihood, prior: likelihood * q.batch_size / jnp.maximum(count, 1) + prior
-    )
-
-
 def _floored_batch(patch: Patch) -> None:
     real = Plan.batch_size.fget
     assert real is not None
@@ -121,20 +111,12 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
     patch.setattr(GradientQuery, "_microbatch_sum", each_row)
 
 
-def _absence_unchecked(patch: Patch) -> None:
-    patch.setattr(making, "check_absent", lambda target, adjacency, table: None)
-
-
 def _padding_is_zeros(patch: Patch) -> None:
     def unmasked(self: PerOwner, params: Any, record: Any) -> jax.Array:
         rows = {name: leaf for name, leaf in record.items() if name != MASK}
         return jnp.sum(jax.vmap(lambda row: self.target.log_likelihood(params, row))(rows))
 
     patch.setattr(PerOwner, "log_likelihood", unmasked)
-
-
-def _warnings_of_records(patch: Patch) -> None:
-    patch.setattr(np, "errstate", lambda **_: contextlib.nullcontext())
 
 
 # What a step reads beside the query.
@@ -178,10 +160,6 @@ def _fisher_reads_records(patch: Patch) -> None:
         return state, info
 
     _changed_step(patch, change)
-
-
-def _loss_in_info(patch: Patch) -> None:
-    _changed_step(patch, lambda cell, records, t, state, info: (state, (info, _raw_size(records))))
 
 
 FAULTS = (
@@ -231,7 +209,7 @@ FAULTS = (
     Fault(
         "a record of zeros for an absent one",
         "A model with a constant feature or an intercept site takes zeros for nobody, and nobody adds up to C.",
-        _absence_unchecked,
+        lambda patch: patch.setattr(making, "check_absent", lambda target, adjacency, table: None),
         (checks.a_model_without_an_absent_record_is_refused,),
     ),
     Fault(
@@ -243,7 +221,7 @@ FAULTS = (
     Fault(
         "a warning of NumPy about one record",
         "A row that overflows in a check makes NumPy print a warning, which whoever reads the log sees.",
-        _warnings_of_records,
+        lambda patch: patch.setattr(np, "errstate", lambda **_: contextlib.nullcontext()),
         (checks.no_record_makes_numpy_warn,),
     ),
     Fault(
@@ -256,13 +234,17 @@ FAULTS = (
     Fault(
         "prior once per record",
         "The prior's gradient is added for every record of the batch, so its size tells how many were selected.",
-        _prior_per_record,
+        lambda patch: _changed_release(
+            patch, lambda q, count, likelihood, prior: likelihood + prior * count / q.batch_size
+        ),
         (checks.the_release_is_prior_and_normalised_sum,),
     ),
     Fault(
         "normaliser of the actual batch",
         "The sum is divided by the number of selected records: a random, private number, and the noise with it.",
-        _actual_batch,
+        lambda patch: _changed_release(
+            patch, lambda q, count, likelihood, prior: likelihood * q.batch_size / jnp.maximum(count, 1) + prior
+        ),
         (checks.the_release_is_prior_and_normalised_sum,),
     ),
     Fault(
@@ -292,7 +274,7 @@ FAULTS = (
     Fault(
         "training loss in Info",
         "A diagnostic of the training records is stored with every draw.",
-        _loss_in_info,
+        lambda patch: _changed_step(patch, lambda cell, records, t, state, info: (state, (info, _raw_size(records)))),
         (checks.a_step_is_a_function_of_the_release,),
     ),
 )

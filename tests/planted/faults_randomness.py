@@ -60,10 +60,6 @@ def _same_noise_for_both_queries(patch: Patch) -> None:
     patch.setattr(GradientQuery, "draw", draw)
 
 
-def _stock_normals(patch: Patch) -> None:
-    patch.setattr(randomness, "normal", lambda key, shape: jax.random.normal(key, shape))
-
-
 def _coarse_noise(patch: Patch) -> None:
     real = query.drawn_noise
 
@@ -217,7 +213,7 @@ FAULTS = (
     Fault(
         "noise without tails",
         "jax.random.normal inverts a 23-bit uniform and ends at 5.42σ, where a Gaussian's guarantee relies on more.",
-        _stock_normals,
+        lambda patch: patch.setattr(randomness, "normal", lambda key, shape: jax.random.normal(key, shape)),
         (checks.noise_reaches_its_tails,),
     ),
     Fault(
@@ -230,7 +226,7 @@ FAULTS = (
         "hardened: top coefficient dropped",
         "The widest of the table draws that make up integer noise is left out, as an index off by one does.",
         _no_top_coefficient,
-        (checks.integer_noise_is_as_stated,),
+        (checks.released_noise_is_as_stated,),
     ),
     Fault(
         "key reused across chains",
@@ -248,7 +244,7 @@ FAULTS = (
         "hardened: key derivation ignores its data",
         "ChaCha20's fold_in loses the counter, and every chain and step has the same key.",
         _fold_in_forgets,
-        (checks.no_chacha_key_is_used_twice,),
+        (checks.no_key_is_used_twice,),
     ),
     Fault(
         "noise and minibatch share a key",

@@ -25,6 +25,7 @@ from dpmcmc.storage.run_folder import RunFolder
 from tests.ledger.ledgers import edited
 from tests.planted import Fault
 from tests.planted import checks_state as checks
+from tests.planted.checks_release import neighbours_look_the_same_for_the_same_draws
 
 Patch = pytest.MonkeyPatch
 
@@ -39,10 +40,6 @@ def _after_settling(patch: Patch, edit: Callable[[Any, Any], object]) -> None:
             edited(self.path, edit)
 
     patch.setattr(Ledger, "settle", settle)
-
-
-def _entry_deleted(patch: Patch) -> None:
-    _after_settling(patch, lambda first, entries: entries.pop(3))
 
 
 def _entry_edited(patch: Patch) -> None:
@@ -85,14 +82,6 @@ def _locked_by_name(patch: Patch) -> None:
     patch.setattr(file, "unlock", lambda handle: os.close(beside_of.pop(handle)))
 
 
-def _links_not_counted(patch: Patch) -> None:
-    patch.setattr(file.Inode, "check_links", lambda self: None)
-
-
-def _overwritten_at_once(patch: Patch) -> None:
-    patch.setattr(file.Inode, "replace", file.Inode._overwrite)
-
-
 def _best_order_in_hindsight(patch: Patch) -> None:
     def cost(self: filters.Renyi, events: Any, adjacency: str) -> float:
         orders = (2, 4, self.order)
@@ -130,10 +119,6 @@ def _one_name_for_all_starts(patch: Patch) -> None:
     patch.setattr(Ledger, "begin", begin)
 
 
-def _never_looked_at_again(patch: Patch) -> None:
-    patch.setattr(Reservation, "finish", lambda self, kept, failed=False: None)
-
-
 def _identified_by_whoever_reserves(patch: Patch) -> None:
     real = Reservation.__init__
 
@@ -142,14 +127,6 @@ def _identified_by_whoever_reserves(patch: Patch) -> None:
         self._parts = True
 
     patch.setattr(Reservation, "__init__", init)
-
-
-def _void_after_it_began(patch: Patch) -> None:
-    patch.setattr(book.Run, "read", False)
-
-
-def _anywhere(patch: Patch) -> None:
-    patch.setattr(life, "check_apart", lambda *_: None)
 
 
 def _same_keys_elsewhere(patch: Patch) -> None:
@@ -163,10 +140,6 @@ def _same_keys_elsewhere(patch: Patch) -> None:
     patch.setattr(checkpoint.Checkpoint, "keys", keys)
 
 
-def _moves_for_free(patch: Patch) -> None:
-    patch.setattr(chains, "charged_again", lambda *_: ())
-
-
 def _draws_first(patch: Patch) -> None:
     real = result_room.Result.save
 
@@ -177,25 +150,9 @@ def _draws_first(patch: Patch) -> None:
     patch.setattr(result_room.Result, "save", save)
 
 
-def _save_anywhere(patch: Patch) -> None:
-    patch.setattr(result_room, "check_free", lambda folder: None)
-
-
 def _digests_not_compared(patch: Patch) -> None:
     for room in (verify, run_folder):
         patch.setattr(room, "discrepancy", lambda *_: None)
-
-
-def _whole_from_the_start(patch: Patch) -> None:
-    patch.setattr(RunFolder, "state", lambda self, said: self.json("privacy.json", said))
-
-
-def _checkpoints_not_seen(patch: Patch) -> None:
-    patch.setattr(run_folder, "_is_checkpoint", lambda folder: False)
-
-
-def _keys_beside_a_result(patch: Patch) -> None:
-    patch.setattr(life, "check_unpublished", lambda *_: None)
 
 
 def compiled_with_noise(patch: Patch, factor: float) -> None:
@@ -209,14 +166,6 @@ def compiled_with_noise(patch: Patch, factor: float) -> None:
         return draws._replace(noise=noise), key
 
     patch.setattr(traced_room.Traced, "_draw", scaled)
-
-
-def _program_without_noise(patch: Patch) -> None:
-    compiled_with_noise(patch, 0.0)
-
-
-def _program_with_less_noise(patch: Patch) -> None:
-    compiled_with_noise(patch, 0.9)
 
 
 def _cache_of_others(patch: Patch) -> None:
@@ -248,7 +197,7 @@ FAULTS = (
     Fault(
         "ledger entry deleted",
         "Somebody with an editor removes a run from the ledger, and its budget would be there again.",
-        _entry_deleted,
+        lambda patch: _after_settling(patch, lambda first, entries: entries.pop(3)),
         (checks.every_entry_of_a_ledger_is_there,),
     ),
     Fault(
@@ -278,13 +227,13 @@ FAULTS = (
     Fault(
         "hard links of a ledger not counted",
         "A ledger of two names is opened, and the first tool that breaks the link makes two budgets of it.",
-        _links_not_counted,
+        lambda patch: patch.setattr(file.Inode, "check_links", lambda self: None),
         (checks.a_ledger_with_two_hard_links_is_refused,),
     ),
     Fault(
         "ledger overwritten in place",
         "The new content goes over the old one before it is safe anywhere else, and a kill leaves half of each.",
-        _overwritten_at_once,
+        lambda patch: patch.setattr(file.Inode, "replace", file.Inode._overwrite),
         (checks.a_kill_leaves_a_ledger_whole,),
     ),
     Fault(
@@ -314,7 +263,7 @@ FAULTS = (
     Fault(
         "reservation not held at the end of a run",
         "A run ends, and the copy that was made while it ran goes on under the name that both know.",
-        _never_looked_at_again,
+        lambda patch: patch.setattr(Reservation, "finish", lambda self, kept, failed=False: None),
         (checks.a_copy_of_a_run_that_ended_since_is_refused,),
     ),
     Fault(
@@ -326,13 +275,13 @@ FAULTS = (
     Fault(
         "a run voided after it began",
         "Whoever types void gives back what a run that goes on, or crashed, may have released.",
-        _void_after_it_began,
+        lambda patch: patch.setattr(book.Run, "read", False),
         (checks.a_run_that_has_begun_is_not_void,),
     ),
     Fault(
         "checkpoint in the folder that is published",
         "sample(out=, checkpoint=) keeps noise keys, and a keyed digest of the records, beside the draws.",
-        _anywhere,
+        lambda patch: patch.setattr(life, "check_apart", lambda *_: None),
         (checks.nothing_that_is_kept_lies_in_what_is_published,),
     ),
     Fault(
@@ -344,7 +293,7 @@ FAULTS = (
     Fault(
         "resume that forgets the charge",
         "Steps taken again under fresh keys are a second release, and are charged as one.",
-        _moves_for_free,
+        lambda patch: patch.setattr(chains, "charged_again", lambda *_: ()),
         (checks.a_run_that_moves_pays_again,),
     ),
     Fault(
@@ -356,7 +305,7 @@ FAULTS = (
     Fault(
         "result saved over another",
         "Files that the new result does not have stay beside a privacy.json that says less than they cost.",
-        _save_anywhere,
+        lambda patch: patch.setattr(result_room, "check_free", lambda folder: None),
         (checks.a_folder_is_one_result,),
     ),
     Fault(
@@ -368,19 +317,19 @@ FAULTS = (
     Fault(
         "result that is whole before it is written",
         "A kill between two files leaves a folder that says nothing of being unfinished.",
-        _whole_from_the_start,
+        lambda patch: patch.setattr(RunFolder, "state", lambda self, said: self.json("privacy.json", said)),
         (checks.what_a_kill_leaves_of_a_result_is_not_read,),
     ),
     Fault(
         "result saved in a checkpoint",
         "result.save(folder) is given the folder of a run that was stopped, and publishes keys with the draws.",
-        _checkpoints_not_seen,
+        lambda patch: patch.setattr(run_folder, "_is_checkpoint", lambda folder: False),
         (checks.nothing_is_saved_among_keys,),
     ),
     Fault(
         "checkpoint in the folder of a result",
         "A later run keeps its noise keys below a folder that was saved before and is published.",
-        _keys_beside_a_result,
+        lambda patch: patch.setattr(life, "check_unpublished", lambda *_: None),
         (checks.no_keys_come_to_lie_in_a_result,),
     ),
     Fault(
@@ -392,25 +341,25 @@ FAULTS = (
     Fault(
         "compiled program without noise",
         "A cache holds a program compiled from a copy with noise times zero, of which accounting sees nothing.",
-        _program_without_noise,
+        lambda patch: compiled_with_noise(patch, 0.0),
         (checks.a_run_executes_what_its_program_says,),
     ),
     Fault(
         "compiled program with a tenth less noise",
         "A compiler's fault or a changed copy scales the noise by 0.9, which no draw shows by itself.",
-        _program_with_less_noise,
+        lambda patch: compiled_with_noise(patch, 0.9),
         (checks.a_run_executes_what_its_program_says,),
     ),
     Fault(
         "training statistic in metrics.json",
         "A number computed from training records without privacy is written where everybody reads.",
         _training_score,
-        (checks.released_metrics_hold_nothing_of_private_records,),
+        (neighbours_look_the_same_for_the_same_draws,),
     ),
     Fault(
         "held-out private records scored in metrics.json",
         "Rows held out of a private file are private too, and a score on them is a release.",
         _held_out_passes_for_public,
-        (checks.released_metrics_hold_nothing_of_private_records,),
+        (neighbours_look_the_same_for_the_same_draws,),
     ),
 )

@@ -34,7 +34,7 @@ from scipy.special import log_ndtr
 from dpmcmc.errors import InputError
 
 # ----------------------------------------------------------------------------------------------------
-# Leverage, residual and influence of every record of a ridge regression, as if it were not in the fit.
+# Leverage, residual and influence of every record of a ridge regression, relative to the fit without it.
 #
 # CONFIDENTIAL: reads every record; never in the released folder.
 #
@@ -193,7 +193,7 @@ def tail_excess(z: np.ndarray, other: np.ndarray, epsilon: np.ndarray, uncertain
         value = first * -np.expm1(np.minimum(log_second - log_first, 0.0))
         slack = (1 + np.maximum(z, 0)) * uncertain + 2 + z * z + other * other + epsilon
         out = value + 16 * UNIT * first * slack
-    # Where the tail is empty to the last float64 (z infinite) there is nothing to exceed.
+    # Where the tail is empty in float64 (z infinite) the excess is 0.
     return np.where(first > 0, out, 0.0)
 
 
@@ -296,7 +296,7 @@ def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike
         ValueError: an argument outside these.
     """
     mu, c, target, shape = _arguments(leverage, residual, gamma, delta, "delta", below=1.0)
-    # A record with x = 0 moves nothing. Without a density to compare, or without δ, nothing finite holds.
+    # A record with x = 0 moves nothing. Without a density, or at δ = 0, no finite ε holds.
     hopeless = (mu > 0) & ((target == 0) | np.isinf(mu) | np.isinf(c))
     inside = (mu > 0) & ~hopeless
     out = np.where(hopeless, np.inf, 0.0)

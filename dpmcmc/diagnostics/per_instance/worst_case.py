@@ -23,7 +23,7 @@ from dpmcmc.diagnostics.per_instance.releases import checked, output_perturbatio
 from dpmcmc.errors import InputError
 
 _INTERVALS = 20_000
-#: Over the rounding of a dozen float64 operations.
+#: Factor above the rounding of a dozen float64 operations.
 _WIDER = 1 + 1e-12
 
 
@@ -104,7 +104,7 @@ def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: floa
 
 
 # ----------------------------------------------------------------------------------------------------
-# The data fixed, the largest ε over every record that could join them: proved from above, attained from below.
+# The largest ε over every record that could join fixed data: a proved upper bound, and a lower bound that is attained.
 #
 # CONFIDENTIAL: reads every record; never in the released folder.
 #

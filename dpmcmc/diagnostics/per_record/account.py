@@ -6,23 +6,23 @@ r"""Individual Rényi accounting of a run (Feldman and Zrnic 2021), for every re
 function of the record and of what was released before, so D_α bounds the step's divergence given the past.
 
 **The claim.** R_i is the *realised individual Rényi loss*: exact where every norm is, else an upper bound. It is random
-and depends on the record. On its own it promises nothing: the run could have gone otherwise and cost more, so it is not
-(α, R_i(α))-RDP. An odometer that shows R_i does not change that.
+and depends on the record. It is no guarantee: another trajectory could have cost more, so the run is not (α,
+R_i(α))-RDP. Showing R_i as an odometer does not change that.
 
-An individual *filter* turns the number into a promise. Fix α and B before the run, and leave record i out from the step
-on at which its sum would exceed B. Then the run is (α, B)-RDP for record i, because its sum is at most B along every
-path and each term is known from the past, so that
+An individual *filter* gives a guarantee. Fix α and B before the run, and leave record i out from the step on at which
+its sum would exceed B. Then the run is (α, B)-RDP for record i, because its sum is at most B along every path and each
+term is known from the past, so that
 
     L_t = Π_{s<=t} (P_s/Q_s)^α · exp(−(α−1) Σ_{s<=t} D_α,s)
 
 is a supermartingale under Q that starts at 1, and E_Q[(P/Q)^α] <= e^{(α−1)B}. Under replace_one each neighbour's
-record has such a filter, whose terms are against the largest possible counterpart. The terms of the record that is left
-out LATER bound the pair's up to then; after that nothing differs.
+record has such a filter, whose terms are against the largest possible counterpart. Until the LATER of the two records
+is left out, its terms bound those of the pair; afterwards the two runs do not differ.
 
 ε_i is the least over α of the ε at δ that (α, R_i(α))-RDP gives (Canonne, Kamath and Steinke 2020, Proposition 12). It
 is therefore the *smallest budget whose filter would have let the record through the whole run*: with that ε and that
-order set beforehand, nothing would have been different for this record. No run here applies a filter. A run promises
-its plan's guarantee to everybody.
+order fixed before the run, the filter would have changed nothing for this record. No run here applies a filter. A run's
+guarantee to everybody is its plan's.
 
 **Grid.** D_α increases with the norm (``divergence.py``). Under sampling, norms are rounded UP to a geometric grid of
 ratio e^-``STEP``, and a record's account holds how often its norm fell on each point. At rate 1 norms are not rounded.
@@ -52,6 +52,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import Private
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -67,7 +68,7 @@ _MOST_ROWS = 2048
 #: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
 _INFO_BYTES = 64
 _FILE_BYTES = 1 << 18
-#: Every so many of the accountant's orders, from that of the worst case to so many times it.
+#: Stride in the accountant's orders, and the largest order as a multiple of the worst case's.
 _EVERY_ORDER = 5
 _REACH = {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
 
@@ -193,7 +194,7 @@ def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree, *, every: in
 
 
 class Account:
-    """The account of a plan before it runs: what is refused, is refused here, before a run is charged.
+    """The account of a plan, made before the run is charged, so that every refusal comes before the charge.
 
     Args:
         plan, every: as of :func:`per_record_epsilon`.
@@ -220,22 +221,22 @@ class Account:
 
     def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:
         check_not_forked()
-        check(plan, every)
-        assert plan.privacy is not None
-        assert plan.guarantee is not None
+        private = check(plan, every)
+        guarantee = private.guarantee
+        self._guarantee = private.guarantee
         self.plan = plan
         self.every = every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
         metric = plan.sampler_offers.metric
-        self._norms = norms_of(self._target, metric, plan.privacy.clip, every, plan.label_blind)
+        self._norms = norms_of(self._target, metric, private.promise.clip, every, plan.label_blind)
         self._worst = Guarantee.from_events(
-            plan.guarantee.events,
-            delta=plan.guarantee.delta,
-            adjacency=plan.privacy.adjacency,
+            guarantee.events,
+            delta=guarantee.delta,
+            adjacency=guarantee.adjacency,
             accountant="rdp",
-            release=plan.guarantee.release,
+            release=guarantee.release,
         ).epsilon
-        self._tally = Tally(plan, _orders(plan, self._worst))
+        self._tally = Tally(plan, private, _orders(guarantee, self._worst))
 
     @property
     def num_bytes(self) -> int:
@@ -260,8 +261,7 @@ class Account:
         plan = self.plan
         tally = self._tally
         norms = self._norms
-        assert plan.privacy is not None
-        assert plan.guarantee is not None
+        guarantee = self._guarantee
         records = check_records(plan, data, host=True)
         steps = trajectory(plan, self._target, positions, self.every, norms.rounding)
         count = max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
@@ -274,43 +274,48 @@ class Account:
             clipped.append(reached)
         renyi = np.concatenate(losses)
         return PerRecord(
-            _epsilon(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
+            _epsilon(tally.orders, renyi, guarantee.delta, overflow_probability(guarantee.events)),
             np.concatenate(clipped) / (plan.steps * plan.chains),
             tally.orders,
             renyi,
             self._worst,
-            plan.guarantee.delta,
-            plan.privacy.adjacency,
+            guarantee.delta,
+            str(guarantee.adjacency),
             self.every,
         )
 
 
-def check(plan: Plan, every: int) -> None:
-    """Refuse what there is no account of, from the plan alone; see :func:`per_record_epsilon`."""
+def check(plan: Plan, every: int) -> Private:
+    """Refuse a plan without an account, and return its private part.
+
+    See :func:`per_record_epsilon`.
+    """
     if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or not 1 <= every <= plan.steps:
         raise InputError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
-    if plan.privacy is None:
+    private = plan.private
+    if private is None:
         raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
-    if plan.after is not None:
+    if plan.starts is not None:
         raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     if plan.metric is not None:
         raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
     divergence.check(plan.sampling.mechanism(plan.num_records))
+    return private
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
     return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
 
 
-def _orders(plan: Plan, worst: float) -> np.ndarray:
-    """The worst case's own order and, thinned out, those above it, where smaller losses have theirs."""
-    assert plan.guarantee is not None
-    composed = rdp.compose(plan.guarantee.events, plan.guarantee.adjacency)
+def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
+    """Return the best order of the worst case and a thinned list of larger orders, which are best for smaller
+    losses."""
+    composed = rdp.compose(guarantee.events, guarantee.adjacency)
     assert composed is not None
     orders, loss = composed
-    left = plan.guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(plan.guarantee.events)
+    left = guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(guarantee.events)
     best = int(np.argmin(_converted(orders, loss[None], np.array([max(left, 0.0)]))[0]))
-    end = np.searchsorted(orders, _REACH[plan.guarantee.adjacency] * orders[best])
+    end = np.searchsorted(orders, _REACH[guarantee.adjacency] * orders[best])
     return orders[best : max(end, best + 1) : _EVERY_ORDER]
 
 

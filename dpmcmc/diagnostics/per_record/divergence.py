@@ -74,7 +74,7 @@ def renyi(
         return np.array([rdp.one_step(Event(mechanism, z / w, rate, 1), adjacency, orders) for w in moved])
     sampled = np.stack([_unequal_pair(moved / z, 1 / z, rate, float(a)) for a in alpha], axis=1)
     value = np.minimum(sampled, unsampled)
-    # Its own value, to the last digit.
+    # The accountant's own value, so that both agree to the last digit.
     value[moved == 1] = rdp.one_step(Event(mechanism, z, rate, 1), adjacency, orders)
     return value
 

@@ -4,8 +4,8 @@ At a check the gradient is computed. At a step in between, whose position lies D
 
     ‖g(θ')‖ <= ‖g(θ)‖ + L_i D,
 
-L_i the largest curvature of the record's loss; D = 0 at the check itself. For a linear predictor m = x·θ the
-residual is what can change, by at most what |m' − m| <= ‖x‖D allows:
+L_i the largest curvature of the record's loss; D = 0 at the check itself. For a linear predictor m = x·θ only the
+residual changes, and |m' − m| <= ‖x‖D bounds the change:
 
 * logistic: |σ(m) − y| = σ(s), s = ±m, so at most σ(s + ‖x‖D); never above the bound by L_i = ‖x‖²/4;
   Label-blind weights make the norm min(σ(s)‖x‖, C) for s >= 0 and min(σ(s)‖x‖, C e^s) for s < 0, since
@@ -33,6 +33,7 @@ import numpy as np
 from dpmcmc.diagnostics.per_record import divergence
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import Private
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, bucket_down
 from dpmcmc.privacy.query.exact_sums import row_norms
 from dpmcmc.privacy.query.label_blind import label_blind_weight
@@ -45,9 +46,9 @@ from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegr
 from dpmcmc.targets.transformed import Tempered
 
 _UNIT = 2.0**-24
-#: Rounding error of a product on an accelerator, whose matrix products may round to 10 bits.
+#: Relative rounding error of a matrix product on an accelerator, which may round to 10 bits.
 _PRODUCT = 2.0**-10
-#: Rounding error of a sigmoid or a difference.
+#: Rounding error of a sigmoid or of a difference, in float32.
 _ELEMENT = 2.0**-21
 
 
@@ -125,7 +126,7 @@ def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temp
     metric = rows_of.metric
     clip = rows_of.clip
     assert clip is not None
-    softmax = type(inner) is SoftmaxRegression  # a subclass may map its rows first
+    softmax = type(inner) is SoftmaxRegression  # a subclass may transform its rows
     smoothness = None if softmax else target_offers(target).smoothness
     if between and not softmax and smoothness is None:
         raise InputError(
@@ -154,12 +155,12 @@ def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temp
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sum over steps of what each cost a record: norms on a grid, and the divergence of a step at each place of it.
+# Sum over steps of a record's loss: norms on a grid, and the divergence of a step at each point of it.
 
-#: Log-spacing and size of the grid of norms; below the last one, at C/1000, it is charged that.
+#: Log-spacing and size of the grid of norms. A norm below the smallest, C/1000, is charged as C/1000.
 STEP = 0.0136
 _GRID = 512
-#: Norms are enlarged by it, for the rounding of float32 norms and logarithms.
+#: Factor that enlarges norms, for the rounding of float32 norms and logarithms.
 _SLACK = 2.0**-14
 #: Steps taken together.
 STEPS = 512
@@ -203,7 +204,7 @@ def trajectory(plan: Plan, target: Target, positions: PyTree, every: int, roundi
     to_after = _distances(flat, after)
     check = np.where(to_after < to_before, after, before)
     size = _distances(flat, None)
-    # Upward, for it becomes a float32.
+    # Rounded up, since it becomes a float32.
     moved = (np.minimum(to_before, to_after) + rounding * (size + size[check])) * (1 + 1e-6)
     return Trajectory(joined, step, check, moved.astype(np.float32))
 
@@ -225,23 +226,21 @@ class Tally:
         orders: α.
     """
 
-    def __init__(self, plan: Plan, orders: np.ndarray) -> None:
-        assert plan.privacy is not None
-        assert plan.noise_multipliers is not None
+    def __init__(self, plan: Plan, private: Private, orders: np.ndarray) -> None:
         self.orders = orders
-        self._clip = plan.privacy.clip
-        self._adjacency = Adjacency(plan.privacy.adjacency)
+        self._clip = private.promise.clip
+        self._adjacency = Adjacency(private.promise.adjacency)
         self._mechanism = plan.sampling.mechanism(plan.num_records)
         self._rate = plan.sampling.charged_rate(plan.num_records)
         # As the plan's events have them: a long schedule's rounded down within groups.
         charged = plan.schedule.charged
         asks = plan.schedule.asks
         values = bucket_down(charged, np.ones(charged.size))[0]
-        each = np.multiply.outer(multiples(plan.second), plan.noise_multipliers / (1 + KAPPA))
-        each[:, ~asks] = plan.noise_multipliers[~asks] / (1 + KAPPA)
+        each = np.multiply.outer(multiples(plan.second), private.noise_multipliers / (1 + KAPPA))
+        each[:, ~asks] = private.noise_multipliers[~asks] / (1 + KAPPA)
         group = np.searchsorted(values, each, side="right") - 1
         kinds, self._kind = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
-        # A step that does not ask for the second moment has one query, of the gradient.
+        # A step without a second moment has one query, of the gradient.
         self._seconds = [plan.second if asked else None for asked in kinds[0]]
         self._noise = [values[kind[1:] if kind[0] else kind[1:2]] for kind in kinds.T]
         self._grid = np.exp(-STEP * np.arange(_GRID))

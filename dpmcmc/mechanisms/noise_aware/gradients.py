@@ -136,7 +136,7 @@ def toward(model: np.ndarray, noisy: NoisyGram) -> np.ndarray:
 #
 # Sensitivity. ‖F⁻¹x ψᵀ‖ = ‖F⁻¹x‖·‖ψ‖ <= C for every record, so a replaced record moves the whitened sum by 2C at most,
 # and an added or removed one by C. A hard clip stands behind the score: neither rounding nor a label that the model
-# does not know moves a record beyond C. An owner's k rows have C/k each (``owners.py``).
+# does not know moves a record beyond C. An owner's k rows have C/k each (``prior.py``).
 
 #: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
 #: public bound.
@@ -332,8 +332,8 @@ _GROWTH, _LAST = 1.15, 0.6
 _TRACE_SHARE, _MEAN_SHARE = 0.01, 0.01
 #: Candidates for the share of μ² for the Gram matrix.
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
-#: Iterations of the posterior of a candidate share, and its bootstraps.
-_PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 6, 6
+#: Bootstraps of the error of a candidate share's Gram matrix.
+_PREDICTED_BOOTSTRAPS = 6
 #: Predicted width up to which a clip further out is tried: beyond it the error of the Gram matrix hides what it costs.
 _HIDDEN = 2.0
 
@@ -521,11 +521,10 @@ class Gradients:
             sharing: a guess of how many rows owners have.
         """
         design = design._replace(num_records=sharing.num_rows)
-        d, scale, structure = design.size, self.target.prior_scale**2, self.options.structure
-        score, rng = self.score, np.random.default_rng(0)
-        spectrum = np.arange(1.0, d + 1) ** -2
-        spectrum *= design.largest_trace / spectrum.sum()
-        std = gram_noise_std * (0.5 if structure and structure.blocks else 1.0)
+        d, scale, score = design.size, self.target.prior_scale**2, self.score
+        rng = np.random.default_rng(0)
+        spectrum = noise_aware.usual_spectrum(d, design.largest_trace)
+        std = noise_aware.noise_left(gram_noise_std, self.options.structure)
         noisy = NoisyGram(np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d), std, design.largest_trace, 0.0)
         gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         norm = design.whitened_norm(gram)
@@ -535,7 +534,5 @@ class Gradients:
         noise = (noise_multiplier * score.clip * norm * sharing.typical) ** 2 * design.metric(gram)
         # The releases are about as far from the truth as the posterior is wide.
         local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
-        start = Gaussian(np.zeros(d), np.eye(d) * scale)
-        release = Release(np.zeros(d), np.zeros(d), noise)
-        now = noise_aware.posterior(release, local, np.eye(d) / scale, start, rounds=_PREDICTED_ROUNDS)
-        return float(np.mean(np.sqrt(np.diag(now.covariance) * (1 / scale + unbounded.curvature * spectrum))))
+        alone = np.diag(1 / (1 / scale + unbounded.curvature * spectrum))
+        return noise_aware.predicted(local, noise, np.eye(d) / scale, alone).width()

@@ -2,7 +2,7 @@ r"""Noise-aware release: a posterior whose intervals hold, from noisy sums whose
 
 Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The way
 of a family (:func:`way_of`) says what is released: the Gram matrix and gradients of bounded scores (``gradients.py``),
-or the sufficient statistics of a linear regression (``linear.py``).
+or the sufficient statistics of a linear regression (:class:`Statistics`).
 
 Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
 on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.

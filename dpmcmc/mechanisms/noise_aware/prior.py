@@ -199,8 +199,8 @@ def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> S
     return Sharing.of(gaussian_release(counts.astype(np.float64), noise_std, key))
 
 
-#: Iterations of the posterior given the last release.
-_ROUNDS = 12
+#: Iterations of the posterior given the last release, and those under one law of it.
+_ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
 #: Candidates of ``prior_scale: evidence`` in units of the target's, and the standard deviation of the log of a scale
@@ -272,8 +272,9 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
-        for _ in range(_ROUNDS // 4):
-            at = noise_aware.posterior(release, local(at), self.precision, at)
+        at = noise_aware.conclude(
+            lambda now: (release, local(now)), self.precision, at, rounds=_ROUNDS // _INNER, inner=_INNER
+        )
         here = local(at)
         statistic = here.curvature @ release.position - release.gradient
         covariance = noise_aware.total_covariance(release, here, at)

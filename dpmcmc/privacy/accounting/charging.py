@@ -61,9 +61,9 @@ class Privacy:
         accountant: how ε is computed.
         calibrator: how the noise is chosen.
         clip: C, the l2 norm each record's gradient is clipped to. Beyond its bounds float32 has no grid for exact sums.
-        clipping: residual or label_blind. The first shrinks each gradient by its own norm, which biases the draws.
-            The second shrinks it by the largest norm that any label would give it, which does not. It is the default
-            of targets with bounded labels (logistic and softmax regression), and other targets refuse it.
+        clipping: residual shrinks each gradient by its own norm, which biases the draws; label_blind by the largest
+            norm that any label would give it, which does not. Label_blind is the default of targets with bounded
+            labels (logistic and softmax regression), and other targets refuse it.
         hardened: true, or left out: keys are ChaCha20's, and noise is drawn in integers, proved bit by bit. An ε above
             the largest that is proved (30 to 50) is refused, and so is false.
 
@@ -129,6 +129,33 @@ DRAW_SHARE = 1e-4
 UNKNOWN_COORDINATES = 10**6
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """Charge of a release that a run begins with, and that the run's guarantee covers too.
+
+    Attributes:
+        events: of the release.
+        numbers: that it adds integer noise to, where ``events`` do not charge for that.
+        release: its kind, as a Guarantee says it; None of a part of the run's own trace.
+        assumptions: of its guarantee.
+    """
+
+    events: tuple[Event, ...]
+    numbers: int = 0
+    release: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, guarantee: Guarantee) -> Earlier:
+        """Return the charge of a release that has a guarantee of its own."""
+        return cls(guarantee.events, 0, guarantee.release, guarantee.assumptions)
+
+    @property
+    def again(self) -> tuple[Event, ...]:
+        """Events of the release where it is made again; :func:`charged_again` charges deviations again itself."""
+        return tuple(event for event in self.events if event.mechanism not in DEVIATIONS)
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Noisy queries of a run: the noise of every step, and what the run's guarantee covers beside them.
@@ -141,10 +168,8 @@ class Schedule:
         multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
         every: steps from one with these multiples to the next; the steps between release a gradient alone, at z.
         first: number, in the run, of the first step.
-        after: guarantee of releases before the run, which the run's guarantee covers too; or None.
         coordinates: numbers that a step adds integer noise to; None without privacy.
-        metric: events of the metric that the run releases before its first step.
-        metric_numbers: numbers of that release, which have integer noise where a step's have.
+        earlier: charges of the releases that the run begins with.
     """
 
     noise_multipliers: np.ndarray
@@ -152,12 +177,10 @@ class Schedule:
     num_records: int
     chains: int = 1
     multiples: tuple[float, ...] = (1.0,)
-    after: Guarantee | None = None
     coordinates: int | None = None
-    metric: tuple[Event, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
     every: int = 1
     first: int = 0
-    metric_numbers: int = 0
 
     @property
     def asks(self) -> np.ndarray:
@@ -192,13 +215,24 @@ class Schedule:
         if self.coordinates is None:
             return ()
         of_steps = self.coordinates * len(self.noise_multipliers) * self.chains
-        return (discrete_gaussian.draws_event(of_steps + self.metric_numbers),)
+        before = sum(release.numbers for release in self.earlier)
+        return (discrete_gaussian.draws_event(of_steps + before),)
 
     @property
     def beside(self) -> tuple[Event, ...]:
         """Events that the guarantee covers beside the queries."""
-        before = () if self.after is None else self.after.events
-        return (*before, *self.metric, *self.deviations)
+        before = tuple(event for release in self.earlier for event in release.events)
+        return (*before, *self.deviations)
+
+    @property
+    def release(self) -> str:
+        """The kind of all that leaves, as a Guarantee says it."""
+        return joined(*(release.release for release in self.earlier if release.release is not None), "trace")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Assumptions of the releases that the run begins with."""
+        return tuple(sentence for release in self.earlier for sentence in release.assumptions)
 
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
         """Return the same queries with this noise, (steps,)."""
@@ -223,8 +257,8 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
         privacy: δ, adjacency and accountant. Its ε, where it has one, is taken for an upper bound of the run's
             in settling the slots; otherwise the run's own is computed.
     """
-    adjacency, after = Adjacency(privacy.adjacency), schedule.after
-    release = "trace" if after is None else joined(after.release, "trace")
+    adjacency = Adjacency(privacy.adjacency)
+    release = schedule.release
     events = (*schedule.beside, *schedule.queries)
     accountant_for(privacy.accountant, events, adjacency, release)
     share = privacy.delta - schedule.delta_left(privacy.delta)
@@ -244,7 +278,7 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
         adjacency=adjacency,
         accountant=privacy.accountant,
         release=release,
-        assumptions=() if after is None else after.assumptions,
+        assumptions=schedule.assumptions,
     )
     return guarantee, slots
 

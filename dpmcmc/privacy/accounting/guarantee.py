@@ -151,7 +151,8 @@ def check_delta(events: tuple[Event, ...], delta: float) -> None:
 # A deviation (batch overflow, approximate draw: total variation β) from a law that every data set has of its own
 # concerns only the two ends of the path, and adds (1 + e^ε)β once. Where the ideal law is one of a pair of neighbours,
 # every step pays: d_i = δ(ε_i) + (1 + e^{ε_i})β, and only the conversion is proved. ``guarantee.py`` says which is
-# which, and why. For more than a few people, a person as the unit of clipping is far better: ``docs/user_level.md``.
+# which, and why. For more than a few people, a person as the unit of clipping is far better
+# (``docs/how-to/choosing_a_guarantee.md``).
 
 #: Mechanisms that are exact for a group when z is divided, and ε multiplied, by its size.
 _SCALED = ("gaussian", "posterior_draw", "noisy_descent", "pure")

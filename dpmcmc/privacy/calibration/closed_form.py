@@ -69,7 +69,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         CalibrationError: Poisson sampling, another adjacency or release, or a condition that fails.
     """
     assert privacy.epsilon is not None
-    if privacy.adjacency != "replace_one" or schedule.after is not None:
+    if privacy.adjacency != "replace_one" or schedule.earlier:
         raise CalibrationError(
             "calibrator closed_form is derived for adjacency replace_one and release trace alone; use calibrator "
             "numeric."

@@ -5,7 +5,7 @@
 ``Thresholdout``    a holdout that can be asked again and again without being overfitted
 
 All noise is exact: whole numbers from OS entropy on a public grid (``discrete_laplace``). ``charge`` has a ledger
-reserve the price before a record is looked at. How to use them: ``docs/interactive.md``.
+reserve the price before a record is looked at. How to use them: ``docs/mechanisms.md``.
 """
 
 from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, EarlyStopping, Halted

@@ -64,8 +64,10 @@ def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
 _COLUMN = (1 << INDEX_BITS) - 1
 #: Numbers that the host draws at a time.
 _AT_A_TIME = 1 << 15
-#: One key in so many is settled at a time, and at least so many are: of keys of 436 draws, 27 in 32,768 tie on average.
-_KEYS_A_TIE, _FEWEST = 512, 8
+#: Keys that are settled at a time: one in so many, and at least ``_FEWEST``. Of keys of 436 draws, 27 in 32,768 tie on
+#: average.
+_KEYS_A_TIE = 512
+_FEWEST = 8
 
 
 class Choice(NamedTuple):
@@ -128,15 +130,16 @@ def draw(
         key: used for nothing else; one of another generator is adopted (``chacha.adopted``).
         shape: of the draws.
         then: (draws, *given) -> integers, with no array from outside.
-        given: arrays that it takes beside the draws.
+        given: further arrays that it takes.
     """
 
     def first(words: jax.Array) -> tuple[jax.Array, ...]:
         """(column, its threshold's upper bits and alias, whether each draw is below the threshold, whether it ties)."""
         column = words & np.uint32(_COLUMN)
         entry = jnp.asarray(table().words[0])[column]
-        top, kept = words >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
-        return column, entry, top < kept, top == kept
+        top = words >> np.uint32(INDEX_BITS)
+        threshold = entry >> np.uint32(INDEX_BITS)
+        return column, entry, top < threshold, top == threshold
 
     def made(column: jax.Array, entry: jax.Array, below: jax.Array, given: tuple[jax.Array, ...]) -> PyTree:
         chosen = jnp.where(below, column, entry & np.uint32(_COLUMN))
@@ -147,7 +150,8 @@ def draw(
         return jnp.any(tied), made(column, entry, less, given)
 
     def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
-        (column, entry, less, tied), lower = first(words), table().words[1:]
+        column, entry, less, tied = first(words)
+        lower = table().words[1:]
         more = randomness.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
@@ -159,7 +163,9 @@ def draw(
 
     key = randomness.adopted(key)
     words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
-    return jax.tree.map(lambda x: x[0], of_keys(*(x[None] for x in (jax.random.key_data(key), words, *given))))
+    row = (jax.random.key_data(key), words, *given)
+    found = of_keys(*(leaf[None] for leaf in row))
+    return jax.tree.map(lambda leaf: leaf[0], found)
 
 
 def _each(
@@ -178,9 +184,9 @@ def _each(
         left, found = state
         # Beside those that are left may be others, whose results stay what they are.
         at = jax.lax.top_k(left.astype(jnp.int32), some)[1]
-        here = (exact(*(x[at] for x in rows)), jnp.zeros(some, bool))
-        found, left = jax.tree.map(lambda old, new: old.at[at].set(new, unique_indices=True), (found, left), here)
-        return left, found
+        settled = exact(*(row[at] for row in rows))
+        found = jax.tree.map(lambda old, new: old.at[at].set(new, unique_indices=True), found, settled)
+        return left.at[at].set(jnp.zeros(some, bool), unique_indices=True), found
 
     return jax.lax.while_loop(lambda state: jnp.any(state[0]), mended, quick(*rows))[1]
 
@@ -188,7 +194,8 @@ def _each(
 def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:
     """Return whether drawn bits are below a threshold, going on from what their upper bits say; NumPy or JAX."""
     for word, threshold in zip(words, thresholds, strict=True):
-        less, tied = less | (tied & (word < threshold)), tied & (word == threshold)
+        less = less | (tied & (word < threshold))
+        tied = tied & (word == threshold)
     return less
 
 
@@ -212,9 +219,11 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
         words = randomness.words_on_host(key, math.prod(shape), first).reshape(shape)
         column = words[0] & np.uint32(_COLUMN)
         entry = rows[0][column]
-        top, kept = words[0] >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
-        below = _settled(top < kept, top == kept, words[1:], (row[column] for row in rows[1:]))
-        part[:] = factors @ (np.where(below, column, entry & np.uint32(_COLUMN)).astype(np.int64) - HALF)
+        top = words[0] >> np.uint32(INDEX_BITS)
+        threshold = entry >> np.uint32(INDEX_BITS)
+        below = _settled(top < threshold, top == threshold, words[1:], (row[column] for row in rows[1:]))
+        chosen = np.where(below, column, entry & np.uint32(_COLUMN))
+        part[:] = factors @ (chosen.astype(np.int64) - HALF)
     return total
 
 
@@ -242,8 +251,10 @@ def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.A
     def limbs(each: jax.Array, factors: jax.Array) -> tuple[jax.Array, jax.Array]:
         factors = jnp.broadcast_to(factors, (levels - 1, size))
         # A product may have 37 bits: the factor's upper bits, then its lower twelve.
-        upper, lower = each[1:] * (factors >> 12), each[1:] * (factors & 0xFFF)
-        return jnp.sum(upper >> 4, axis=0), jnp.sum(((upper & 0xF) << 12) + lower, axis=0) + each[0]
+        upper = each[1:] * (factors >> 12)
+        lower = each[1:] * (factors & 0xFFF)
+        low = jnp.sum(((upper & 0xF) << 12) + lower, axis=0) + each[0]
+        return jnp.sum(upper >> 4, axis=0), low
 
     return draw(key, (levels, size), limbs, coefficients(std, levels).reshape(levels - 1, -1))
 

@@ -62,6 +62,8 @@ _WRITTEN_OUT = range(104, 513)
 #: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times
 #: as long; and so many of a common length stay within a core's cache.
 _BLOCK = 256
+#: Blocks that are written out one after another: a CPU's loop over each of them takes as long as their work.
+_UNROLLED = 4
 
 
 class Rows(NamedTuple):
@@ -119,7 +121,8 @@ def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
     size = at.shape[0]
     if size <= _BLOCK:
         return block(at)
-    return jax.lax.map(block, in_blocks(at)).reshape(-1)[:size]
+    margins = jax.lax.scan(lambda _, at: (None, block(at)), None, in_blocks(at), unroll=_UNROLLED)[1]
+    return margins.reshape(-1)[:size]
 
 
 @_by_lanes.def_vmap
@@ -162,7 +165,7 @@ def over_blocks(rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], to
         at, weight = block
         return total + summed(Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])), None
 
-    return jax.lax.scan(add, total, (in_blocks(places), in_blocks(weight)))[0]
+    return jax.lax.scan(add, total, (in_blocks(places), in_blocks(weight)), unroll=_UNROLLED)[0]
 
 
 def parts_on_cpu(rows: int) -> int:
