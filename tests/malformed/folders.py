@@ -176,7 +176,7 @@ def resumes() -> Iterator[Case]:
     for name, content in _RUN_JSON.items():
         codes = EITHER if name == "bare" else REFUSED
         yield Case(f"resume-run-json-{name}", "run", _resumed(lambda content=content: {_RUN: content}), codes)
-    for key in ("plan", "records", "records_key", "platform", "secret", "keys", "again", "notes"):
+    for key in ("plan", "records", "records_key", "platform", "secret", "keys", "again", "notes", "stages"):
         for number, value in enumerate([None, 1, "x", [], {}, [[1, 2]], True]):
 
             def spoilt(key: str = key, value: Any = value) -> dict[str, bytes | None]:

@@ -223,7 +223,7 @@ class Account:
         check_not_forked()
         private = check(plan, every)
         guarantee = private.guarantee
-        self._guarantee = private.guarantee
+        self._guarantee = guarantee
         self.plan = plan
         self.every = every
         self._target = targets.bind(plan.target, targets.record_shapes(data))

@@ -64,8 +64,8 @@ def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
 _COLUMN = (1 << INDEX_BITS) - 1
 #: Numbers that the host draws at a time.
 _AT_A_TIME = 1 << 15
-#: Keys that are settled at a time: one in so many, and at least ``_FEWEST``. Of keys of 436 draws, 27 in 32,768 tie on
-#: average.
+#: Keys that are settled at a time: one in so many, and at least ``_FEWEST``. On average 27 of 32,768 keys of 436 draws
+#: tie.
 _KEYS_A_TIE = 512
 _FEWEST = 8
 
