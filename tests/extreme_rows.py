@@ -14,7 +14,7 @@ from dpmcmc.inference.scores import MODEL_SCORES
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware.model import LOG, Metric, ModelRows
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import Rows, summing
+from dpmcmc.privacy.query.gaussian_release import RowFacts, summing
 from dpmcmc.targets import bind, from_numpyro, record_shapes
 from dpmcmc.targets.numpyro.predictor import Reading, read
 
@@ -115,7 +115,7 @@ class Sums:
 
     def apart(self, other: Sums) -> dict[str, float]:
         """Return the distance of each release over what is charged for a replaced record."""
-        facts = Rows(N, len(self.scores), 1.0, rounding=N * 2.0**-44)
+        facts = RowFacts(N, len(self.scores), 1.0, rounding=N * 2.0**-44)
         moved, trace = facts.moved(Adjacency.REPLACE_ONE)
         unsure = 2 * summing(N) * N
         grams = {name: getattr(self, name) - getattr(other, name) for name in ("gram", "own")}

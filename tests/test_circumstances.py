@@ -37,7 +37,7 @@ CASES = [
 
 
 def page_of(told, result=None):
-    return text((result or released()).page(Context("census", DAY, told=told)))
+    return text((result or released()).page(Context("census", DAY, circumstances=told)))
 
 
 #: A sentence of the page, and the facts that it follows from: it stands there in these cases and in no other.
@@ -84,7 +84,7 @@ def test_every_sentence_stands_in_some_case_and_is_missing_in_another():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_without_a_guarantee_asks_for_public_records_unless_they_are(kind):
     without = dataclasses.replace(released(), guarantee=None)
-    page = without.page(Context("census", DAY, told=Circumstances(kind)))
+    page = without.page(Context("census", DAY, circumstances=Circumstances(kind)))
     assert ("publish them only if" in text(page)) == (kind in (None, "private"))
     assert "<title>census: released without a finite guarantee of privacy</title>" in page
     assert "with differential privacy</title>" in released().page(Context("census", DAY))

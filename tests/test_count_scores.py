@@ -19,7 +19,7 @@ from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.privacy.query.gaussian_release import Rows, SumRelease
+from dpmcmc.privacy.query.gaussian_release import RowFacts, SumRelease
 from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
 from tests.noise_aware_tables import rows
 
@@ -90,9 +90,9 @@ TARGETS = {
 
 def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
     """Opposite rows of norm 1 are 2 apart; rows beyond the bound are brought back to it."""
-    told, sums = Rows(40, 3, 1.0), []
+    told, sums = RowFacts(40, 3, 1.0), []
     monkeypatch.setattr(gaussian_release, "gaussian_release", lambda value, std, key: sums.append(value) or value)
-    released = SumRelease.settle(told, Adjacency.REPLACE_ONE, 1.0)
+    released = SumRelease.calibrate(told, Adjacency.REPLACE_ONE, 1.0)
     x = rows(40, 3, np.random.default_rng(1))
     for first in (np.eye(3)[0], -np.eye(3)[0], 50 * np.eye(3)[0], np.full(3, np.nan)):
         released.mean(np.concatenate([first[None], x[1:]]), jax.random.key(0))
@@ -103,10 +103,10 @@ def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
 
 
 def test_a_mean_row_that_is_noise_alone_is_dropped():
-    released = SumRelease(Rows(1000, 3, 1.0), 1e6)
+    released = SumRelease(RowFacts(1000, 3, 1.0), 1e6)
     assert np.linalg.norm(released.mean(rows(1000, 3, np.random.default_rng(2)), jax.random.key(1))) < 2e3
     exact_mean = rows(1000, 3, np.random.default_rng(2))
-    found = SumRelease(Rows(1000, 3, 1.0), 1e-3).mean(exact_mean, jax.random.key(1))
+    found = SumRelease(RowFacts(1000, 3, 1.0), 1e-3).mean(exact_mean, jax.random.key(1))
     np.testing.assert_allclose(found, exact_mean.mean(0), atol=1e-5)
 
 

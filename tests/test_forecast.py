@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,7 +68,7 @@ def test_predicted_inflation_is_that_of_the_noise_aware_posterior():
     noise = 4 / gaussian_mu(0.5, 1e-6) ** 2 * STEPS / (STEPS - BURN_IN)
     gram = np.diag(noise_aware.usual_spectrum(size, 400 * 4.0))
     local = noise_aware.Local(gram, gram, np.zeros_like)
-    release = noise_aware.Release(np.zeros(size), np.zeros(size), noise * np.eye(size))
+    release = noise_aware.GradientRelease(np.zeros(size), np.zeros(size), noise * np.eye(size))
     start = noise_aware.Gaussian(np.zeros(size), np.eye(size))
     honest = np.diag(noise_aware.posterior(release, local, 4.0 * np.eye(size), start).covariance)
     width = np.mean(np.sqrt(honest * (4.0 + np.diag(gram))))

@@ -14,7 +14,7 @@ from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.gaussian_release import (
     GRID,
     GramRelease,
-    Rows,
+    RowFacts,
     calibrated_std,
     gaussian_event,
     gaussian_release,
@@ -109,7 +109,7 @@ def test_a_budget_that_the_grid_would_show_is_refused():
 
 # The release of a Gram matrix: its bound is enforced by the access, and what it adds is what it is charged for.
 
-ROWS = Rows(num_records=50, size=3, row_bound=2.0)
+ROWS = RowFacts(num_records=50, size=3, row_bound=2.0)
 
 
 def rows(seed=0):

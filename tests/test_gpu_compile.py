@@ -54,7 +54,7 @@ def test_a_norm_and_what_it_scales_are_still_of_one_computation(name):
 
 def test_the_gate_sees_a_norm_that_is_not_held_to_its_vector(monkeypatch):
     program("one chain")  # skips where it cannot be compiled
-    monkeypatch.setattr(exact_sums, "held", lambda tree, then=lambda kept: kept: then(tree))
+    monkeypatch.setattr(exact_sums, "materialised", lambda tree, then=lambda kept: kept: then(tree))
     compilation._compile_cached.cache_clear()
     planted = compiled(PROGRAMS["one chain"]())
     compilation._compile_cached.cache_clear()

@@ -310,7 +310,7 @@ def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkey
     monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
     source = store(tmp_path / f"t{suffix}", table())
     made = to_rows(source, tmp_path / "mine", x=["c", "a", "b"], y="label", test=source)
-    assert made == columnar.Rows(tmp_path / "mine", N, 3, "int32", N)
+    assert made == columnar.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
     for end in ("", "_test"):
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"x{end}.npy"), X[:, [2, 0, 1]])
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"y{end}.npy"), Y)

@@ -128,11 +128,11 @@ def test_wrong_features_are_refused_with_a_reason():
 def test_facts_of_columns_are_not_told_of_features():
     columns = {f"x{j}": Range(-1, 1) for j in range(D)}
     schema = Schema({**columns, "y": Levels(list("abc"))}, label="y")
-    target = schema.told(LastLayer(features=embed))
+    target = schema.with_public_facts(LastLayer(features=embed))
     assert (target.num_classes, target.num_features) == (K, None)
     mechanism = NoiseAware().plan(TARGET, num_records=10_000, epsilon=4.0, delta=1e-5, schema=schema).mechanism
     assert mechanism.structure is None
-    assert schema.told(NoiseAware(), SoftmaxRegression()).structure == schema.structure
+    assert schema.with_public_facts(NoiseAware(), SoftmaxRegression()).structure == schema.structure
     metric = plan_of(TARGET, schema=schema, metric=dpmcmc.PrivateMetric("gram", share=0.5)).metric
     assert metric.asked.structure is None
 

@@ -25,7 +25,7 @@ from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_mu
 from dpmcmc.privacy.ledger import filters
 
-FILTERS = {"renyi": filters.Renyi(12), "zcdp": filters.ZeroConcentrated(), "gdp": filters.Gaussian()}
+FILTERS = {"renyi": filters.Renyi(12), "zcdp": filters.ZeroConcentrated(), "gdp": filters.GaussianFilter()}
 PROMISES = [(0.01, 1e-6), (1.0, 1e-6), (8.0, 1e-5), (20.0, 1e-9)]
 
 
@@ -172,7 +172,7 @@ def test_a_spent_budget_is_the_promise(epsilon, delta):
     renyi = filters.Renyi(order).budget(epsilon, delta)
     assert compute_epsilon([order], [renyi], delta)[0] == pytest.approx(epsilon, rel=1e-6)
     assert compute_epsilon([order], [renyi], delta)[0] <= epsilon * (1 + 1e-9)
-    mu = math.sqrt(filters.Gaussian().budget(epsilon, delta))
+    mu = math.sqrt(filters.GaussianFilter().budget(epsilon, delta))
     assert gaussian_delta(mu, epsilon) == pytest.approx(delta, rel=1e-4)
     assert gaussian_delta(mu, epsilon) <= delta
     rho = filters.ZeroConcentrated().budget(epsilon, delta)
@@ -180,7 +180,7 @@ def test_a_spent_budget_is_the_promise(epsilon, delta):
     assert rdp.epsilon(spent, Adjacency.ZERO_OUT, delta) == pytest.approx(epsilon, rel=1e-3)
     # An order is never better than all of them, and the best is nearly as good.
     assert 0.9 * rho < renyi / order <= rho * (1 + 1e-3)
-    for chosen in (filters.Renyi(order), filters.ZeroConcentrated(), filters.Gaussian()):
+    for chosen in (filters.Renyi(order), filters.ZeroConcentrated(), filters.GaussianFilter()):
         budget = chosen.budget(epsilon, delta)
         assert chosen.epsilon(budget, delta) == pytest.approx(epsilon, rel=1e-5)
         assert chosen.cost((gaussian(1 / chosen.gaussian(budget)),), Adjacency.ZERO_OUT) == pytest.approx(

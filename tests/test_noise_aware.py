@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, Local, Release, ScoredRows, mean_row, shrunk
+from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, GradientRelease, Local, ScoredRows, mean_row, shrunk
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.sufficient import split, statistics
@@ -167,7 +167,7 @@ def test_its_standard_deviation_is_that_of_gibbs():
     rng, std, variance = np.random.default_rng(2), 4.0, 0.25
     gram, moment = split(statistics(x, y, 1.0) + std * rng.normal(size=14), 4, 1.0)
     local = Local(gram / variance, gram / variance, lambda q: noise_aware.isotropic_error(std)(q) / variance**2)
-    seen = Release(np.zeros(4), -moment / variance, np.eye(4) * (std / variance) ** 2)
+    seen = GradientRelease(np.zeros(4), -moment / variance, np.eye(4) * (std / variance) ** 2)
     ours = noise_aware.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)
     draws = gibbs(gram, moment, std, variance, rng, 5000)
     sd = draws.std(axis=0)

@@ -132,7 +132,7 @@ def test_threads_begin_a_run_once(ledger):
 def test_a_copy_of_a_checkpoint_that_has_not_begun_has_no_run_of_its_own(ledger, tmp_path):
     """Both know the reservation's name, and each would draw keys of its own; also where the copy is started again."""
     with Life(PLAN, checkpoint=tmp_path / "a", ledger=ledger) as life:
-        life.held._settles = False  # killed: nothing is settled
+        life.reservation._settles = False  # killed: nothing is settled
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     with Life(PLAN, checkpoint=tmp_path / "b", ledger=ledger) as other:
         other.read(DATA)

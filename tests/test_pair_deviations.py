@@ -9,7 +9,7 @@ import pytest
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OPS, AdaOPS, OutputPerturbation, PrivateSelection
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import discrete_gaussian, overflow_probability
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
@@ -50,8 +50,8 @@ def test_a_group_pays_what_the_textbook_says_which_the_ladder_attains(epsilon, d
 class Ladder(OneShot):
     """Shows a mark with probability δ(1 + e^ε + …), a term for each marked record: exactly (ε, δ)-DP."""
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
-        return self.planned(target, asked, approximate(asked.epsilon, asked.delta).events, {})
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
+        return self.planned(target, spec, approximate(spec.epsilon, spec.delta).events, {})
 
 
 def ladders_at_work(records: int, candidates: int, epsilon: float, delta: float) -> tuple[Guarantee, float]:

@@ -98,6 +98,6 @@ def test_a_release_without_steps_shows_that_it_draws(given):
     out = io.StringIO()
     with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)
-        console.told(24, 48)
+        console.report_steps(24, 48)
     assert "24/48" in out.getvalue()
-    console.told(48, 48)  # nobody hears it
+    console.report_steps(48, 48)  # nobody hears it

@@ -65,10 +65,10 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     assert one_shot.mechanism.structure == schema.structure
     assert one_shot.schema is schema
     with pytest.raises(InputError, match="has 5, and the data have 2"):
-        schema.told(dpmcmc.targets.LogisticRegression(num_features=5))
+        schema.with_public_facts(dpmcmc.targets.LogisticRegression(num_features=5))
     with pytest.raises(InputError, match="has 3, and the data have 2"):
-        schema.told(dpmcmc.targets.SoftmaxRegression(num_classes=3))
-    assert schema.told(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
+        schema.with_public_facts(dpmcmc.targets.SoftmaxRegression(num_classes=3))
+    assert schema.with_public_facts(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
 
 
 def test_coefficients_in_original_units_predict_the_same():

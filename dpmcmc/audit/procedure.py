@@ -141,7 +141,7 @@ _CLAIMS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _AuditSettings:
     """Checked arguments of :func:`audit`: the method, its size, and its confidence."""
 
     method: Method
@@ -179,7 +179,7 @@ class _Trial:
 
     scores: Scores
     claim: Guarantee
-    asked: _Asked
+    asked: _AuditSettings
     canaries: int
     say: Say
 
@@ -322,7 +322,7 @@ def audit(
         NotGaussian: gdp, and the scores are not.
     """
     _check_claim(plan)
-    asked = _Asked(method, runs, confidence, target, canaries, bins, alpha, at_epsilon, seed)
+    asked = _AuditSettings(method, runs, confidence, target, canaries, bins, alpha, at_epsilon, seed)
     plan = plan if steps is None else shortened(plan, steps)
     claim = plan.guarantee
     assert claim is not None

@@ -228,7 +228,7 @@ class Sampled:
         return score.reshape(count, self.plan.chains, -1).sum(axis=1)
 
 
-class Drawn:
+class DrawScores:
     """Scores of posterior draws, which are released alone: ``ops`` and ``certified_ops``."""
 
     def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
@@ -268,7 +268,7 @@ class Continued:
     """Scores of a run that starts from a draw: the sum of the draw's score and the run's."""
 
     def __init__(self, plan: Plan, start: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        self.first = Drawn(start, neighbours, keys)
+        self.first = DrawScores(start, neighbours, keys)
         shapes = targets.record_shapes(neighbours.data(np.ones(neighbours.canaries, bool)))
         self.run = Sampled(plan.chain, targets.bind(plan.target, shapes), neighbours, keys)
 
@@ -326,5 +326,5 @@ def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, s
             return Continued(plan, start, neighbours, keys)
         return Sampled(plan, target, neighbours, keys)
     if isinstance(plan.mechanism, (OPS, CertifiedOPS)):
-        return Drawn(plan, neighbours, keys)
+        return DrawScores(plan, neighbours, keys)
     return Estimated(plan, neighbours, keys)

@@ -174,12 +174,12 @@ class ConfiguredRun:
             raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
 
     def _write_plan(self, fit: bool = False) -> Circumstances:
-        told = self.facts.circumstances(fit)
-        self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret) | told.to_json())
-        return told
+        circumstances = self.facts.circumstances(fit)
+        self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret) | circumstances.to_json())
+        return circumstances
 
     def _privacy(self, guarantee: Guarantee | None) -> dict[str, object]:
-        receipt = None if self.life.held is None else self.life.held.receipt
+        receipt = None if self.life.reservation is None else self.life.reservation.receipt
         return privacy_json(self.plan, guarantee, self.facts.data_json(), receipt)
 
     def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
@@ -225,9 +225,9 @@ class ConfiguredRun:
         pictures = self.pictures.save(run_folder)  # last, so that the results are saved even if a picture fails
         scores = run_text.scores(facts, metrics)
         # Whether the fit of public records worked is known only now.
-        told = self._write_plan(fit=metrics["non_private"] is not None)
+        circumstances = self._write_plan(fit=metrics["non_private"] is not None)
         described = (facts.described(), facts.note(guarantee), scores, pictures)
-        context = page.Context(facts.name, facts.day, *described, told=told)
+        context = page.Context(facts.name, facts.day, *described, circumstances=circumstances)
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
             self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")

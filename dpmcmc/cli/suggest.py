@@ -20,7 +20,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
-from dpmcmc.data.facts import told
+from dpmcmc.data.facts import with_public_facts
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.suggestion import picture as save_picture
@@ -165,7 +165,7 @@ class _ConfigRequest:
         target = target_of(config, spec)
         given: Given = {"adjacency": promise.adjacency}
         if self.mechanism and isinstance(config.mechanism, Derived):
-            given["mechanism"] = told(config.mechanism.built(), spec.facts)
+            given["mechanism"] = with_public_facts(config.mechanism.built(), spec.facts)
         elif self.of_fit:
             given |= settings_of(target, self.goal)
         delta = promise.delta if self.delta else None

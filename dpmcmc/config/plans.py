@@ -21,7 +21,7 @@ from dpmcmc.config import sections as own_code
 from dpmcmc.config.model import Config, CustomSection, Length, Run, modules_of_ones_own
 from dpmcmc.config.sections import SAID_ALREADY, ConfigError, Derived, located, refusal, schedule_section
 from dpmcmc.data import DataSet, DataSpec
-from dpmcmc.data.facts import told
+from dpmcmc.data.facts import with_public_facts
 from dpmcmc.engine.hardware import mesh
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
@@ -78,7 +78,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else told(_built(config.metric), spec.facts, target)
+        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
         promise, schema = _privacy(config), spec.schema
         return plan(target, num_records=n, sampler=sampler, privacy=promise, metric=metric, schema=schema, **length)
 
@@ -139,7 +139,7 @@ def _mechanism_plan(
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = told(_built(config.mechanism), spec.facts, target)
+            mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
         else:
             mechanism = _hybrid(config.mechanism, _sampler(config), promise, length)
         return mechanism.plan(
@@ -218,7 +218,7 @@ def target_of(config: Config, spec: DataSpec) -> Target:
             raise ConfigError.at("target.name", f"{config.target.name} makes no target: it lacks {', '.join(missing)}")
     else:
         with located(config.sections("target", "data"), "target"):
-            target = told(config.target.built(), spec.facts)
+            target = with_public_facts(config.target.built(), spec.facts)
     for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
     return PerOwner(target, spec.records_per_owner) if for_owners else target
 

@@ -182,7 +182,7 @@ _TABLE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Rows:
+class WrittenRows:
     """Rows that were written.
 
     Attributes:
@@ -202,7 +202,7 @@ class Rows:
 
 def to_rows(
     source: str | Path, folder: str | Path, *, x: str | list[str], y: str, test: str | Path | None = None
-) -> Rows:
+) -> WrittenRows:
     """Convert Parquet or Arrow files to a folder of ``.npy`` files.
 
     Args:
@@ -253,7 +253,7 @@ def to_rows(
         shutil.rmtree(made, ignore_errors=True)
         raise
     (width, labels), counts = parts[0].shape, [part.num_rows for part in parts]
-    return Rows(folder, counts[0], width, labels.name, sum(counts[1:]))
+    return WrittenRows(folder, counts[0], width, labels.name, sum(counts[1:]))
 
 
 def table(source: Path) -> pyarrow.Table:

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from dpmcmc.errors import InputError
 
-Told = TypeVar("Told")
+Made = TypeVar("Made")
 #: Facts that an argument may not contradict. A bound may be wider than the source's.
 _FIXED = ("num_features", "num_classes")
 
 
-def told(made: Told, facts: Mapping[str, object], model: object = None) -> Told:
+def with_public_facts(made: Made, facts: Mapping[str, object], model: object = None) -> Made:
     """Return a dataclass whose fields that say nothing have the facts of the same names; anything else as it is.
 
     Args:

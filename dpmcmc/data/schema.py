@@ -26,7 +26,7 @@ import numpy as np
 from dpmcmc.data import formula, tables
 from dpmcmc.data.checks import check_name
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
-from dpmcmc.data.facts import Told, told
+from dpmcmc.data.facts import Made, with_public_facts
 from dpmcmc.data.tables import Table, Values
 from dpmcmc.errors import DataError, InputError
 
@@ -303,9 +303,9 @@ class Schema:
             "structure": self.structure,
         }
 
-    def told(self, made: Told, model: object = None) -> Told:
+    def with_public_facts(self, made: Made, model: object = None) -> Made:
         """Return a target, a mechanism or a metric that knows the facts; see ``data/facts.py``."""
-        return told(made, self.facts, model)
+        return with_public_facts(made, self.facts, model)
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:
         """Return the records of a table.

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import jax
 import numpy as np
 
-from dpmcmc.engine.program import Cells, Drawn
+from dpmcmc.engine.program import Cells, DrawnRandomness
 from dpmcmc.storage.pytree import PyTree
 
 
@@ -25,7 +25,7 @@ class DrawnAhead:
         draw: of ``compilation.Compiled``.
     """
 
-    def __init__(self, records: PyTree, draw: Callable[..., Drawn]) -> None:
+    def __init__(self, records: PyTree, draw: Callable[..., DrawnRandomness]) -> None:
         self._records = records
         self._draw = draw
 

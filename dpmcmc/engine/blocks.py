@@ -99,7 +99,7 @@ class Lane:
         supplies: what its chunks find in the place of records, one after another.
     """
 
-    def __init__(self, rows: list[Trace], block: Cells, states: PyTree, sizes: Sizes) -> None:
+    def __init__(self, rows: list[KeptDraws], block: Cells, states: PyTree, sizes: Sizes) -> None:
         self.rows = rows
         self.cells = block
         self.states = states
@@ -133,7 +133,7 @@ def take_chunk(workers: Executor, executable: jax.stages.Compiled, lanes: list[L
     return list(workers.map(take, lanes))
 
 
-class Trace:
+class KeptDraws:
     """Draws and infos that are kept of one chain.
 
     Attributes:
@@ -150,7 +150,7 @@ class Trace:
         self.failure: tuple[int, float] | None = None
 
 
-def joined(traces: list[Trace]) -> PyTree:
+def joined(traces: list[KeptDraws]) -> PyTree:
     """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
     shape = len(traces), sum(length_of(piece) for piece in traces[0].pieces)
     out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
@@ -179,7 +179,7 @@ def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
     return steps[(since > 0) & (since % plan.thin == 0)]
 
 
-def lane_schedules(rows: list[Trace], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
+def lane_schedules(rows: list[KeptDraws], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
     """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
     width = sizes.steps
     noise = np.zeros((sizes.lane, width), np.float32)
@@ -193,7 +193,9 @@ def lane_schedules(rows: list[Trace], sizes: Sizes, first: int) -> tuple[np.ndar
     return noise, kept
 
 
-def hand_out(rows: list[Trace], first: int, width: int, output: PyTree, finite: jax.Array, norms: jax.Array) -> None:
+def hand_out(
+    rows: list[KeptDraws], first: int, width: int, output: PyTree, finite: jax.Array, norms: jax.Array
+) -> None:
     """Give every chain what it keeps of a chunk."""
     counts = [len(kept_steps(row.plan, first, width)) for row in rows]
     kept = on_host(output) if any(counts) else None
@@ -250,7 +252,7 @@ class Blocks:
         # Chains that end together stand side by side, so that none waits for another.
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
         self._owners = sorted(numbered, key=lambda i: runs[i].plan.steps)
-        self.traces = [Trace(runs[i].plan) for i in self._owners]
+        self.traces = [KeptDraws(runs[i].plan) for i in self._owners]
         self._cells = _cells(self._program, runs, self._owners)
         self.sizes, ahead = self._measured(records)
         size = self.sizes
@@ -361,7 +363,7 @@ class Blocks:
             trace.pieces = [jax.tree.unflatten(structure, leaves) for leaves in pieces]
             trace.norm = norm
 
-    def rows(self, start: int) -> list[Trace]:
+    def rows(self, start: int) -> list[KeptDraws]:
         """Traces of the block that begins at this cell; the last is of a chain with the most steps."""
         return self.traces[start : start + self.sizes.block]
 

@@ -314,7 +314,7 @@ class Metric:
         return run._replace(target=target, metric=made), target.records(records)
 
 
-class Drawn:
+class DrawnRandomness:
     """Work on a draw that every chain starts from.
 
     Args:
@@ -376,7 +376,7 @@ def _works_before(plan: Plan) -> tuple[Before, ...]:
         if isinstance(stage, PlannedMetric):
             found.append(Metric(plan, stage))
         if isinstance(stage, Start):
-            found.append(Drawn(plan, stage))
+            found.append(DrawnRandomness(plan, stage))
     return tuple(found)
 
 

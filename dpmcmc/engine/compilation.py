@@ -17,7 +17,7 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from dpmcmc.engine.hardware import BATCHES, CHAIN, DATA, DRAWN_STEPS, MOST_WORK, STEPS, hardware, sizes
-from dpmcmc.engine.program import Cells, DeviceCalls, Drawn, Program, rung
+from dpmcmc.engine.program import Cells, DeviceCalls, DrawnRandomness, Program, rung
 from dpmcmc.privacy.query.per_record_gradients import GRADIENT_BYTES, LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.privacy.query.rows import traced_for
@@ -159,7 +159,7 @@ class Compiled(NamedTuple):
 
     prepared: Callable[[PyTree], PyTree]
     start: Callable[[Cells], PyTree]
-    draw: Callable[..., Drawn]
+    draw: Callable[..., DrawnRandomness]
     chunk: jax.stages.Wrapped
     ahead: bool
     executables: dict[Options, Executable]
@@ -180,7 +180,7 @@ def compiled(program: Program, width: int, ahead: bool, shapes: Hashable = None)
     return cached(program, width, ahead, shapes)
 
 
-def state_shapes(program: Program, cells: PyTree) -> tuple[PyTree, Drawn]:
+def state_shapes(program: Program, cells: PyTree) -> tuple[PyTree, DrawnRandomness]:
     """Shapes of the positions of cells, and of the randomness of one step of one of them; traced once.
 
     Args:
@@ -203,7 +203,9 @@ KEPT_PROGRAMS = 32
 
 
 @functools.lru_cache(maxsize=4 * KEPT_PROGRAMS)
-def _shapes_cached(program: Program, structure: jax.tree_util.PyTreeDef, leaves: tuple) -> tuple[PyTree, Drawn]:
+def _shapes_cached(
+    program: Program, structure: jax.tree_util.PyTreeDef, leaves: tuple
+) -> tuple[PyTree, DrawnRandomness]:
     cells = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     # On a mesh the randomness is that of all its shards together.
     whole = program if program.mesh is None else dataclasses.replace(program, mesh=None)
@@ -213,7 +215,7 @@ def _shapes_cached(program: Program, structure: jax.tree_util.PyTreeDef, leaves:
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
 def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable) -> Compiled:
     calls = DeviceCalls(program, width, ahead)
-    draw: Callable[..., Drawn] = calls.draw
+    draw: Callable[..., DrawnRandomness] = calls.draw
     chunk: Callable[..., tuple] = calls.chunk
     if program.mesh is not None:
         draw, chunk = _shared_out(calls, program.mesh, program.supplied)
@@ -231,12 +233,14 @@ def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable)
     )
 
 
-def _shared_out(calls: DeviceCalls, mesh: Mesh, supplied: bool) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:
+def _shared_out(
+    calls: DeviceCalls, mesh: Mesh, supplied: bool
+) -> tuple[Callable[..., DrawnRandomness], Callable[..., tuple]]:
     """``draw`` and ``chunk`` on the devices of a mesh."""
     chains = PartitionSpec(CHAIN)
     whole = PartitionSpec()
     rows: Any = PartitionSpec(DATA)
-    draw: Callable[..., Drawn] = calls.draw
+    draw: Callable[..., DrawnRandomness] = calls.draw
     if supplied:
         batch: Any = BATCHES
         drawn = StepRandomness((batch, batch), None, STEPS, STEPS), STEPS

@@ -62,7 +62,7 @@ class Life:
         label: names the run in the ledger's history; None: the plan's own.
 
     Attributes:
-        held: the run's place in its ledger, or None without one.
+        reservation: the run's place in its ledger, or None without one.
         kept: its checkpoint, or None without one.
         streams: its keys, once it has read its records.
         secret: whether they are, so that it carries its guarantee.
@@ -90,7 +90,7 @@ class Life:
         self._key, self._checkpoint, self._ledger = key, checkpoint, ledger
         self._label = plan.label if label is None else label
         self._open = contextlib.ExitStack()
-        self.held: Reservation | None = None
+        self.reservation: Reservation | None = None
         self.kept: Checkpoint | None = None
         self._new: dict[str, Any] | None = None
         self._claims: tuple[str, ...] = ()
@@ -110,10 +110,10 @@ class Life:
             if self.kept is not None and self._ledger is None:
                 self.kept.check_uncharged()
             if isinstance(self._ledger, Reservation):
-                self.held = self._ledger
+                self.reservation = self._ledger
             elif self._ledger is not None:
                 planned = self.plan.guarantee if self.secret else None
-                self.held = Reservation(self._ledger, planned, self._label, self.kept, self.plan.num_records)
+                self.reservation = Reservation(self._ledger, planned, self._label, self.kept, self.plan.num_records)
             self.begun = self.kept is not None and self.kept.begun
             self._open = stack.pop_all()
         return self
@@ -142,8 +142,8 @@ class Life:
         """
         given, data = data, self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
-        if self.held is not None and like is None:
-            self.held.identify(data, lambda: self.plan.columns_of(given))
+        if self.reservation is not None and like is None:
+            self.reservation.identify(data, lambda: self.plan.columns_of(given))
         streams, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = agreed(
             streams, self.secret, self.plan, (None if like is not None else self.work.records, starts), self.mesh
@@ -166,10 +166,10 @@ class Life:
             self.kept.begin(self._new)
             if self.kept.elsewhere:
                 events, why = self._repeated(self.kept)
-        if self.held is not None:
-            self.held.start(self.plan.guarantee, self.kept, self._claims)
+        if self.reservation is not None:
+            self.reservation.start(self.plan.guarantee, self.kept, self._claims)
             if events:
-                self.held.extend(events, why)
+                self.reservation.extend(events, why)
         elif not self.begun:
             self._uncharged = counted(self.plan, self.guarantee)
         if self.kept is not None and self.kept.elsewhere:
@@ -196,21 +196,21 @@ class Life:
         except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
             failed = error
         # The checkpoint may have been copied meanwhile.
-        if self.held is not None and self.kept is not None and self.begun:
-            self.held.finish(self.kept, failed=failed is not None)
+        if self.reservation is not None and self.kept is not None and self.begun:
+            self.reservation.finish(self.kept, failed=failed is not None)
         if failed is not None:
             raise failed
         return self.with_receipt(result)
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with the run's entry in its ledger, or with the count of the runs that have none."""
-        told = {"uncharged": self._uncharged} if self.held is None else {"receipt": self.held.receipt}
-        return dataclasses.replace(result, **told) if any(told.values()) else result
+        more = {"uncharged": self._uncharged} if self.reservation is None else {"receipt": self.reservation.receipt}
+        return dataclasses.replace(result, **more) if any(more.values()) else result
 
     def settle(self, ended: bool = True) -> None:
         """Close the ledger's entry, unless it is the caller's; see :meth:`Reservation.settle`."""
-        if self.held is not None and self.held is not self._ledger:
-            self.held.settle(ended)
+        if self.reservation is not None and self.reservation is not self._ledger:
+            self.reservation.settle(ended)
 
 
 def sample(

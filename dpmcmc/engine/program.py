@@ -236,18 +236,18 @@ class Traced:
         self.start = jax.jit(program.start, inline=True)
         self.draw = jax.jit(self._draw)
 
-    def _draw(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> Drawn:
+    def _draw(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         with traced_for(self._program.platform):
             return self._program.draw(cell, jax.eval_shape(self.start, cell).position, t, noise_std)
 
-    def drawn(self, cells: Cells) -> Drawn:
+    def drawn(self, cells: Cells) -> DrawnRandomness:
         """Shapes of the randomness of one step of one of these cells."""
         cell = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), cells)
         return jax.eval_shape(self.draw, cell, np.int32(0), np.float32(0))
 
 
 #: Randomness of queries, and the keys of the sampler's own.
-Drawn = tuple[StepRandomness, jax.Array]
+DrawnRandomness = tuple[StepRandomness, jax.Array]
 #: Numbers of steps, and the noise of each cell in them.
 Inputs = tuple[jax.Array, jax.Array]
 
@@ -384,7 +384,7 @@ class Program:
         prepare = self.target.without().prepared
         return records if prepare is None else prepare(records)
 
-    def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> Drawn:
+    def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
         return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
@@ -396,7 +396,7 @@ class Program:
         t: jax.Array,
         noise_std: jax.Array,
         records: PyTree,
-        drawn: Drawn,
+        drawn: DrawnRandomness,
     ) -> tuple[PyTree, PyTree]:
         """(state after step t, info); what is read at the end stays as it was where the cell has done all its steps."""
         draws, key = drawn
@@ -443,7 +443,7 @@ class DeviceCalls:
         rows = 0 if program.supplied else None
         self._advance_cells = jax.vmap(self._advance_cell, in_axes=(0, 0, None, 0, rows, 0))
 
-    def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> Drawn:
+    def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """Everything random of a chunk's queries, drawn for a group of steps at a time."""
         inputs = (self._steps_from(first), noise_std.T)
         return map_in_groups(lambda its: self._draw_steps(cells, *its), inputs, self._group_steps(cells))
@@ -461,7 +461,7 @@ class DeviceCalls:
         return states, with_scatter(output, states), finite, norm
 
     def _advance_cell(
-        self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, rows: PyTree, drawn: Drawn
+        self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, rows: PyTree, drawn: DrawnRandomness
     ) -> tuple[PyTree, PyTree]:
         records = self._program.prepared(rows) if self._program.supplied else rows
         return self._program.advance(cell, state, t, noise_std, records, drawn)
@@ -486,7 +486,7 @@ class DeviceCalls:
         return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
 
     def _take_group(
-        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn | None, rows: PyTree, records: PyTree
+        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: DrawnRandomness | None, rows: PyTree, records: PyTree
     ) -> tuple[PyTree, PyTree]:
         """A group of steps, drawn unless it has been, in fewer slots where all its batches fit into them."""
         draws, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn

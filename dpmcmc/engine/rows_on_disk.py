@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dpmcmc.engine.ahead import DrawnAhead, one_ahead
 from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.hardware import BATCHES, STEPS, sizes
-from dpmcmc.engine.program import Cells, Drawn, Program
+from dpmcmc.engine.program import Cells, DrawnRandomness, Program
 from dpmcmc.privacy.accounting.sampling import shard_rows
 from dpmcmc.storage.fingerprint import advise, give_back
 from dpmcmc.storage.pytree import PyTree
@@ -59,7 +59,7 @@ class Supply:
         mesh: devices, each of which gets the rows of its own shard's batches; a process reads those of its own devices.
     """
 
-    def __init__(self, records: PyTree, draw: Callable[..., Drawn], mesh: Mesh | None = None) -> None:
+    def __init__(self, records: PyTree, draw: Callable[..., DrawnRandomness], mesh: Mesh | None = None) -> None:
         self._records = records
         self._draw = draw
         self._mesh = mesh

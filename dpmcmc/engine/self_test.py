@@ -34,7 +34,7 @@ import numpy as np
 
 from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.hardware import CHAIN, DATA, on_host, sizes, spread
-from dpmcmc.engine.program import Cells, Drawn, Program
+from dpmcmc.engine.program import Cells, DrawnRandomness, Program
 from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.errors import RunFailed
 from dpmcmc.privacy.query.randomness import Streams
@@ -259,7 +259,7 @@ class _Reference:
         t: jax.Array,
         noise_std: jax.Array,
         rows: PyTree,
-        drawn: Drawn,
+        drawn: DrawnRandomness,
         noisy: jax.Array,
     ) -> PyTree:
         """The state after a step; ``noisy``: 1, or 0 to take it without its noise."""

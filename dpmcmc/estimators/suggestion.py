@@ -295,7 +295,7 @@ def ask(
         said = f"target: {target!r} is no target; give an object, for example dpmcmc.targets.LogisticRegression()"
         raise InputError(said, "target")
     if schema is not None:
-        target = schema.told(target)
+        target = schema.with_public_facts(target)
         structure = None if target_offers(target).features is not None else schema.structure
     offers = target_offers(target)
     facts = {"num_features": (offers.num_features, num_features), "row_bound": (offers.row_bound, _ROW_BOUND)}

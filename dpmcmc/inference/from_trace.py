@@ -43,7 +43,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtri
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Denoised, Gaussian, Local, Release, bent
+from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, bent
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
@@ -150,12 +150,12 @@ def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian
         score: of a record.
     """
 
-    def law(now: Gaussian) -> tuple[Release, Local]:
+    def law(now: Gaussian) -> tuple[GradientRelease, Local]:
         here = expected(path, now.mean, known, gram, score)
         noise = known.metric / path.precision + path.share * minibatch(here, path, known)
         # The model is linear in θ* once the rest of the gradient is taken off.
         beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
-        return Release(path.position, path.gradient - beyond, noise), here.local
+        return GradientRelease(path.position, path.gradient - beyond, noise), here.local
 
     start = Gaussian(path.position, np.linalg.inv(known.prior))
     return noise_aware.conclude(law, known.prior, start, rounds=_ROUNDS, inner=2)

@@ -46,7 +46,7 @@ class Gaussian(NamedTuple):
         return self.mean + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
 
 
-class Release(NamedTuple):
+class GradientRelease(NamedTuple):
     """One private gradient, or a precision-weighted mean of several.
 
     Attributes:
@@ -93,7 +93,9 @@ def symmetric_noise(rng: np.random.Generator, size: int) -> np.ndarray:
     return (upper + np.triu(upper, 1).T) * np.where(np.eye(size) > 0, 1.0, math.sqrt(0.5))
 
 
-def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaussian, rounds: int = 4) -> Gaussian:
+def posterior(
+    release: GradientRelease, local: Local, precision: np.ndarray, start: Gaussian, rounds: int = 4
+) -> Gaussian:
     """Iterate equation (2).
 
     Args:
@@ -113,7 +115,7 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
 
 
 #: A release and the model of it, given a posterior: about another mean a path of gradients has another law.
-Releases = Callable[[Gaussian], tuple[Release, Local]]
+Releases = Callable[[Gaussian], tuple[GradientRelease, Local]]
 
 
 def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int) -> Gaussian:
@@ -140,13 +142,15 @@ def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[
     return informed, (covariance + covariance.swapaxes(-1, -2)) / 2
 
 
-def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
+def total_covariance(release: GradientRelease, local: Local, now: Gaussian) -> np.ndarray:
     """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean
     return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
 
 
-def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.ndarray, metric: np.ndarray) -> Release:
+def weighted_mean(
+    positions: np.ndarray, gradients: np.ndarray, precisions: np.ndarray, metric: np.ndarray
+) -> GradientRelease:
     """Return the mean of releases, weighted by their precision; under a linear model it is sufficient.
 
     Args:
@@ -156,7 +160,7 @@ def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.n
         metric: F², (d, d).
     """
     weights = precisions / precisions.sum()
-    return Release(weights @ positions, weights @ gradients, metric / precisions.sum())
+    return GradientRelease(weights @ positions, weights @ gradients, metric / precisions.sum())
 
 
 # ----------------------------------------------------------------------------------------------------

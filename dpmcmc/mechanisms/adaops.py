@@ -37,7 +37,7 @@ from scipy.special import ndtri
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import closed_form
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sufficient import gram_and_moment, linear_bounds, rounding
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -107,7 +107,7 @@ class AdaOPS(OneShot):
                 "eigenvalue_share",
             )
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the share of every stage.
 
         Raises:
@@ -116,35 +116,33 @@ class AdaOPS(OneShot):
             ValueError: no row_bound or label_bound.
         """
         linear_bounds(target, "adaops")
-        if asked.epsilon > 700:
-            raise CalibrationError(f"epsilon: adaops takes at most 700, got {asked.epsilon:g}", "epsilon")
-        failure = _FAILURE * asked.delta / (1 + math.exp(asked.epsilon))
-        mu = gaussian_mu(asked.epsilon, (1 - _FAILURE) * asked.delta) * (1 - 1e-9)
+        if spec.epsilon > 700:
+            raise CalibrationError(f"epsilon: adaops takes at most 700, got {spec.epsilon:g}", "epsilon")
+        failure = _FAILURE * spec.delta / (1 + math.exp(spec.epsilon))
+        mu = gaussian_mu(spec.epsilon, (1 - _FAILURE) * spec.delta) * (1 - 1e-9)
         first = 0.0 if self.ridge is not None else self.eigenvalue_share
         second = self.residual_share
         parts = {"eigenvalue": first, "residual": second, "draw": 1 - first - second}
         mus = {name: mu * math.sqrt(part) for name, part in parts.items()}
-        events = [
-            Event("gaussian", asked.moved / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]
-        ]
-        draw = Event("posterior_draw", asked.moved / mus["draw"], 1.0, 1)
+        events = [Event("gaussian", spec.moved / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]]
+        draw = Event("posterior_draw", spec.moved / mus["draw"], 1.0, 1)
         settings = {
             **{f"{name}_mu": value for name, value in mus.items()},
             "noise_multiplier": draw.noise_multiplier,
             "failure": failure,
         }
-        stage = Stage.made(target, asked, settings)
+        stage = Stage.made(target, spec, settings)
         settings["least_curvature"] = stage.least_curvature
         if self.ridge is None:
             settings["eigenvalue_noise_std"] = stage.eigenvalue_noise
         elif not self.ridge > stage.least_curvature:
             raise CalibrationError(
-                f"ridge: {self.ridge:g} is too small for one draw at epsilon {asked.epsilon:g} and delta "
-                f"{asked.delta:g}; give one well above {stage.least_curvature:.4g}, or leave it out",
+                f"ridge: {self.ridge:g} is too small for one draw at epsilon {spec.epsilon:g} and delta "
+                f"{spec.delta:g}; give one well above {stage.least_curvature:.4g}, or leave it out",
                 "ridge",
             )
         failing = Event("approximate_draw", 0.0, failure, 1)
-        return self.planned(target, asked, (*events, draw, failing), settings, (closed_form.ASSUMES,))
+        return self.planned(target, spec, (*events, draw, failing), settings, (closed_form.ASSUMES,))
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return the draw, (1, d)."""
@@ -214,19 +212,19 @@ class Stage(NamedTuple):
     def of(cls, plan: MechanismPlan) -> Stage:
         """Return the stages of a plan of :class:`AdaOPS`."""
         promise = plan.guarantee
-        asked = Asked(plan.num_records, promise.epsilon, promise.delta, promise.adjacency)
-        return cls.made(plan.target, asked, plan.settings)
+        spec = PrivacySpec(plan.num_records, promise.epsilon, promise.delta, promise.adjacency)
+        return cls.made(plan.target, spec, plan.settings)
 
     @classmethod
-    def made(cls, target: Target, asked: Asked, settings: dict[str, float]) -> Stage:
+    def made(cls, target: Target, spec: PrivacySpec, settings: dict[str, float]) -> Stage:
         """Return the stages of what was settled."""
         model, row, label, size = linear_bounds(target, "adaops")
         return cls(
             row,
             label,
             size,
-            asked.most_records,
-            asked.moved,
+            spec.most_records,
+            spec.moved,
             settings["eigenvalue_mu"],
             settings["residual_mu"],
             settings["draw_mu"],

@@ -47,7 +47,7 @@ from dpmcmc.mechanisms.minimise import (
     summed_in_blocks,
     vouched,
 )
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.events import KAPPA, gaussian_parameter, largest, queries
 from dpmcmc.privacy.query.gaussian_release import noise_on_grid
@@ -95,7 +95,7 @@ class CertifiedOPS(OneShot):
     release = "last_iterate"
     accountant = "last_iterate"
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the largest temper whose last iterate meets (ε, δ).
 
         Raises:
@@ -104,29 +104,29 @@ class CertifiedOPS(OneShot):
         """
         bounds = bounds_of(target, "certified_ops", self.prior_precision)
         check_numbers(bounds.size)
-        if asked.num_records > _MOST_RECORDS:
+        if spec.num_records > _MOST_RECORDS:
             raise UnsupportedCombination(
                 f"certified_ops: rounding is proved for at most {_MOST_RECORDS:,} records, not for "
-                f"{asked.num_records:,}.",
+                f"{spec.num_records:,}.",
                 "num_records",
             )
         # A hair below, so that rounding ends on the private side.
-        allowed = asked.mu * (1 - 1e-9)
+        allowed = spec.mu * (1 - 1e-9)
 
         def private(temper: float) -> bool:
-            event = self._descent(target, bounds, asked.num_records, temper).event
-            return gaussian_parameter(queries((event,)), asked.adjacency) <= allowed
+            event = self._descent(target, bounds, spec.num_records, temper).event
+            return gaussian_parameter(queries((event,)), spec.adjacency) <= allowed
 
         temper = self.temper
         if temper is None:
             temper = 1.0 if private(1.0) else largest(private, 0.0, 1.0)
         elif not private(temper):
             raise CalibrationError(
-                f"temper: {temper:g} costs more than epsilon {asked.epsilon:g} at delta {asked.delta:g}; leave it out "
+                f"temper: {temper:g} costs more than epsilon {spec.epsilon:g} at delta {spec.delta:g}; leave it out "
                 "for the largest that does not",
                 "temper",
             )
-        eta, noise_std, event = self._descent(target, bounds, asked.num_records, temper)
+        eta, noise_std, event = self._descent(target, bounds, spec.num_records, temper)
         settings = {
             "temper": temper,
             "prior_precision": bounds.prior_precision,
@@ -137,7 +137,7 @@ class CertifiedOPS(OneShot):
             # In the slowest direction, to which the data add nothing.
             "relaxations": self.steps * eta * bounds.prior_precision,
         }
-        return self.planned(target, asked, (event,), settings, vouched(target))
+        return self.planned(target, spec, (event,), settings, vouched(target))
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse losses that fail in float64."""

@@ -35,7 +35,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.minimise import Loss, check_loss, float64, in_float64
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
@@ -129,7 +129,7 @@ class Exponential(OneShot):
                     f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}", "penalty"
                 )
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle c; ε is spent in full, and δ is not: the guarantee is stated at it.
 
         Raises:
@@ -140,25 +140,25 @@ class Exponential(OneShot):
         if self.hypotheses is None:
             ball = OPS(form="range", engine=self.engine, radius=self.radius)
             ENGINES[self.engine].check(target)
-            unit, rounding, assumptions = ball.unit_epsilon(target, asked.adjacency), 0.0, ball.assumptions(target)
+            unit, rounding, assumptions = ball.unit_epsilon(target, spec.adjacency), 0.0, ball.assumptions(target)
         else:
             assert self.loss_bound is not None
-            if self.loss is not None and asked.adjacency == Adjacency.ADD_REMOVE:
+            if self.loss is not None and spec.adjacency == Adjacency.ADD_REMOVE:
                 raise UnsupportedCombination(
                     "loss: under add_remove a record may be absent and add nothing, and an absent record may have any "
                     "loss of your own; leave the loss out, or take zero_out or replace_one.",
                     "loss",
                 )
-            unit, rounding, assumptions = asked.moved * self.loss_bound, 4 * _WEIGHT_ERROR, ()
-        if asked.epsilon <= rounding:
+            unit, rounding, assumptions = spec.moved * self.loss_bound, 4 * _WEIGHT_ERROR, ()
+        if spec.epsilon <= rounding:
             raise InputError(
-                f"epsilon: {asked.epsilon:g} is within what rounding costs, {rounding:.3g}; raise it", "epsilon"
+                f"epsilon: {spec.epsilon:g} is within what rounding costs, {rounding:.3g}; raise it", "epsilon"
             )
         # A hair below, so that rounding ends on the private side.
-        coefficient = (asked.epsilon - rounding) / unit * (1 - 1e-12)
-        settings = {"coefficient": coefficient, "epsilon_per_draw": asked.epsilon}
-        event = Event("pure", 0.0, 1.0, 1, epsilon=asked.epsilon)
-        return self.planned(target, asked, (event,), settings, assumptions)
+        coefficient = (spec.epsilon - rounding) / unit * (1 - 1e-12)
+        settings = {"coefficient": coefficient, "epsilon_per_draw": spec.epsilon}
+        event = Event("pure", 0.0, 1.0, 1, epsilon=spec.epsilon)
+        return self.planned(target, spec, (event,), settings, assumptions)
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse hypotheses of other shapes than the parameters, and a loss that fails on them."""

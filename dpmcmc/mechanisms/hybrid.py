@@ -87,7 +87,7 @@ class Hybrid:
         Raises:
             UnsupportedCombination, CalibrationError, ValueError: see :class:`OPS` and :func:`dpmcmc.plan`.
         """
-        target = target if schema is None else schema.told(target)
+        target = target if schema is None else schema.with_public_facts(target)
         first = self.start.plan(
             target,
             num_records=num_records,

@@ -25,7 +25,7 @@ from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.mechanisms.minimise import Bounds, bounds_of, tolerance_of, vouched
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.output import noisy_minimiser
 from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.events import KAPPA, smallest
@@ -73,7 +73,7 @@ class ObjectivePerturbation(OneShot):
     calibration: Literal["tight", "kst12"] = "tight"
     clip: Annotated[float, Gt(0), Le(1)] | None = None
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle Λ, σ, γ and τ.
 
         Raises:
@@ -85,8 +85,8 @@ class ObjectivePerturbation(OneShot):
         published = self.calibration == "kst12"
         strength = bounds.prior_precision
         if published:
-            strength = max(strength, 2 * bounds.smoothness / asked.epsilon)
-        tilted = _Tilted(self._losses(target), asked, bounds, strength)
+            strength = max(strength, 2 * bounds.smoothness / spec.epsilon)
+        tilted = _Tilted(self._losses(target), spec, bounds, strength)
         tilted.check()
         noise_std = tilted.published_std() if published else tilted.smallest_std()
         gamma, tau = tilted.second_step(noise_std)
@@ -99,7 +99,7 @@ class ObjectivePerturbation(OneShot):
             "gradient_tolerance": gamma,
             "output_noise_std": tau,
         }
-        return self.planned(target, asked, events, settings, vouched(target))
+        return self.planned(target, spec, events, settings, vouched(target))
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the perturbed minimiser, leaves (1, ...).
@@ -129,7 +129,7 @@ class _Tilted:
     """A tilted objective of regularisation Λ, and the cost of each noise std σ of its tilt."""
 
     target: Target
-    asked: Asked
+    spec: PrivacySpec
     bounds: Bounds
     strength: float
 
@@ -146,7 +146,7 @@ class _Tilted:
 
     def check(self) -> None:
         """Raise CalibrationError where the curvature leaves nothing of ε to the noise."""
-        epsilon, beta = self.asked.epsilon, self.bounds.smoothness
+        epsilon, beta = self.spec.epsilon, self.bounds.smoothness
         if self.curvature >= epsilon:
             raise CalibrationError(
                 f"regularisation: at {self.strength:.6g} the curvature alone costs log(1 + {beta:g}/"
@@ -158,7 +158,7 @@ class _Tilted:
     def second_step(self, noise_std: float) -> tuple[float, float]:
         """Return (γ, τ) of the release of the computed minimiser."""
         gamma = self._tolerance(noise_std)
-        mu = _SHARE * self.asked.moved / self._multiplier(noise_std)
+        mu = _SHARE * self.spec.moved / self._multiplier(noise_std)
         return gamma, mu_std(2 * gamma / self.strength, self.bounds.size, mu)
 
     def events(self, noise_std: float) -> tuple[Event, Event]:
@@ -166,14 +166,14 @@ class _Tilted:
         gamma, tau = self.second_step(noise_std)
         return (
             Event(self.mechanism, self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
-            self.asked.gaussian(tau, 2 * gamma / self.strength, self.bounds.size),
+            self.spec.gaussian(tau, 2 * gamma / self.strength, self.bounds.size),
         )
 
     def published_std(self) -> float:
         """Return σ of Kifer, Smith and Thakurta (2012)."""
         # ζ is how far a neighbour moves the gradient of the sum.
-        zeta = self.asked.moved * self.bounds.lipschitz
-        return zeta * math.sqrt(8 * math.log(2 / self.asked.delta) + 4 * self.asked.epsilon) / self.asked.epsilon
+        zeta = self.spec.moved * self.bounds.lipschitz
+        return zeta * math.sqrt(8 * math.log(2 / self.spec.delta) + 4 * self.spec.epsilon) / self.spec.epsilon
 
     def smallest_std(self) -> float:
         """Return the smallest σ that meets (ε, δ), on the private side.
@@ -181,19 +181,19 @@ class _Tilted:
         Raises:
             CalibrationError: no σ does.
         """
-        asked, zeta = self.asked, self.bounds.lipschitz * self.asked.moved
+        spec, zeta = self.spec, self.bounds.lipschitz * self.spec.moved
 
         def enough(noise_std: float) -> bool:
-            return one_sample.epsilon(self.events(noise_std), asked.adjacency, asked.delta) <= asked.epsilon
+            return one_sample.epsilon(self.events(noise_std), spec.adjacency, spec.delta) <= spec.epsilon
 
         # Between the noise of the Gaussian mechanism, and that at the price of the curvature, with 1 % for the rest.
-        low = zeta / asked.mu
-        high = 1.01 * zeta / gaussian_mu(asked.epsilon - self.curvature, asked.delta)
+        low = zeta / spec.mu
+        high = 1.01 * zeta / gaussian_mu(spec.epsilon - self.curvature, spec.delta)
         while not enough(high):
             high = 1.1 * high
             if high > 1e15 * self.bounds.lipschitz:
                 raise CalibrationError(
-                    f"epsilon: {asked.epsilon:g} at delta {asked.delta:g} is out of reach of any noise",
+                    f"epsilon: {spec.epsilon:g} at delta {spec.delta:g} is out of reach of any noise",
                     "epsilon",
                 )
         return smallest(enough, low, high, _PRECISION)
@@ -204,7 +204,7 @@ class _Tilted:
     def _tolerance(self, noise_std: float) -> float:
         linear = noise_std * (math.sqrt(self.bounds.size) + 10)
         return tolerance_of(
-            self.target, self.bounds, self.strength, self.asked.num_records, share=_TOLERANCE, linear=linear
+            self.target, self.bounds, self.strength, self.spec.num_records, share=_TOLERANCE, linear=linear
         )
 
 

@@ -2,7 +2,7 @@
 
 A mechanism is a frozen dataclass; its fields are what a YAML says about it. It has these methods of its own:
 
-``settle(target, asked)``          the plan: public numbers, and the events that they cost, from public facts alone
+``calibrate(target, spec)``          the plan: public numbers, and the events that they cost, from public facts alone
 ``check(plan, records)``           refusals that are not the target's own, before anything is charged
 ``draw(plan, records, streams)``   the release, from one reading of the records
 """
@@ -34,7 +34,7 @@ _MANY = discrete_gaussian.draws_event(discrete_gaussian.MOST_NUMBERS << 20)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PrivacySpec:
     """Privacy that a release must give, and its number of records.
 
     Args:
@@ -70,7 +70,7 @@ class Asked:
         return gaussian_mu(self.epsilon, self.delta)
 
     @property
-    def of_events(self) -> Asked:
+    def of_events(self) -> PrivacySpec:
         """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
         spent = discrete_gaussian.price(_MANY, self.epsilon)
         return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
@@ -95,7 +95,7 @@ class Asked:
         return release.events(self.adjacency)
 
 
-class Drawn(NamedTuple):
+class ReleasedDraws(NamedTuple):
     """Draws of a mechanism, with what else it released.
 
     Attributes:
@@ -151,14 +151,18 @@ class OneShot(Checked, MechanismOffers):
             ValueError: impossible numbers, named by the argument first; a public bound that is not given.
         """
         refuse_floats(hardened)
-        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency))
-        target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
-        check_absent(target, asked.adjacency, schema is not None)
-        plan = told.settle(target, asked.of_events)
+        spec = PrivacySpec(num_records, epsilon, delta, Adjacency(adjacency))
+        target, informed = (
+            (target, self)
+            if schema is None
+            else (schema.with_public_facts(target), schema.with_public_facts(self, target))
+        )
+        check_absent(target, spec.adjacency, schema is not None)
+        plan = informed.calibrate(target, spec.of_events)
         check_proved(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))
-        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, asked))
+        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, spec))
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
         raise NotImplementedError
 
@@ -178,7 +182,7 @@ class OneShot(Checked, MechanismOffers):
     def planned(
         self,
         target: Target,
-        asked: Asked,
+        spec: PrivacySpec,
         events: tuple[Event, ...],
         settings: dict[str, float],
         assumptions: tuple[str, ...] = (),
@@ -186,23 +190,23 @@ class OneShot(Checked, MechanismOffers):
         """Return the plan of what was settled, with the guarantee of its events."""
         guarantee = Guarantee.from_events(
             events,
-            delta=asked.delta,
-            adjacency=asked.adjacency,
+            delta=spec.delta,
+            adjacency=spec.adjacency,
             accountant=self.accountant,
             release=self.release,
             assumptions=assumptions,
         )
-        return MechanismPlan(self, target, asked.num_records, guarantee, settings, max(1, self.draws))
+        return MechanismPlan(self, target, spec.num_records, guarantee, settings, max(1, self.draws))
 
 
-def _of_all(guarantee: Guarantee, asked: Asked) -> Guarantee:
+def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:
     """Return the guarantee of a mechanism's events and of its integer noise, at the whole δ.
 
     Each release is charged for ``MOST_NUMBERS`` numbers, and one of more is refused (``integer_noise.py``).
     """
     return Guarantee.from_events(
         (*guarantee.events, *discrete_gaussian.releases_event(guarantee.events)),
-        delta=asked.delta,
+        delta=spec.delta,
         adjacency=guarantee.adjacency,
         accountant=guarantee.accountant,
         release=guarantee.release,

@@ -33,7 +33,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.engines.closed_form import MOST_TRIES
 from dpmcmc.mechanisms.minimise import strong_convexity, vouched
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -99,7 +99,7 @@ class OPS(OneShot):
                 f"radius: form {self.form} bounds losses on a ball; give the public radius of one", "radius"
             )
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle ρ.
 
         Args:
@@ -113,19 +113,19 @@ class OPS(OneShot):
             CalibrationError: ``temper`` does not meet the promise, or ``total_variation`` leaves no δ.
         """
         ENGINES[self.engine].check(target)
-        left = self._delta_left(asked)
-        charged, found = self._gdp(target, asked, left) if self.form == "gdp" else self._pure(target, asked)
+        left = self._delta_left(spec)
+        charged, found = self._gdp(target, spec, left) if self.form == "gdp" else self._pure(target, spec)
         ball = {} if self.radius is None else {"radius": float(self.radius)}
         settings = ball | found | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
         events: tuple[Event, ...] = (charged,)
         if self.total_variation is not None:
             events += (Event("approximate_draw", 0.0, self.total_variation, self.draws, per_data_set=True),)
-        plan = self.planned(target, asked, events, settings, self.assumptions(target))
+        plan = self.planned(target, spec, events, settings, self.assumptions(target))
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
         spent = max(plan.guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
-        if spent > asked.epsilon * (1 + 1e-12):
+        if spent > spec.epsilon * (1 + 1e-12):
             raise CalibrationError(
-                f"temper: {found['temper']:g} gives epsilon {spent:.4g}, and {asked.epsilon:g} was asked; lower it, or "
+                f"temper: {found['temper']:g} gives epsilon {spent:.4g}, and {spec.epsilon:g} was asked; lower it, or "
                 "leave it out",
                 "temper",
             )
@@ -165,40 +165,40 @@ class OPS(OneShot):
         """
         return self._loss_bounds(target, adjacency)[1]
 
-    def _gdp(self, target: Target, asked: Asked, delta: float) -> tuple[Event, dict[str, float]]:
+    def _gdp(self, target: Target, spec: PrivacySpec, delta: float) -> tuple[Event, dict[str, float]]:
         """Return the event of form gdp, and the numbers it rests on."""
         precision = strong_convexity(target, "form gdp", self.prior_precision)
         lipschitz = self._lipschitz(target)
         # μ for each unit of temper; a hair below, so that rounding ends on the private side.
-        unit = asked.moved * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
-        temper = self._settled(gaussian_mu(asked.epsilon, delta) / unit * (1 - 1e-9))
+        unit = spec.moved * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
+        temper = self._settled(gaussian_mu(spec.epsilon, delta) / unit * (1 - 1e-9))
         event = Event("posterior_draw", math.sqrt(precision) / (temper * lipschitz), 1.0, self.draws)
         bounds = {"gradient_bound": lipschitz, "prior_precision": precision, "mu": temper * unit}
         return event, bounds | {"temper": temper}
 
-    def _pure(self, target: Target, asked: Asked) -> tuple[Event, dict[str, float]]:
+    def _pure(self, target: Target, spec: PrivacySpec) -> tuple[Event, dict[str, float]]:
         """Return the event of forms printed and range, and the numbers it rests on."""
-        largest, unit = self._loss_bounds(target, asked.adjacency)
-        temper = self._settled(asked.epsilon / (unit * self.draws))
+        largest, unit = self._loss_bounds(target, spec.adjacency)
+        temper = self._settled(spec.epsilon / (unit * self.draws))
         event = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
         return event, {"loss_bound": largest, "epsilon_per_draw": unit * temper, "temper": temper}
 
     def _settled(self, largest: float) -> float:
         return min(1.0, largest) if self.temper is None else float(self.temper)
 
-    def _delta_left(self, asked: Asked) -> float:
+    def _delta_left(self, spec: PrivacySpec) -> float:
         """Return δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
         if self.total_variation is None:
-            return asked.delta
-        spent = self.draws * (1 + math.exp(min(asked.epsilon, 700.0))) * self.total_variation
-        if not spent < asked.delta:
+            return spec.delta
+        spent = self.draws * (1 + math.exp(min(spec.epsilon, 700.0))) * self.total_variation
+        if not spent < spec.delta:
             raise CalibrationError(
                 f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
-                f"{spent:.3g}, of delta {asked.delta:g}; it must be below "
-                f"{asked.delta * self.total_variation / spent:.3g}",
+                f"{spent:.3g}, of delta {spec.delta:g}; it must be below "
+                f"{spec.delta * self.total_variation / spent:.3g}",
                 "total_variation",
             )
-        return asked.delta - spent
+        return spec.delta - spent
 
     def _lipschitz(self, target: Target) -> float:
         """Return L on the ball, or everywhere."""

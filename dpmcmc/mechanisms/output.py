@@ -20,7 +20,7 @@ import numpy as np
 from dpmcmc.errors import CalibrationError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.minimise import bounds_of, check_losses, minimise, ravel, tolerance_of, unravel, vouched
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -54,7 +54,7 @@ class OutputPerturbation(OneShot):
     regularisation: Positive | None = None
     calibration: Literal["tight", "classic"] = "tight"
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle γ and σ.
 
         Raises:
@@ -63,10 +63,10 @@ class OutputPerturbation(OneShot):
         """
         bounds = bounds_of(target, "output_perturbation", self.regularisation)
         strength = bounds.prior_precision
-        gamma = tolerance_of(target, bounds, strength, asked.num_records, share=_TOLERANCE)
-        sensitivity = (asked.moved * bounds.lipschitz + 2 * gamma) / strength
-        noise_std = self._noise_std(sensitivity, bounds.size, asked)
-        event = asked.gaussian(noise_std, sensitivity, bounds.size)
+        gamma = tolerance_of(target, bounds, strength, spec.num_records, share=_TOLERANCE)
+        sensitivity = (spec.moved * bounds.lipschitz + 2 * gamma) / strength
+        noise_std = self._noise_std(sensitivity, bounds.size, spec)
+        event = spec.gaussian(noise_std, sensitivity, bounds.size)
         settings = {
             "regularisation": strength,
             "sensitivity": sensitivity,
@@ -74,7 +74,7 @@ class OutputPerturbation(OneShot):
             "noise_multiplier": event.noise_multiplier,
             "gradient_tolerance": gamma,
         }
-        return self.planned(target, asked, (event,), settings, vouched(target))
+        return self.planned(target, spec, (event,), settings, vouched(target))
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse losses that fail in float64."""
@@ -88,16 +88,16 @@ class OutputPerturbation(OneShot):
         """
         return noisy_minimiser(plan, records, plan.settings["noise_std"], streams.noise)
 
-    def _noise_std(self, sensitivity: float, size: int, asked: Asked) -> float:
+    def _noise_std(self, sensitivity: float, size: int, spec: PrivacySpec) -> float:
         if self.calibration == "tight":
-            return calibrated_std(sensitivity, size, epsilon=asked.epsilon, delta=asked.delta)
-        if asked.epsilon >= 1:
+            return calibrated_std(sensitivity, size, epsilon=spec.epsilon, delta=spec.delta)
+        if spec.epsilon >= 1:
             raise CalibrationError(
                 "calibration: the classic Gaussian formula is proved for epsilon < 1, and epsilon is "
-                f"{asked.epsilon:g}; use calibration tight",
+                f"{spec.epsilon:g}; use calibration tight",
                 "calibration",
             )
-        return sensitivity * math.sqrt(2 * math.log(1.25 / asked.delta)) / asked.epsilon
+        return sensitivity * math.sqrt(2 * math.log(1.25 / spec.delta)) / spec.epsilon
 
 
 def noisy_minimiser(

@@ -34,7 +34,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.minimise import Loss
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
@@ -156,29 +156,29 @@ class PrivateSelection(OneShot):
         said = (one.in_floats for one in self.candidates if isinstance(one, OneShot) and one.in_floats)
         return next(said, "")
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Plan every candidate on its part, and the vote on the last.
 
         Raises:
             UnsupportedCombination: an adjacency under which the parts' sizes would differ, or a candidate without plan.
             ValueError: fewer records than parts, or a candidate that costs more than was asked.
         """
-        if asked.adjacency == Adjacency.ADD_REMOVE:
+        if spec.adjacency == Adjacency.ADD_REMOVE:
             raise UnsupportedCombination(
-                f"private selection deals a public number of records into parts, and {asked.adjacency} changes it; use "
+                f"private selection deals a public number of records into parts, and {spec.adjacency} changes it; use "
                 "replace_one or zero_out."
             )
-        part = asked.num_records // (len(self.candidates) + 1)
+        part = spec.num_records // (len(self.candidates) + 1)
         if part < 1:
             raise InputError(
-                f"num_records: {asked.num_records} records make no {len(self.candidates) + 1} parts", "num_records"
+                f"num_records: {spec.num_records} records make no {len(self.candidates) + 1} parts", "num_records"
             )
-        plans, guarantees = self._parts(target, asked, part)
+        plans, guarantees = self._parts(target, spec, part)
         # Any hypothesis will do here: the vote costs the same for all.
-        voters = asked.num_records - part * len(plans)
-        voting = self._vote(np.zeros((1, 1))).settle(target, dataclasses.replace(asked, num_records=voters))
-        spent = max(asked.epsilon, *(guarantee.epsilon for guarantee in guarantees))
-        failure = asked.delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
+        voters = spec.num_records - part * len(plans)
+        voting = self._vote(np.zeros((1, 1))).calibrate(target, dataclasses.replace(spec, num_records=voters))
+        spent = max(spec.epsilon, *(guarantee.epsilon for guarantee in guarantees))
+        failure = spec.delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
         events = (Event("pure", 0.0, 1.0, 1, epsilon=spent), Event("approximate_draw", 0.0, failure, 1))
         assumptions = tuple(dict.fromkeys(said for guarantee in guarantees for said in guarantee.assumptions))
         settings = {
@@ -187,8 +187,8 @@ class PrivateSelection(OneShot):
             "records_that_vote": float(voters),
             "coefficient": voting.settings["coefficient"],
         }
-        plan = self.planned(target, asked, events, settings, assumptions)
-        return _SelectionPlan(self, target, asked.num_records, plan.guarantee, settings, parts=plans, voting=voting)
+        plan = self.planned(target, spec, events, settings, assumptions)
+        return _SelectionPlan(self, target, spec.num_records, plan.guarantee, settings, parts=plans, voting=voting)
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse what a candidate refuses, and a loss of the vote that fails."""
@@ -223,17 +223,19 @@ class PrivateSelection(OneShot):
         key = jax.random.fold_in(streams.noise, len(plan.parts))
         return together, self._vote(together).draw_index(plan.voting, last, key)
 
-    def _parts(self, target: Target, asked: Asked, part: int) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
+    def _parts(
+        self, target: Target, spec: PrivacySpec, part: int
+    ) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
         """Return plans and guarantees of the candidates. Each has to keep the whole promise, for one draw."""
-        promise = dataclasses.replace(asked, num_records=part)
+        promise = dataclasses.replace(spec, num_records=part)
         plans = tuple(candidate.plan(target, **vars(promise)) for candidate in self.candidates)
         guarantees = []
         for one in plans:
             cost = one.guarantee
             # The parts are composed as (ε, δ)-DP: each has to be that.
-            if cost is None or not (cost.epsilon <= asked.epsilon * (1 + 1e-9) and cost.delta <= asked.delta):
+            if cost is None or not (cost.epsilon <= spec.epsilon * (1 + 1e-9) and cost.delta <= spec.delta):
                 raise InputError(
-                    f"candidates: one costs {cost}, more than epsilon {asked.epsilon:g} was asked for", "candidates"
+                    f"candidates: one costs {cost}, more than epsilon {spec.epsilon:g} was asked for", "candidates"
                 )
             if isinstance(one, MechanismPlan) and one.charged_draws > 1:
                 raise InputError("candidates: each must release one draw; set draws to 1", "candidates")

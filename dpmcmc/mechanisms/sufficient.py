@@ -18,11 +18,11 @@ from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
-    Rows,
+    RowFacts,
     entries,
     gaussian_release,
     gram_of,
@@ -105,8 +105,8 @@ def rounding(num_records: int, size: int) -> float:
 # without a partner adds √(b⁴ + w²b²Y²), which is less than the supremum of a pair.
 
 
-def settle_statistics(
-    target: Target, asked: Asked, mu: float, label_weight: float, mechanism: str, together: int = 1
+def calibrate_statistics(
+    target: Target, spec: PrivacySpec, mu: float, label_weight: float, mechanism: str, together: int = 1
 ) -> tuple[Event, dict[str, float]]:
     """Return what one release of the statistics costs, and its settings.
 
@@ -126,11 +126,11 @@ def settle_statistics(
     _, row, label, d = linear_bounds(target, mechanism)
     weight, size = label_weight * row / label, d * (d + 3) // 2
     # Rounding of float64 sums, on either neighbour.
-    rows = together * asked.most_records
+    rows = together * spec.most_records
     unsure = summing(rows) * rows * record_norm(row, label, weight)
-    sensitivity = together * sensitivity_of(row, label, weight, asked.adjacency) + 2 * unsure
+    sensitivity = together * sensitivity_of(row, label, weight, spec.adjacency) + 2 * unsure
     noise_std = mu_std(sensitivity, size, mu)
-    event = asked.gaussian(noise_std, sensitivity, size)
+    event = spec.gaussian(noise_std, sensitivity, size)
     return event, {
         "sensitivity": sensitivity,
         "noise_std": noise_std,
@@ -160,7 +160,7 @@ def release_statistics(
     return split(released, x.shape[1], weight)
 
 
-def residual_rows(target: LinearRegression, num_records: int, radius: float, together: int = 1) -> Rows:
+def residual_rows(target: LinearRegression, num_records: int, radius: float, together: int = 1) -> RowFacts:
     """Return the public facts of :func:`residual_scores`, summed over an owner's rows, within ``radius``.
 
     Raises:
@@ -170,7 +170,7 @@ def residual_rows(target: LinearRegression, num_records: int, radius: float, tog
     _, row, label, d = linear_bounds(target, "noise_aware")
     # A margin is off by d·2^-53·b·R, and v vᵀ by 2‖v‖ times what v is off by.
     each = 2.0**-53 * (d * row * radius / label + 7 + together)
-    return Rows(num_records, d, together * row * label, rounding=2 * num_records * each)
+    return RowFacts(num_records, d, together * row * label, rounding=2 * num_records * each)
 
 
 def residual_scores(x: np.ndarray, y: np.ndarray, theta: np.ndarray, label_bound: float) -> np.ndarray:
@@ -233,15 +233,15 @@ class SufficientStatistics(OneShot):
 
     label_weight: Positive = 1.0
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the noise.
 
         Raises:
             UnsupportedCombination: another target than linear regression.
             ValueError: no row_bound or label_bound.
         """
-        event, settings = settle_statistics(target, asked, asked.mu, self.label_weight, "sufficient_statistics")
-        return self.planned(target, asked, (event,), settings)
+        event, settings = calibrate_statistics(target, spec, spec.mu, self.label_weight, "sufficient_statistics")
+        return self.planned(target, spec, (event,), settings)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return the ridge estimate, (1, d)."""
@@ -308,7 +308,7 @@ class AdaSSP(OneShot):
     label_weight: Positive = 1.0
     failure: Annotated[float, Gt(0), Lt(1)] = 0.05
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the noise.
 
         Raises:
@@ -316,15 +316,15 @@ class AdaSSP(OneShot):
             ValueError: no row_bound or label_bound.
         """
         _, row, _, size = linear_bounds(target, "adassp")
-        mu = asked.mu * (1 - 1e-9)
-        eigenvalue = row**2 * (1 + 2 * rounding(asked.most_records, size) * asked.most_records)
+        mu = spec.mu * (1 - 1e-9)
+        eigenvalue = row**2 * (1 + 2 * rounding(spec.most_records, size) * spec.most_records)
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
-        event, settings = settle_statistics(
-            target, asked, mu * math.sqrt(1 - self.eigenvalue_share), self.label_weight, "adassp"
+        event, settings = calibrate_statistics(
+            target, spec, mu * math.sqrt(1 - self.eigenvalue_share), self.label_weight, "adassp"
         )
-        events = (asked.gaussian(eigenvalue_std, eigenvalue, 1), event)
+        events = (spec.gaussian(eigenvalue_std, eigenvalue, 1), event)
         settings["eigenvalue_noise_std"] = eigenvalue_std
-        return self.planned(target, asked, events, settings)
+        return self.planned(target, spec, events, settings)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return the estimate, (1, d)."""

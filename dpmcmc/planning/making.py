@@ -12,7 +12,7 @@ import numpy as np
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
-from dpmcmc.planning.noise import own_noise, settled, unit_of
+from dpmcmc.planning.noise import calibrated, own_noise, unit_of
 from dpmcmc.planning.plan import AnyPlan, Plan, Start
 from dpmcmc.planning.stages import GivenStarts, Stage
 from dpmcmc.planning.verdict import with_verdict
@@ -105,7 +105,7 @@ def plan(
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
     _check_clipping(target, privacy)
-    noise = settled(own_noise(bound, steps), queries, privacy, second, before)
+    noise = calibrated(own_noise(bound, steps), queries, privacy, second, before)
     _check_dynamics(bound, noise.noise_std, curvature)
     made = Plan(
         target=target,
@@ -132,7 +132,7 @@ def _told(
         check_absent(target, privacy.adjacency, schema is not None)
     if schema is None:
         return target, metric
-    return schema.told(target), schema.told(metric, target)
+    return schema.with_public_facts(target), schema.with_public_facts(metric, target)
 
 
 def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:

@@ -29,7 +29,7 @@ from dpmcmc.inference.noise_aware import MetricName
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query.gaussian_release import GramRelease, Rows
+from dpmcmc.privacy.query.gaussian_release import GramRelease, RowFacts
 from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
@@ -167,10 +167,10 @@ def planned_metric(
     if structure is not None:
         structure.check(size)
     most_records = num_records + (adjacency == Adjacency.ADD_REMOVE)
-    rows = Rows(most_records, size, bound, structure is not None and structure.unit_norm)
+    rows = RowFacts(most_records, size, bound, structure is not None and structure.unit_norm)
     mu = gaussian_mu(epsilon, promise.delta) * math.sqrt(metric.share)
     trace = 0.0 if rows.trace_declared(adjacency) or not metric.of_rows else _TRACE_SHARE
-    release = GramRelease.settle(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
+    release = GramRelease.calibrate(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
     if not metric.of_rows:
         # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/chains.py``).
         release = dataclasses.replace(release, trace_std=0.0)

@@ -30,7 +30,7 @@ class Noise(NamedTuple):
     private: Private | None
 
 
-def settled(
+def calibrated(
     own: np.ndarray,
     queries: Schedule,
     privacy: Privacy | None,

@@ -80,7 +80,7 @@ def shown(
         yield report
 
 
-def told(done: int, total: int) -> None:
+def report_steps(done: int, total: int) -> None:
     """Report steps of a mechanism, which is given no function for it; outside :func:`shown` nothing is shown."""
     report = _SHOWN.get()
     if report is not None:

@@ -218,10 +218,10 @@ class Circumstances:
             public: whether the records are.
         """
         stated = plan.stated.get("circumstances") if isinstance(plan, SavedPlan) else None
-        told = cls(settings="by_dpmcmc" if plan.reasons else None)
+        circumstances = cls(settings="by_dpmcmc" if plan.reasons else None)
         if isinstance(stated, dict):  # a saved result holds neither the fit nor the times
-            told = cls(stated.get("records"), stated.get("settings"))
-        return replace(told, records="public") if public and not told.nobodys else told
+            circumstances = cls(stated.get("records"), stated.get("settings"))
+        return replace(circumstances, records="public") if public and not circumstances.nobodys else circumstances
 
     def to_json(self) -> dict[str, object]:
         """Return the part ``circumstances`` of plan.json."""
@@ -486,7 +486,7 @@ class Context:
         scores: (label, sentence) pairs of released scores.
         pictures: PNG files by caption.
         secret: whether the noise of the run is.
-        told: whose records these are, and who vouches for the settings; None: those of the plan.
+        circumstances: whose records these are, and who vouches for the settings; None: those of the plan.
     """
 
     title: str
@@ -496,7 +496,7 @@ class Context:
     scores: list[tuple[str, str]] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
     secret: bool = True
-    told: Circumstances | None = None
+    circumstances: Circumstances | None = None
 
 
 def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: Context) -> str:
@@ -528,7 +528,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
         "claims": claims,
         "versions": versions(),
-        "told": context.told or Circumstances.of_plan(plan),
+        "circumstances": context.circumstances or Circumstances.of_plan(plan),
     }
     if guarantee is not None and math.isfinite(guarantee.epsilon):
         names["promise"] = guarantee

@@ -47,7 +47,7 @@ from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
 # How far a run has got: what one commit of a checkpoint says, as arrays for its file.
 
 
-class Trace(Protocol):
+class CommittedDraws(Protocol):
     """Everything that a commit keeps of one chain.
 
     Attributes:
@@ -449,7 +449,7 @@ class Checkpoint:
         return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
 
     def commit(
-        self, point: Point, step: int, states: PyTree, traces: Sequence[Trace], steps: int, seconds: float
+        self, point: Point, step: int, states: PyTree, traces: Sequence[CommittedDraws], steps: int, seconds: float
     ) -> None:
         """Make what a run has done last.
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, held
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, materialised
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Positive, Target, TargetError
@@ -114,7 +114,7 @@ class LastLayer(SoftmaxRegression):
         """Records with features in the place of x, and the squared norm of each."""
         # Blocks of rows bound what the hidden layers of a network take. A norm and the row that it bounds are of one
         # computation, also where rows are prepared within a step.
-        rows = held(jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE))
+        rows = materialised(jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE))
         return super().prepared({**records, "x": rows})
 
     def clipped_gradient_sum(

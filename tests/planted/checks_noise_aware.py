@@ -7,7 +7,7 @@ from scipy.special import expit
 from scipy.stats import poisson
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release, ScoredRows
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, ScoredRows
 from dpmcmc.inference.scores import Counts, Logistic
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.privacy.accounting import Adjacency
@@ -33,7 +33,7 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
             for one, law in ((exact, np.zeros_like), (gram, error))
         )
         gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.score)
-        seen = Release(np.zeros(_D), gradient, np.zeros((_D, _D)))
+        seen = GradientRelease(np.zeros(_D), gradient, np.zeros((_D, _D)))
         now = noise_aware.posterior(seen, known, np.eye(_D), start, rounds=12)
         inside.append(np.abs(now.mean - truth) < 1.6449 * np.sqrt(np.diag(now.covariance)))
     share = float(np.mean(inside))
@@ -83,7 +83,7 @@ def scores_of_counts_are_bounded_and_have_mean_zero(scene: Scene) -> None:
 
 def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None:
     """Rows at right angles lie farthest apart."""
-    rows = gaussian_release.Rows(num_records=2, size=2, row_bound=1.0)
+    rows = gaussian_release.RowFacts(num_records=2, size=2, row_bound=1.0)
     one, two = (gaussian_release.gram_of(np.eye(2)[[k, 0]], 1.0) for k in (0, 1))
     moved = float(np.linalg.norm(gaussian_release.svec(one) - gaussian_release.svec(two)))
     charged = rows.moved(Adjacency.REPLACE_ONE)[0]

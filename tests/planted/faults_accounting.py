@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import OPS, base
-from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, events, guarantee, objective, pld, rdp
@@ -135,11 +135,11 @@ def _no_determinant(patch: Patch) -> None:
 def _draws_pass_for_exact(patch: Patch) -> None:
     real = OPS.planned
 
-    def planned(self: OPS, target: Any, asked: Asked, events: tuple[Event, ...], *rest: Any) -> Any:
-        return real(self, target, asked, events[:1], *rest)
+    def planned(self: OPS, target: Any, spec: PrivacySpec, events: tuple[Event, ...], *rest: Any) -> Any:
+        return real(self, target, spec, events[:1], *rest)
 
     patch.setattr(OPS, "planned", planned)
-    patch.setattr(OPS, "_delta_left", lambda self, asked: asked.delta)
+    patch.setattr(OPS, "_delta_left", lambda self, spec: spec.delta)
 
 
 def _half_the_query_noise(patch: Patch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dpmcmc.engine import chains
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.query.gaussian_release import Rows, gram_of
+from dpmcmc.privacy.query.gaussian_release import RowFacts, gram_of
 from dpmcmc.targets.glm import LinearPredictor
 from dpmcmc.targets.transformed import WhitenedRows
 from tests.planted import Fault
@@ -22,8 +22,8 @@ Patch = pytest.MonkeyPatch
 
 
 def _moves_as_if_added(patch: Patch) -> None:
-    real = Rows.moved
-    patch.setattr(Rows, "moved", lambda rows, _: real(rows, Adjacency.ADD_REMOVE))
+    real = RowFacts.moved
+    patch.setattr(RowFacts, "moved", lambda rows, _: real(rows, Adjacency.ADD_REMOVE))
 
 
 def _metric_of_the_records(patch: Patch) -> None:
@@ -51,7 +51,7 @@ def _norms_of_rows_as_they_are(patch: Patch) -> None:
 
 
 def _release_for_nothing(patch: Patch) -> None:
-    patch.setattr(Schedule, "beside", property(lambda self: self.deviations))
+    patch.setattr(Schedule, "composed_with", property(lambda self: self.deviations))
 
 
 FAULTS = (

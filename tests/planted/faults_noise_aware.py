@@ -12,7 +12,7 @@ from dpmcmc.inference.scores import Counts, Law
 from dpmcmc.mechanisms.noise_aware import model
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import Rows
+from dpmcmc.privacy.query.gaussian_release import RowFacts
 from tests.planted import Fault
 from tests.planted import checks_noise_aware as checks
 
@@ -71,8 +71,8 @@ _OF_A_ROW, _NORMS = 4, 2
 
 
 def _root_two_dropped(patch: Patch) -> None:
-    real = Rows.moved
-    patch.setattr(Rows, "moved", lambda self, _: real(self, Adjacency.ADD_REMOVE))
+    real = RowFacts.moved
+    patch.setattr(RowFacts, "moved", lambda self, _: real(self, Adjacency.ADD_REMOVE))
 
 
 FAULTS = (

@@ -25,8 +25,8 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import (
     Gaussian,
+    GradientRelease,
     Local,
-    Release,
     ScoredRows,
     SeveralPredictors,
     average_law,
@@ -43,15 +43,15 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     Prior,
     Read,
     Sharing,
+    calibrate_counts,
     release_counts,
-    settle_counts,
 )
-from dpmcmc.mechanisms.noise_aware.way import Settled
-from dpmcmc.mechanisms.one_shot import Asked, Drawn
+from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
+from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
     NoisyGram,
-    Rows,
+    RowFacts,
     SumRelease,
     entries,
     gaussian_release,
@@ -86,28 +86,28 @@ from dpmcmc.targets.last_layer import on_rows
 SHARE, _TRACE_PART = 0.1, 0.2
 
 
-def settle(rows: Rows, asked: Asked, mu: float) -> Settled:
+def calibrate(rows: RowFacts, spec: PrivacySpec, mu: float) -> Calibrated:
     """Return what the release of B costs, and its settings.
 
     Args:
         rows: public facts of the vectors v.
-        asked: the promise.
+        spec: the promise.
         mu: of the whole mechanism.
     """
     mus = (mu * math.sqrt(SHARE * part) for part in (1 - _TRACE_PART, _TRACE_PART))
-    release = GramRelease.settle(rows, asked.adjacency, *mus)
+    release = GramRelease.calibrate(rows, spec.adjacency, *mus)
     settings = {"score_noise_std": release.noise_std, "score_trace_noise_std": release.trace_std}
-    return asked.gram(release), settings
+    return spec.gram(release), settings
 
 
 def released(
-    rows: Rows, settings: dict[str, float], scores: np.ndarray, model: np.ndarray, key: jax.Array
+    rows: RowFacts, settings: dict[str, float], scores: np.ndarray, model: np.ndarray, key: jax.Array
 ) -> np.ndarray:
     """Return B̂, (d, d).
 
     Args:
         rows: public facts of the vectors.
-        settings: of :func:`settle`.
+        settings: of :func:`calibrate`.
         scores: the vectors v, (N, d).
         model: the model's B in the same units, (d, d).
         key: secret JAX key, used for nothing else.
@@ -305,7 +305,7 @@ class Descent:
 
     def carry_out(
         self, gradient: Callable[[int, np.ndarray], np.ndarray], now: Gaussian, done: int, steps: int
-    ) -> tuple[Gaussian, Release]:
+    ) -> tuple[Gaussian, GradientRelease]:
         """Release the gradients; return the last posterior, and the mean of the latest gradients.
 
         Args:
@@ -322,7 +322,7 @@ class Descent:
             precisions = self.stds[window] ** -2.0
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, self.square)
             now = noise_aware.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
-            console.told(done + k + 1, steps)
+            console.report_steps(done + k + 1, steps)
         return now, release
 
 
@@ -340,7 +340,7 @@ _HIDDEN = 2.0
 
 @dataclass(frozen=True)
 class Gradients:
-    """The way of regressions whose score is bounded.
+    """Strategy for regressions whose score is bounded.
 
     Attributes:
         options: of the mechanism.
@@ -354,7 +354,7 @@ class Gradients:
     score: BoundedScore
     together: int = 1
 
-    def settle(self, asked: Asked) -> Settled:
+    def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the Gram matrix, its trace and the gradients cost, and their settings."""
         if self.options.covariance == "sandwich":
             raise UnsupportedCombination(
@@ -362,8 +362,8 @@ class Gradients:
                 "depend on θ, so where the model is wrong its score curves by a term that depends on labels too, and "
                 "no release of that term is derived; leave covariance out."
             )
-        mu = asked.mu * (1 - 1e-9)
-        design, adjacency = self.design(asked.most_records), asked.adjacency
+        mu = spec.mu * (1 - 1e-9)
+        design, adjacency = self.design(spec.most_records), spec.adjacency
         count, most = design.size * self.score.size, noise_aware.MOST_COEFFICIENTS
         if self.score.size > 1 and count > most:
             raise UnsupportedCombination(
@@ -374,17 +374,17 @@ class Gradients:
         trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
         mean_share = _MEAN_SHARE if self._sums_rows else 0.0
         count_share = 0.0 if self.together == 1 else COUNT_SHARE
-        sharing = Sharing.guessed(asked.num_records, self.together)
+        sharing = Sharing.guessed(spec.num_records, self.together)
 
         def gram(share: float) -> GramRelease:
-            return GramRelease.settle(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
+            return GramRelease.calibrate(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
 
         def gradient_mu(share: float) -> float:
             return mu * math.sqrt(1 - share - trace_share - mean_share - count_share)
 
-        def width(share: float, way: Gradients = self) -> float:
-            noise_multiplier = asked.moved / gradient_mu(share)
-            return way.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
+        def width(share: float, strategy: Gradients = self) -> float:
+            noise_multiplier = spec.moved / gradient_mu(share)
+            return strategy.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
 
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
@@ -394,9 +394,9 @@ class Gradients:
             now = width(share, self._clipped_at(wider))
             if now <= widths[share]:
                 found, clip = now, wider
-        moves = asked.moved + 2 * design.rounding(self._clipped_at(clip).score)
+        moves = spec.moved + 2 * design.rounding(self._clipped_at(clip).score)
         first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
-        gradients = [asked.gaussian(z, moves, count) for z in multipliers(first, self._shares)]
+        gradients = [spec.gaussian(z, moves, count) for z in multipliers(first, self._shares)]
         settings = {
             "gram_share": share,
             "gram_noise_std": gram(share).noise_std,
@@ -406,13 +406,13 @@ class Gradients:
         }
         if isinstance(self.score, Counts):
             settings["clip_ratio"] = clip
-        events = asked.gram(gram(share))
+        events = spec.gram(gram(share))
         if self._sums_rows:
-            total = SumRelease.settle(rows, adjacency, mu * math.sqrt(mean_share))
+            total = SumRelease.calibrate(rows, adjacency, mu * math.sqrt(mean_share))
             settings["sum_noise_std"] = total.noise_std
             events = (*events, total.event(adjacency))
         if self.together > 1:
-            event, settings["count_noise_std"] = settle_counts(self.together, asked, mu * math.sqrt(count_share))
+            event, settings["count_noise_std"] = calibrate_counts(self.together, spec, mu * math.sqrt(count_share))
             events = (*events, event)
         return (*events, *gradients), settings
 
@@ -447,7 +447,7 @@ class Gradients:
                 )
         return None
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         read = Read.of(on_rows(plan.target, records)[1])
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
@@ -455,7 +455,7 @@ class Gradients:
         found = planned.conclude(plan, read, streams.noise)
         draws = found.draws(self.options.draws, streams)
         draws = draws if self.score.size == 1 else draws.reshape(len(draws), read.x.shape[1], -1)
-        return Drawn(draws, found.evidence)
+        return ReleasedDraws(draws, found.evidence)
 
     def design(self, num_records: int) -> Design:
         """Return the public facts of the rows of records or owners, whose bounds are given."""
@@ -466,11 +466,11 @@ class Gradients:
     def _prior(self) -> Prior:
         return Prior.of(self.options, self.target, self.score.size)
 
-    def _rows(self, design: Design) -> Rows:
+    def _rows(self, design: Design) -> RowFacts:
         """Return the public facts of the Gram matrix."""
         structure = self.options.structure
         unit_norm = structure is not None and structure.unit_norm
-        return Rows(design.num_records, design.size, design.row_bound, unit_norm, together=self.together)
+        return RowFacts(design.num_records, design.size, design.row_bound, unit_norm, together=self.together)
 
     @property
     def _shares(self) -> np.ndarray:

@@ -1,8 +1,8 @@
 r"""Noise-aware release: a posterior whose intervals hold, from noisy sums whose noise law is part of the model.
 
-Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The way
-of a family (:func:`way_of`) says what is released: the Gram matrix and gradients of bounded scores (``gradients.py``),
-or the sufficient statistics of a linear regression (:class:`Statistics`).
+Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The
+strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix and gradients of bounded scores
+(``gradients.py``), or the sufficient statistics of a linear regression (:class:`Statistics`).
 
 Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
 on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.
@@ -18,16 +18,16 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference.noise_aware import Local, Release, denoised, shrunk
+from dpmcmc.inference.noise_aware import GradientRelease, Local, denoised, shrunk
 from dpmcmc.inference.scores import SCORES, score_of
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Options, Prior, Read, row_model
-from dpmcmc.mechanisms.noise_aware.way import Settled, Way
-from dpmcmc.mechanisms.one_shot import Asked, Drawn, OneShot
-from dpmcmc.mechanisms.sufficient import release_statistics, residual_rows, residual_scores, settle_statistics
+from dpmcmc.mechanisms.noise_aware.strategy import Calibrated, Strategy
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
+from dpmcmc.mechanisms.sufficient import calibrate_statistics, release_statistics, residual_rows, residual_scores
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -42,7 +42,7 @@ from dpmcmc.targets.transformed import PerOwner
 
 @dataclass(frozen=True)
 class Statistics:
-    """The way of linear regression.
+    """Strategy for linear regression.
 
     Attributes:
         options: of the mechanism.
@@ -54,30 +54,30 @@ class Statistics:
     target: LinearRegression
     together: int = 1
 
-    def settle(self, asked: Asked) -> Settled:
+    def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what (svec G, w Xᵀy) and, for a sandwich, the second moment of scores cost, and their settings."""
         if self.options.covariance == "model":
-            event, settings = settle_statistics(self.target, asked, asked.mu, 1.0, "noise_aware", self.together)
+            event, settings = calibrate_statistics(self.target, spec, spec.mu, 1.0, "noise_aware", self.together)
             return (event,), settings
-        budget = asked.mu * (1 - 1e-9)
-        event, settings = settle_statistics(
-            self.target, asked, budget * math.sqrt(1 - gradients.SHARE), 1.0, "noise_aware", self.together
+        budget = spec.mu * (1 - 1e-9)
+        event, settings = calibrate_statistics(
+            self.target, spec, budget * math.sqrt(1 - gradients.SHARE), 1.0, "noise_aware", self.together
         )
-        rows = residual_rows(self.target, asked.most_records, Prior.of(self.options, self.target).radius, self.together)
-        events, more = gradients.settle(rows, asked, budget)
+        rows = residual_rows(self.target, spec.most_records, Prior.of(self.options, self.target).radius, self.together)
+        events, more = gradients.calibrate(rows, spec, budget)
         return (event, *events), settings | more
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return None: intervals hold."""
         return None
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), with their evidence."""
         noisy, found = self.conclude(plan, Read.of(records), streams.noise)
         # The number of owners' rows is not released, and the Gram matrix says little without it.
         gram = noisy if self.together == 1 else None
         evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
-        return Drawn(found.draws(self.options.draws, streams), evidence)
+        return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
 
     def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, Concluded]:
         """Release G, Xᵀy and, for a sandwich, the second moment of scores; return G and what follows."""
@@ -92,7 +92,7 @@ class Statistics:
         gram, error = denoised(shrunk(noisy), self.options.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
-        release, prior = Release(np.zeros(d), -moment / variance, noise), Prior.of(self.options, target)
+        release, prior = GradientRelease(np.zeros(d), -moment / variance, noise), Prior.of(self.options, target)
         found = prior.concluded(release, lambda now: local, prior.gaussian, plan.num_records)
         if self.options.covariance == "model":
             return noisy, found
@@ -136,7 +136,7 @@ class NoiseAware(Options, OneShot):
         True
     """
 
-    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle every noise.
 
         Raises:
@@ -152,27 +152,27 @@ class NoiseAware(Options, OneShot):
                 "structure=RowStructure(constant=...) in Python, or data whose encoder declares it",
                 "intercept_scale",
             )
-        return self.planned(target, asked, *way_of(self, target).settle(asked))
+        return self.planned(target, spec, *strategy_of(self, target).calibrate(spec))
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse records that a way of a family has been planned for otherwise."""
-        way = way_of(self, plan.target)
-        if isinstance(way, ModelGradients):
-            way.check(records)
+        strategy = strategy_of(self, plan.target)
+        if isinstance(strategy, ModelGradients):
+            strategy.check(records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
         return self.drawn(plan, records, streams).positions
 
-    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws with their evidence."""
-        return way_of(self, plan.target).draw(plan, records, streams)
+        return strategy_of(self, plan.target).draw(plan, records, streams)
 
     def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
         if self.draws < _FEWEST_DRAWS:
             return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
-        refusal = way_of(self, plan.target).refusal(plan)
+        refusal = strategy_of(self, plan.target).refusal(plan)
         if refusal is not None:
             return False, f"Do not report intervals: {refusal}"
         if self.covariance == "sandwich":
@@ -194,7 +194,7 @@ class NoiseAware(Options, OneShot):
         return True, f"{said}."
 
 
-def way_of(options: Options, target: Target) -> Way:
+def strategy_of(options: Options, target: Target) -> Strategy:
     """Return how a target's records are released and concluded from.
 
     Raises:

@@ -24,19 +24,19 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Denoised, Gaussian, Local, Release, denoised
+from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, denoised
 from dpmcmc.inference.scores import MODEL_SCORES, BoundedScore, Normal
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS, Descent, multipliers, shares
 from dpmcmc.mechanisms.noise_aware.prior import Options
-from dpmcmc.mechanisms.noise_aware.way import Settled
-from dpmcmc.mechanisms.one_shot import Asked, Drawn
+from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
+from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
-    Rows,
+    RowFacts,
     gaussian_release,
     gram_of,
     mu_std,
@@ -335,9 +335,9 @@ class ModelGradients:
     options: Options
     target: NumPyroTarget
 
-    def settle(self, asked: Asked) -> Settled:
+    def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the releases cost, and their noise."""
-        d, n, adjacency, options = len(self._reading.centre), asked.num_records, asked.adjacency, self.options
+        d, n, adjacency, options = len(self._reading.centre), spec.num_records, spec.adjacency, self.options
         if adjacency == Adjacency.ADD_REMOVE:
             raise UnsupportedCombination(
                 "adjacency: an added record moves the others' places, and nothing bounds how that changes the rounding "
@@ -349,19 +349,19 @@ class ModelGradients:
                 "noise_aware on a NumPyro model takes no prior_scale, covariance or gram_share: the model states its "
                 "prior, and the curvature and the spread of its score are released; leave them out"
             )
-        mu, unsure, settings, events = asked.mu * (1 - 1e-9), 2 * summing(n) * n, dict[str, float](), list[Event]()
+        mu, unsure, settings, events = spec.mu * (1 - 1e-9), 2 * summing(n) * n, dict[str, float](), list[Event]()
         for name, facts in self.moments(n).items():
             mus = (mu * math.sqrt(_SHARES[name] * part) for part in (1 - _TRACE, _TRACE))
-            gram = GramRelease.settle(facts, adjacency, *mus)
+            gram = GramRelease.calibrate(facts, adjacency, *mus)
             settings |= {f"{name}_noise_std": gram.noise_std, f"{name}_trace_noise_std": gram.trace_std}
-            events += asked.gram(gram)
-        for name, moves, times in (("leverage", (asked.moved + unsure) * LOG, len(_ENDS)), ("spread", 1 + unsure, 1)):
+            events += spec.gram(gram)
+        for name, moves, times in (("leverage", (spec.moved + unsure) * LOG, len(_ENDS)), ("spread", 1 + unsure, 1)):
             settings[f"{name}_noise_std"] = std = mu_std(moves, 1, mu * math.sqrt(_SHARES[name]))
-            events += [asked.gaussian(std, moves, 1)] * times
+            events += [spec.gaussian(std, moves, 1)] * times
         left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
         parts = shares(options.steps, _GROWTH)
-        settings["first_noise_multiplier"] = first = mu_std(asked.moved + unsure, d, mu * math.sqrt(left * parts[0]))
-        events += [asked.gaussian(z, asked.moved + unsure, d) for z in multipliers(first, parts)]
+        settings["first_noise_multiplier"] = first = mu_std(spec.moved + unsure, d, mu * math.sqrt(left * parts[0]))
+        events += [spec.gaussian(z, spec.moved + unsure, d) for z in multipliers(first, parts)]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
@@ -391,11 +391,11 @@ class ModelGradients:
         with float64():
             return read(self.target)
 
-    def moments(self, num_records: int) -> dict[str, Rows]:
+    def moments(self, num_records: int) -> dict[str, RowFacts]:
         """Return public facts of the second moments, each of rows within 1."""
         more = MODEL_SCORES[self._reading.family].size - 1
         # A record has as many rows as predictors (``gram_of``).
-        rows = Rows(num_records, len(self._reading.centre), 1.0, rounding=more * num_records * 2.0**-44)
+        rows = RowFacts(num_records, len(self._reading.centre), 1.0, rounding=more * num_records * 2.0**-44)
         return {name: rows for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")}
 
     def check(self, records: PyTree) -> None:
@@ -404,20 +404,25 @@ class ModelGradients:
         if shapes != {name: shape for name, shape, _ in self.target.bound_leaves}:
             raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for others")
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws on the real line, leaves (draws, ...)."""
         rows = ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)
-        return Drawn(_Run(self, plan, rows).draws(streams))
+        return ReleasedDraws(_ModelReleases(self, plan, rows).draws(streams))
 
 
-class _Run:
+class _ModelReleases:
     """The releases in their order, and what follows from them; everything but ``rows`` is public."""
 
-    def __init__(self, way: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
-        self.rows, self.settings, self.options, self.num_records = rows, plan.settings, way.options, plan.num_records
+    def __init__(self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
+        self.rows, self.settings, self.options, self.num_records = (
+            rows,
+            plan.settings,
+            strategy.options,
+            plan.num_records,
+        )
         self.size = len(rows.reading.centre)
-        self.multipliers = multipliers(plan.settings["first_noise_multiplier"], shares(way.options.steps, _GROWTH))
-        self.moments = way.moments(plan.num_records)
+        self.multipliers = multipliers(plan.settings["first_noise_multiplier"], shares(strategy.options.steps, _GROWTH))
+        self.moments = strategy.moments(plan.num_records)
 
     def gram(self, name: str, exact: np.ndarray, key: jax.Array) -> Denoised:
         """Release a second moment."""
@@ -454,7 +459,7 @@ class _Run:
 
     def _descend(
         self, guess: Gaussian, metric: Metric, curvature: np.ndarray, steps: slice, keys: list[jax.Array]
-    ) -> tuple[Gaussian, Release]:
+    ) -> tuple[Gaussian, GradientRelease]:
         """Release gradients, each at the posterior's mean given those before it; return the last posterior and release.
 
         Args:
@@ -488,7 +493,7 @@ class _Run:
         curvature = most * root @ gram @ root
         return Local(curvature, ratio * curvature, lambda q: most**2 * root @ error(root @ q @ root) @ root)
 
-    def _sampled(self, release: Release, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
+    def _sampled(self, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
         """Return draws under the model's own prior, made twice: 𝒞 depends on how they spread."""
         found, u = self.rows.reading, local.curvature @ release.position - release.gradient
         for round_key in jax.random.split(key, _SAMPLED):

@@ -16,9 +16,9 @@ from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import BoundedScore, Law
-from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
@@ -52,7 +52,7 @@ class Options:
 #
 # **Sensitivity.** An owner adds A = Σ_j x_j x_jᵀ to the Gram matrix, positive semi-definite with ‖A‖ <= tr A <= m b².
 # Two such matrices have ⟨A, A'⟩ >= 0, so a replaced owner moves the sum by ‖A − A'‖ <= √2·m·b², and the trace by m b²
-# (``Rows.together``). An owner's rows share the clip norm C: with k rows each has the limit C/(k ‖F⁻¹x‖), so they add
+# (``together``). An owner's rows share the clip norm C: with k rows each has the limit C/(k ‖F⁻¹x‖), so they add
 # ‖Σ_j F⁻¹x_j ψ_j‖ <= Σ_j C/k = C to a whitened gradient, whatever the family's bounded score is. A replaced owner moves
 # it by 2C. The number k depends on the owner's rows and on no label, so each score keeps mean zero at the parameter
 # that made the labels: no sum of an owner's scores is clipped.
@@ -186,11 +186,11 @@ class SharedLimits:
         return Law(curvature, variance)
 
 
-def settle_counts(most: int, asked: Asked, mu: float) -> tuple[Event, float]:
+def calibrate_counts(most: int, spec: PrivacySpec, mu: float) -> tuple[Event, float]:
     """Return the cost of counting owners with 1 to m rows, and the std of each count's noise; it spends ``mu``."""
-    moved = math.sqrt(2) if asked.adjacency == Adjacency.REPLACE_ONE else 1.0
+    moved = math.sqrt(2) if spec.adjacency == Adjacency.REPLACE_ONE else 1.0
     noise_std = mu_std(moved, most, mu)
-    return asked.gaussian(noise_std, moved, most), noise_std
+    return spec.gaussian(noise_std, moved, most), noise_std
 
 
 def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> Sharing:
@@ -262,7 +262,7 @@ class Prior:
         return Gaussian(np.zeros(len(self.scales)), np.diag(self.scales**2))
 
     def concluded(
-        self, release: Release, local: Callable[[Gaussian], Local], at: Gaussian, num_records: int
+        self, release: GradientRelease, local: Callable[[Gaussian], Local], at: Gaussian, num_records: int
     ) -> Concluded:
         """Return what follows from the last release.
 

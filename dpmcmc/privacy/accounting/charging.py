@@ -219,7 +219,7 @@ class Schedule:
         return (discrete_gaussian.draws_event(of_steps + before),)
 
     @property
-    def beside(self) -> tuple[Event, ...]:
+    def composed_with(self) -> tuple[Event, ...]:
         """Events that the guarantee covers beside the queries."""
         before = tuple(event for release in self.earlier for event in release.events)
         return (*before, *self.deviations)
@@ -259,7 +259,7 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
     """
     adjacency = Adjacency(privacy.adjacency)
     release = schedule.release
-    events = (*schedule.beside, *schedule.queries)
+    events = (*schedule.composed_with, *schedule.queries)
     accountant_for(privacy.accountant, events, adjacency, release)
     share = privacy.delta - schedule.delta_left(privacy.delta)
     allowed = 0.0

@@ -90,7 +90,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     accountant = privacy.accountant
     adjacency = Adjacency(privacy.adjacency)
     assert target is not None
-    deviation = overflow_probability(schedule.beside)
+    deviation = overflow_probability(schedule.composed_with)
     left = schedule.delta_left(privacy.delta)
     if deviation:
         left -= (1 + math.exp(min(target, 700.0))) * deviation
@@ -103,7 +103,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     def spent(z: float, name: str) -> float:
         events = schedule.with_noise(np.maximum(z, floors)).queries
         accountant_for(name, events, adjacency)
-        return base_epsilon(name, (*schedule.beside, *events), adjacency, left)
+        return base_epsilon(name, (*schedule.composed_with, *events), adjacency, left)
 
     if floors.min() > 0 and spent(0.0, accountant) <= target:
         return 0.0
@@ -127,7 +127,7 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
         "num_records": schedule.num_records,
         "chains": schedule.chains,
         "multiples": list(schedule.multiples),
-        "beside": [event.to_json() for event in schedule.beside],
+        "beside": [event.to_json() for event in schedule.composed_with],
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
         "adjacency": privacy.adjacency,

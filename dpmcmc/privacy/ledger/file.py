@@ -54,7 +54,7 @@ _TRIES = 100
 
 
 class Inode:
-    """A locked file; made by :func:`held`.
+    """A locked file; made by :func:`locked`.
 
     Attributes:
         path: that it was opened by.
@@ -135,7 +135,7 @@ class Inode:
 
 
 @contextlib.contextmanager
-def held(path: Path, patience: float) -> Iterator[Inode]:
+def locked(path: Path, patience: float) -> Iterator[Inode]:
     """The file of a ledger, locked against every other process and thread.
 
     Args:
@@ -274,7 +274,7 @@ def read(path: Path) -> tuple[list[Entry], bytes]:
         LedgerError: missing, damaged, of another version, or not a ledger.
         BrokenChain: edited or truncated.
     """
-    with _sentences(path), held(path, _PATIENCE) as file:
+    with _sentences(path), locked(path, _PATIENCE) as file:
         return _read(file)
 
 
@@ -285,7 +285,7 @@ def change(path: Path) -> Iterator[tuple[list[Entry], Append]]:
     Raises:
         LedgerError: as :func:`read`; or another process kept it for too long, the disk is full, or the file was moved.
     """
-    with _sentences(path), held(path, _PATIENCE) as file:
+    with _sentences(path), locked(path, _PATIENCE) as file:
         entries, key = _read(file)
         before = len(entries)
 

@@ -261,7 +261,7 @@ class ZeroConcentrated:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class GaussianFilter:
     """μ² of Gaussian differential privacy; sampled queries are charged as unsampled ones."""
 
     unit = "μ²"
@@ -292,7 +292,7 @@ def make(name: str, order: int | None) -> Filter:
     if name == "renyi":
         assert order is not None
         return Renyi(order)
-    return ZeroConcentrated() if name == "zcdp" else Gaussian()
+    return ZeroConcentrated() if name == "zcdp" else GaussianFilter()
 
 
 def best_order(

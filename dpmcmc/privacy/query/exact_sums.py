@@ -5,7 +5,7 @@ A float32 sum of n clipped gradients rounds differently on neighbouring datasets
 unknown summation order is far larger. Here each clipped coordinate is truncated toward zero to a multiple
 of the grid C·2^-p and added as an integer, so the sum is exact in any order, on any device, over any mesh.
 
-* The numbers whose norm is taken are the numbers that are scaled (:func:`held`).
+* The numbers whose norm is taken are the numbers that are scaled (:func:`materialised`).
 * Truncation toward zero only shortens a vector, so the float32 norm and factor are left to prove. Sums of squares
   are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative error is at most
   (3·256 + 2)u in ANY order within a block, u = 2^-24. The leaves of a pytree add log₂ of their number. The square
@@ -152,7 +152,7 @@ def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip:
     return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
 
 
-def held(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -> PyTree:
+def materialised(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -> PyTree:
     """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
 
     XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
@@ -182,7 +182,7 @@ def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int
         clip: C.
         bits: grid exponent p of ``grid.fraction_bits``.
     """
-    rows = held(rows)
+    rows = materialised(rows)
     return scaled_sum(rows, unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip), bits)
 
 
@@ -225,7 +225,8 @@ def linear_sum(
     Returns:
         FixedPoint with leaves (d,).
     """
-    rows = x if isinstance(x, Rows) else Rows(held(as_float(x)))  # an array may be computed, and so computed twice
+    # A computed array would be computed twice.
+    rows = x if isinstance(x, Rows) else Rows(materialised(as_float(x)))
     norms = row_norms(rows.read()) if norms is None else norms
 
     def weighted(residual: jax.Array) -> jax.Array:
@@ -244,7 +245,7 @@ def linear_sum(
         zero = jnp.zeros(rows.table.shape[1:], jnp.int32)
         return over_blocks(rows, weight, summed, FixedPoint(zero, zero))
 
-    weight = held(residual, weighted)
+    weight = materialised(residual, weighted)
     return by_platform(rows, weight, cpu=on_cpu, default=summed)
 
 

@@ -213,7 +213,7 @@ _BLOCK = 512
 _SMALLEST_TRACE = 0.01
 
 
-class Rows(NamedTuple):
+class RowFacts(NamedTuple):
     """Public facts of the rows of two neighbours.
 
     Attributes:
@@ -275,12 +275,12 @@ class GramRelease:
         trace_std: of the trace's noise; 0 where the trace is declared.
     """
 
-    rows: Rows
+    rows: RowFacts
     noise_std: float
     trace_std: float
 
     @classmethod
-    def settle(cls, rows: Rows, adjacency: Adjacency, mu: float, trace_mu: float) -> GramRelease:
+    def calibrate(cls, rows: RowFacts, adjacency: Adjacency, mu: float, trace_mu: float) -> GramRelease:
         """Return the release whose parts cost ``mu`` and ``trace_mu``; their squares add up.
 
         Args:
@@ -342,16 +342,16 @@ class SumRelease:
         noise_std: of each coordinate.
     """
 
-    rows: Rows
+    rows: RowFacts
     noise_std: float
 
     @classmethod
-    def settle(cls, rows: Rows, adjacency: Adjacency, mu: float) -> SumRelease:
+    def calibrate(cls, rows: RowFacts, adjacency: Adjacency, mu: float) -> SumRelease:
         """Return the release that costs ``mu``; raises as :func:`mu_std`."""
         return cls(rows, mu_std(cls._moved(rows, adjacency), rows.size, mu))
 
     @staticmethod
-    def _moved(rows: Rows, adjacency: Adjacency) -> float:
+    def _moved(rows: RowFacts, adjacency: Adjacency) -> float:
         unsure = 2 * summing(rows.num_records) * rows.num_records * rows.row_bound
         return adjacency.sensitivity * rows.together * rows.row_bound + unsure
 

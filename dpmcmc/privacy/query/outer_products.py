@@ -7,7 +7,7 @@ Where a record sends ONE vector a through a product y = a·W, its gradient is �
 in units of the grid C·2^-p, over all leaves g_i of the record's gradient. Every product is rounded by itself and added
 as an integer, as in ``exact_sums.py``; a matrix product of floats would round differently on neighbouring data.
 
-* a and b are held once (``fixed_point.held``): the numbers whose norms are taken are the numbers that are multiplied.
+* a and b are materialised once (``exact_sums``): the numbers whose norms are taken are the numbers that are multiplied.
 * Rounding to the nearest is twice as fast as truncation, and may lengthen a row: by ½√P grid steps where P entries are
   rounded, so η = ½√P·2^-p is taken off first (2e-5 for 10⁴ entries). Beyond ``_MOST_TAKEN_OFF`` products are truncated,
   which only shortens, and η = 0.
@@ -98,7 +98,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
 def _held(gradients: list[jax.Array | Outer]) -> list[jax.Array | Outer]:
     """The same numbers, computed once; those that are read from memory are not copied for it."""
     computed = [g.b if isinstance(g, Outer) and g.squares is not None else g for g in gradients]
-    kept = exact_sums.held(computed)
+    kept = exact_sums.materialised(computed)
     return [
         g._replace(b=b) if isinstance(g, Outer) and g.squares is not None else b
         for g, b in zip(gradients, kept, strict=True)

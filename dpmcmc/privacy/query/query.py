@@ -25,7 +25,7 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
 from dpmcmc.privacy.query import integer_noise, randomness
-from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, held
+from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, materialised
 from dpmcmc.privacy.query.integer_noise import Levels
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
@@ -186,7 +186,7 @@ class GradientQuery(PerRecordGradients):
                 return moment.plain(self.plain_moment(params, records, draws.second_batch or draws.batch))
             in_grid, scale = moment.noise_in_grid(noise_std), moment.noise_scale
             # Held, or a compiler draws it again for each of its uses.
-            noise = held(drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1]))
+            noise = materialised(drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1]))
             total = self.moment_sum(params, records, draws.second_batch or draws.batch)
             return moment.released(total + noise, noise_std)
 

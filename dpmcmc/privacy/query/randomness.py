@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 #: Words in NumPy or in JAX; four rows of them.
 Words = TypeVar("Words", np.ndarray, jax.Array)
-Rows = tuple[Words, Words, Words, Words]
+WordRows = tuple[Words, Words, Words, Words]
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _KEY_WORDS = 8
 _BLOCK_WORDS = 16
@@ -192,7 +192,7 @@ def words_on_host(key: jax.Array, count: int, first: int = 0) -> np.ndarray:
     return np.concatenate([x + y for x, y in zip(start, end, strict=True)]).reshape(-1)[:count]
 
 
-def _double_round(rows: Rows, moved: Callable[[Words, int], Words]) -> Rows:
+def _double_round(rows: WordRows, moved: Callable[[Words, int], Words]) -> WordRows:
     a, b, c, d = _quarter_rounds(*rows)
     # The diagonals become columns, and columns again.
     a, b, c, d = _quarter_rounds(a, moved(b, 1), moved(c, 2), moved(d, 3))
@@ -205,7 +205,7 @@ def _moved(rows: jax.Array, by: int) -> jax.Array:
     return jax.lax.concatenate(parts, 0)
 
 
-def _quarter_rounds(a: Words, b: Words, c: Words, d: Words) -> Rows:
+def _quarter_rounds(a: Words, b: Words, c: Words, d: Words) -> WordRows:
     """Four quarter rounds side by side, one per column (RFC 8439, section 2.1)."""
     for turns in ((16, 12), (8, 7)):
         a = a + b

@@ -117,7 +117,7 @@ def _factors(matrix: Float[jax.Array, "p p"]) -> Factors:
 
 def _outer(vector: Float[jax.Array, " p"]) -> Float[jax.Array, "p p"]:
     """v vᵀ, of a v that is held: a compiler would compute a gradient again for every entry."""
-    vector = exact_sums.held(vector)
+    vector = exact_sums.materialised(vector)
     return jnp.outer(vector, vector)
 
 
@@ -340,7 +340,7 @@ def clipped_sum(form: Form, rows: PyTree, mask: jax.Array, clip: Clip, bits: int
         clip: C; ``result.to_float(clip**2, bits)`` has shape (p(p+1)/2,) or (p,).
         bits: grid exponent p.
     """
-    rows = exact_sums.held(rows)
+    rows = exact_sums.materialised(rows)
     factor = exact_sums.unit_factor(exact_sums.row_norms(rows), mask, clip)
     flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
     unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)

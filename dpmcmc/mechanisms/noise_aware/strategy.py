@@ -1,6 +1,7 @@
-"""The way in which a family's records are released and concluded from.
+"""Strategy of a family: how its records are released, and how a posterior follows from the releases.
 
-A new way is one file with a class of the protocol :class:`Way`, and one line of ``way_of`` in ``mechanism.py``.
+A new strategy is one file with a class of the protocol :class:`Strategy`, and one line of ``strategy_of`` in
+``mechanism.py``.
 """
 
 from __future__ import annotations
@@ -8,22 +9,22 @@ from __future__ import annotations
 from typing import Protocol
 
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.one_shot import Asked, Drawn
+from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 
 #: Events and settings.
-Settled = tuple[tuple[Event, ...], dict[str, float]]
+Calibrated = tuple[tuple[Event, ...], dict[str, float]]
 
 
-class Way(Protocol):
+class Strategy(Protocol):
     """How records of a family are released, and what follows from it."""
 
-    def settle(self, asked: Asked) -> Settled:
+    def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
 
     def refusal(self, plan: MechanismPlan) -> str | None:
