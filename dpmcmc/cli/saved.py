@@ -129,7 +129,8 @@ class ConfiguredRun:
         """
         if not self.on_disk:
             return
-        mechanism, plan = self.config.mechanism, self.trace
+        mechanism = self.config.mechanism
+        plan = self.trace
         if mechanism is not None:
             raise CommandError(
                 f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "

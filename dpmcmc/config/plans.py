@@ -79,7 +79,8 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
         metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
-        promise, schema = _privacy(config), spec.schema
+        promise = _privacy(config)
+        schema = spec.schema
         return plan(target, num_records=n, sampler=sampler, privacy=promise, metric=metric, schema=schema, **length)
 
 

@@ -50,12 +50,14 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
     files = store.find_all(("abalone.data",), request.standin)
     if files is None:
         sex, measurements, labels = _standin()
-        origin, digests = "stand-in", {}
+        origin = "stand-in"
+        digests = {}
     else:
         found = files["abalone.data"]
         sex, measurements, rings = parse(found.content.decode("ascii"))
         labels = (rings >= _MIN_RINGS).astype(np.int32)
-        origin, digests = found.origin, {"abalone.data": found.sha256}
+        origin = found.origin
+        digests = {"abalone.data": found.sha256}
     rows = encode(sex, measurements, str(spec.encoding))
     train, test = ({"x": rows[part], "y": labels[part]} for part in fixed_split(_NUM_ROWS, _NUM_TEST))
     return DataSet(spec, train, test, True, origin, digests, COLUMNS)
@@ -67,7 +69,8 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         DataError: a line is not a record, or the number of records is not 4,177.
     """
-    sexes, numbers = [], []
+    sexes = []
+    numbers = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line:
             continue

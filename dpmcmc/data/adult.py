@@ -179,11 +179,14 @@ def _parsed(lines: Collection[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def encode(numeric: np.ndarray, levels: np.ndarray, encoding: str) -> np.ndarray:
     """Return feature rows (N, d), float32, of norm 1, from the arrays of :func:`parse`."""
     if encoding == "linear":
-        numbers, kept = np.clip(numeric / RANGES, 0.0, 1.0), tuple(LEVELS)
+        numbers = np.clip(numeric / RANGES, 0.0, 1.0)
+        kept = tuple(LEVELS)
     elif encoding == "public":
-        numbers, kept = _scaled(numeric), tuple(LEVELS)
+        numbers = _scaled(numeric)
+        kept = tuple(LEVELS)
     else:
-        numbers, kept = steps(dict(zip(NUMERIC, numeric.T, strict=True))), KEPT
+        numbers = steps(dict(zip(NUMERIC, numeric.T, strict=True)))
+        kept = KEPT
     blocks = [
         codes[:, None] == np.arange(len(LEVELS[name]))
         for name, codes in zip(LEVELS, levels.T, strict=True)

@@ -269,7 +269,8 @@ class KnownSet:
         Raises:
             DataError: the set does not offer the encoding, or has another number of training records.
         """
-        name, count = self.spec.name, self.spec.num_records
+        name = self.spec.name
+        count = self.spec.num_records
         if request.num_records not in (None, count):
             raise DataError.at(
                 "num_records",

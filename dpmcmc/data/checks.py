@@ -147,7 +147,8 @@ def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
     Raises:
         DataError: there are some; its ``rows`` say which.
     """
-    infinite, beyond = Marked(), Marked()
+    infinite = Marked()
+    beyond = Marked()
     for start, block in blocks({"x": x, "y": y}):
         # A float64 beyond float32 becomes inf, and is then reported as such.
         with np.errstate(all="ignore"):

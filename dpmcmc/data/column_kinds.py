@@ -234,7 +234,8 @@ class Levels:
             DataError: a value that is no level, or is missing, where the schema has no level for it.
         """
         column.refuse_missing(self.missing)
-        known, cells = self._known, column.values.tolist()
+        known = self._known
+        cells = column.values.tolist()
         if column.values.dtype == object:
             texts = {cell for cell in cells if type(cell) is str}
             known = known | {str: {text: self._of_text(text) for text in texts}, type(None): {}}
@@ -243,7 +244,8 @@ class Levels:
         if not self.other:
             how = "complete the public list of levels, or give other=True, unless it is the label"
             column.refuse(unknown, "a value that is no level", how)
-        codes[unknown], codes[column.missing] = len(self.levels), len(self.names) - 1
+        codes[unknown] = len(self.levels)
+        codes[column.missing] = len(self.names) - 1
         return codes, int(unknown.sum())
 
     def encode(self, column: Values) -> Encoded:
@@ -368,7 +370,8 @@ def to_yaml(column: Column) -> dict[str, object]:
     if isinstance(column, Counts):
         return {"counts": column.largest}
     if isinstance(column, Range):
-        first, scale = {"range": [column.low, column.high]}, {"scale": column.scale}
+        first = {"range": [column.low, column.high]}
+        scale = {"scale": column.scale}
         return first | (scale if column.scale != "linear" else {}) | ({"missing": True} if column.missing else {})
     flags = {name: True for name, said in ((OTHER, column.other), (MISSING, column.missing)) if said}
     return {"levels": list(column.levels), **flags}

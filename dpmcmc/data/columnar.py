@@ -252,7 +252,8 @@ def to_rows(
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
-    (width, labels), counts = parts[0].shape, [part.num_rows for part in parts]
+    width, labels = parts[0].shape
+    counts = [part.num_rows for part in parts]
     return WrittenRows(folder, counts[0], width, labels.name, sum(counts[1:]))
 
 
@@ -283,7 +284,8 @@ class _Source:
     """
 
     def __init__(self, source: str | Path, x: list[str], y: str, shape: tuple[int, np.dtype] | None = None) -> None:
-        self._x, self._y = x, y
+        self._x = x
+        self._y = y
         # An empty file does not tell the length of its lists.
         self._files = [file for file in map(opened, _paths(Path(source))) if file.num_rows]
         self.num_rows = sum(file.num_rows for file in self._files)

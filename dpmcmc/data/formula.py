@@ -45,13 +45,15 @@ def parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, tuple[tuple[str
     def word(found: re.Match) -> str:
         return quoted.setdefault(found.group(1).replace("``", "`"), f"{stem}{len(quoted)}")
 
-    label, right = "", _sides(_QUOTED.sub(word, formula), formula)
+    label = ""
+    right = _sides(_QUOTED.sub(word, formula), formula)
     known = {name: name for name in columns} | {made: name for name, made in quoted.items()}
     if hasattr(right, "lhs"):
         sides = [_source(term, columns, known) for term in right.lhs]
         if len(sides) != 1 or len(sides[0]) != 1:
             raise InputError("formula: one column stands left of ~, the label", "formula")
-        label, right = sides[0][0], right.rhs
+        label = sides[0][0]
+        right = right.rhs
     if not all(hasattr(term, "factors") for term in right):
         raise InputError("formula: must have one right side, such as income ~ age + job", "formula")
     sources = [_source(term, columns, known) for term in right]

@@ -342,7 +342,8 @@ class Schema:
             raise DataError("data: the schema has no feature but the intercept, so no column tells the number of rows.")
         encoded = {name: _feature(self.columns[name]).encode(found[name]) for name in self._sources}
         count = len(next(iter(found.values())).values)
-        x, start = np.full((count, self.num_features), self.row_scale, np.float32), 0
+        x = np.full((count, self.num_features), self.row_scale, np.float32)
+        start = 0
         for term in self.terms:
             block = np.full((count, 1), self.row_scale)
             for name in term:
@@ -371,9 +372,11 @@ class Schema:
         Raises:
             InputError: a column that is part of an interaction alone.
         """
-        found, start = {}, 0
+        found = {}
+        start = 0
         for term, block in zip(self.terms, self.blocks, strict=False):
-            part, start = x[:, start : start + len(block)], start + len(block)
+            part = x[:, start : start + len(block)]
+            start = start + len(block)
             if len(term) == 1:
                 found[term[0]] = _feature(self.columns[term[0]]).decoded(part / self.row_scale)
         lost = [name for name in self._sources if name not in found]
@@ -414,7 +417,8 @@ class Schema:
         classes = self.outcome.kind == "classes"
         theta = np.asarray(draws, np.float64)
         theta = np.moveaxis(theta, -2, -1) if classes else theta
-        middle, half = 0.0, 1.0
+        middle = 0.0
+        half = 1.0
         if self.outcome.kind == "real":
             middle, half = self.columns[self.label].middle_and_half  # type: ignore[union-attr]
         out = theta @ (self._expanded(Levels) @ self._expanded(Range)).T * (half * self.row_scale)

@@ -142,7 +142,8 @@ def _read(path: Path, name: str, origin: str) -> FoundFile | None:
 def _download(name: str) -> FoundFile:
     import pooch
 
-    url, cache = KNOWN_FILES[name].url, cache_folder()
+    url = KNOWN_FILES[name].url
+    cache = cache_folder()
     logger = pooch.get_logger()
     level = logger.level
     # pooch, given no hash, advises its caller to pin one; the check is ours, as for every other source.
@@ -172,7 +173,8 @@ def _download(name: str) -> FoundFile:
 
 def _digest(content: bytes, name: str, otherwise: str, remedy: str) -> str:
     """SHA-256 of the content, if it is one of the known file's."""
-    digest, known = hashlib.sha256(content).hexdigest(), KNOWN_FILES[name].sha256
+    digest = hashlib.sha256(content).hexdigest()
+    known = KNOWN_FILES[name].sha256
     if digest not in known:
         raise DataError(f"{otherwise}: expected SHA-256 {' or '.join(known)}, found {digest}; {remedy}.")
     return digest

@@ -330,7 +330,8 @@ def _no_place(kind: object) -> _Refused:
 
 def _taken(entries: Read, codes: Read) -> Read:
     """Return the entry of a dictionary that each code names; a code below 0 is missing."""
-    (values, gone), (at, missing) = entries, codes
+    values, gone = entries
+    at, missing = codes
     absent = (at < 0) | (False if missing is None else missing)
     if (at[~absent] >= len(values)).any():
         raise _Refused("is damaged, because it names an entry that its dictionary lacks: make it anew")
@@ -363,7 +364,8 @@ def _pandas(column: Held) -> Read:
 
 def _polars(column: Held) -> Read:
     """Read a Series of polars."""
-    kind, dtype = column.dtype.base_type().__name__, column.dtype
+    kind = column.dtype.base_type().__name__
+    dtype = column.dtype
     if kind == "Boolean" or (dtype.is_integer() and not kind.endswith("128")) or dtype.is_float():
         return column.fill_null(False if kind == "Boolean" else 0).to_numpy(), column.is_null().to_numpy()
     if kind in ("Int128", "UInt128", "Decimal", "String", "Categorical", "Enum", "Null", "Object"):
@@ -501,7 +503,8 @@ def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Val
         DataError: a column is not there, is there twice, is longer than another, or has no row.
     """
     there = _names(table)
-    count, called = Counter(map(str, there)), {str(name): name for name in there}
+    count = Counter(map(str, there))
+    called = {str(name): name for name in there}
     for name in names:
         if count[name] != 1:
             raise DataError(
@@ -532,7 +535,8 @@ class EncodedTable:
 
 def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Return columns as bytes that no schema changes, by name; those that cannot be read are left out."""
-    there, found = in_memory(table), {}
+    there = in_memory(table)
+    found = {}
     for name in names:
         with contextlib.suppress(DataError):
             (column,) = columns(there, [name]).values()
@@ -567,11 +571,13 @@ def template(table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None
         table: with columns; no value is looked at.
         asked: a formula, or names of columns, which alone are listed; None: all.
     """
-    names, label = column_names(table), "..."
+    names = column_names(table)
+    label = "..."
     if isinstance(asked, str):
         with contextlib.suppress(InputError):  # a formula that cannot be read: all columns are listed
             found, terms, _ = formula.parsed(asked, tuple(names))
-            label, names = found or label, list(dict.fromkeys([*itertools.chain(*terms), *([found] if found else [])]))
+            label = found or label
+            names = list(dict.fromkeys([*itertools.chain(*terms), *([found] if found else [])]))
     elif asked is not None:
         names = [name for name in asked if name in names]
     called = {str(name): name for name in _names(table)}

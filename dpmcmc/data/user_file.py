@@ -106,7 +106,8 @@ def check_counts(num_owners: int, records_per_owner: int) -> None:
 
 def describe(request: DataRequest) -> DataSpec:
     """Return what the configuration declares about the file; the file is not opened, nor need it exist yet."""
-    owners, schema = request.owners, request.schema
+    owners = request.owners
+    schema = request.schema
     bound = math.inf if request.row_bound is None else float(request.row_bound)
     return DataSpec(
         name=Path(str(request.path)).stem,
@@ -141,12 +142,17 @@ def load(request: DataRequest) -> DataSet:
     Raises:
         DataError: the file or an array is missing, or the records break a declared or necessary condition.
     """
-    spec, path, owners, names = describe(request), path_of(request), request.owners, (request.x, request.y)
-    more, outside = [] if owners is None else [owners.array], None
+    spec = describe(request)
+    path = path_of(request)
+    owners = request.owners
+    names = (request.x, request.y)
+    more = [] if owners is None else [owners.array]
+    outside = None
     source = None if request.schema is None else path
     if request.schema is not None:
         table = tables.in_memory(path)
-        (rows, outside), columns = request.schema.encode_counted(table), request.schema.names
+        rows, outside = request.schema.encode_counted(table)
+        columns = request.schema.names
         found = tables.columns(table, more).items()
         # Numbers that are no owners' stay so as int64, which has no infinity.
         ends = (-1, 0 if owners is None else owners.count)
@@ -157,7 +163,8 @@ def load(request: DataRequest) -> DataSet:
         arrays = _read(path, *names, *more)
         rows = checked_rows(arrays[request.x], arrays[request.y], names, path, spec.row_bound, request.num_features)
         columns = tuple(f"{request.x}[{k}]" for k in range(rows["x"].shape[1]))
-    x, y = rows["x"], rows["y"]
+    x = rows["x"]
+    y = rows["y"]
     if owners is not None:
         train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
         return DataSet(spec, train, test, request.public, "user file", {}, columns, outside, source)
@@ -185,7 +192,8 @@ def checked_rows(
         DataError: they are no such rows.
     """
     check_records(x, y, names, str(path), bound, num_features)
-    x, y = x.astype(np.float32), y.astype(np.float32 if y.dtype.kind == "f" else np.int32)
+    x = x.astype(np.float32)
+    y = y.astype(np.float32 if y.dtype.kind == "f" else np.int32)
     beyond = norms(x) > bound
     if beyond.any():
         x[beyond] = clipped_rows(x[beyond].astype(np.float64), bound)
@@ -200,7 +208,8 @@ def _split_owners(
     request: DataRequest, owners: Owners, rows: dict[str, np.ndarray], owner: np.ndarray, path: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """(training owners as records, rows of the others or None); which owner is on which side is public."""
-    owner, count = checked_owner(owner, owners.count, owners.array), len(rows["x"])
+    owner = checked_owner(owner, owners.count, owners.array)
+    count = len(rows["x"])
     if len(owner) != count:
         raise DataError(
             f"{path}: {request.x!r} has {count} rows and {owners.array!r} has {len(owner)}: store one owner for each "
@@ -314,7 +323,9 @@ def load_folder(request: DataRequest) -> DataSet:
     train: dict[str, np.ndarray] = {
         name: _mapped(folder, array, "float" if name == "x" else "real") for name, array in _names(request)
     }
-    x, y, spec = train["x"], train["y"], describe(request)
+    x = train["x"]
+    y = train["y"]
+    spec = describe(request)
     if request.num_records not in (None, len(x)):
         raise DataError.at(
             "num_records",

@@ -416,7 +416,8 @@ class Blocks:
                     means = means._replace(scatter=means.scatter[:, -1])
             if run.metric is not None:
                 assert isinstance(target, WhitenedRows | Whitened)
-                positions, target = target.positions(positions), target.target
+                positions = target.positions(positions)
+                target = target.target
             draws = positions
             to_own = target_offers(target).constrain
             if to_own is not None:

@@ -171,7 +171,9 @@ class Commits:
     """
 
     def __init__(self, blocks: Blocks, kept: Checkpoint | None) -> None:
-        self._blocks, self._kept, self._point = blocks, kept, blocks.point
+        self._blocks = blocks
+        self._kept = kept
+        self._point = blocks.point
         self._began = time.perf_counter()
         if self._point is not None:
             self._began -= self._point.seconds
@@ -247,7 +249,8 @@ class Metric:
 
     def __init__(self, plan: Plan, metric: PlannedMetric) -> None:
         self.stage: Stage = metric
-        self._plan, self._metric = plan, metric
+        self._plan = plan
+        self._metric = metric
         self._target: Target = plan.target
         self._records: PyTree = None
 
@@ -268,11 +271,13 @@ class Metric:
             ValueError: a row beyond the public bound.
         """
         of_rows = self._metric.asked.of_rows
-        self._target, self._records = chains.model, chains.records
+        self._target = chains.model
+        self._records = chains.records
         if of_rows:
             check_bound(self._records["x"], self._metric.release.rows.row_bound, "the metric's guarantee")
         whitened = in_metric(self._target, of_rows or metric_of_rows(self._target))
-        chains.target, chains.records = whitened, whitened.before(self._records)
+        chains.target = whitened
+        chains.records = whitened.before(self._records)
 
     def streams(self, streams: Streams) -> Streams:
         """The run's own keys, of which no chain has the metric's; see :class:`Before`."""
@@ -280,7 +285,10 @@ class Metric:
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> ReleasedMetric:
         """Release the metric; see :class:`Release`."""
-        asked, release, records, target = self._metric.asked, self._metric.release, self._records, self._target
+        asked = self._metric.asked
+        release = self._metric.release
+        records = self._records
+        target = self._target
         key = streams.at(_CHAIN, 0).noise
         if asked.of_rows:
             noisy = release.release(np.asarray(records["x"]), key)
@@ -324,7 +332,8 @@ class DrawnRandomness:
 
     def __init__(self, plan: Plan, start: Start) -> None:
         self.stage: Stage = start
-        self._plan, self._work = plan, work_of(start.release)
+        self._plan = plan
+        self._work = work_of(start.release)
 
     def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
         """Refuse what the draw refuses, and several processes; see :class:`Before`."""
@@ -412,13 +421,15 @@ class Chains:
         for stage in self.before:
             data = stage.read(data, mesh)
         if isinstance(like, Chains) and like._plan.target is plan.target and like._plan.num_records == plan.num_records:
-            self.records, self.model = like.records, like.model
+            self.records = like.records
+            self.model = like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
             self.model, rows = targets.on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
             self.records = rows if like is None else like.records
         check_room(self.model, plan.num_draws * plan.chains)
-        self._mesh, self.target = mesh, self.model
+        self._mesh = mesh
+        self.target = self.model
         self.starts = checked_starts(plan, self.model, starts)
         for stage in self.before:
             stage.stand_in(self)
@@ -441,7 +452,8 @@ class Chains:
         session.begin()
         if not self.before:
             return None
-        run, records = self.bound(session.streams, session.secret), self.records
+        run = self.bound(session.streams, session.secret)
+        records = self.records
         for at, stage in enumerate(self.before):
             made = released(at, stage, stage.streams(session.streams), session, last=False)
             run, records = stage.given(made, run, records)
@@ -468,13 +480,17 @@ class Chains:
 
     def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
         """Releases that were not committed, and steps that may have been taken since the commit; see :class:`Work`."""
-        plan, point = self._plan, kept.point()
+        plan = self._plan
+        point = kept.point()
         if plan.private is None:
             return (), ""
         # Without a commit to say how far the run may have got, as far as it goes.
-        first, until, chains = 0, plan.steps, plan.chains
+        first = 0
+        until = plan.steps
+        chains = plan.chains
         if point is not None and point.sure:
-            first, until = point.step, min(point.until, plan.steps)
+            first = point.step
+            until = min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
         lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.kept(at) is None]
@@ -532,11 +548,13 @@ def _take_steps(
     overlap: bool,
 ) -> None:
     """Take the steps of all blocks; on ``overlap`` a chunk is taken while draws of the one before come to the host."""
-    width, done = blocks.sizes.steps, 0.0
+    width = blocks.sizes.steps
+    done = 0.0
     # Threads, for a CPU computes a call in the thread that makes it.
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(blocks.sizes.lanes, "lane") as workers:
         for start, step in blocks.left():
-            abreast, steps = blocks.lanes_of(start, step), blocks.rows(start)[-1].plan.steps
+            abreast = blocks.lanes_of(start, step)
+            steps = blocks.rows(start)[-1].plan.steps
             for lane in abreast:
                 stack.callback(lane.close)
             firsts = range(step, steps, width)

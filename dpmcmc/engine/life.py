@@ -82,12 +82,16 @@ class Life:
         label: str | None = None,
     ) -> None:
         self.work = work_of(plan)
-        self.plan, self.mesh, self.secret = plan, checked(mesh), is_secret(key)
+        self.plan = plan
+        self.mesh = checked(mesh)
+        self.secret = is_secret(key)
         refuse_unsafe_caches()
         check_not_forked()
         check_alone(checkpoint=checkpoint, ledger=ledger)
         check_unpublished(checkpoint, ledger)
-        self._key, self._checkpoint, self._ledger = key, checkpoint, ledger
+        self._key = key
+        self._checkpoint = checkpoint
+        self._ledger = ledger
         self._label = plan.label if label is None else label
         self._open = contextlib.ExitStack()
         self.reservation: Reservation | None = None
@@ -140,7 +144,8 @@ class Life:
             data, starts: as of :func:`sample`.
             like: life that has read the same data for a plan of the same target and N, whose records are shared.
         """
-        given, data = data, self.plan.records_of(data)
+        given = data
+        data = self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         if self.reservation is not None and like is None:
             self.reservation.identify(data, lambda: self.plan.columns_of(given))
@@ -151,7 +156,8 @@ class Life:
         if self.kept is not None:
             shape = None if self.mesh is None else sizes(self.mesh)
             self.streams = self.kept.keys(self.plan, (data, starts), self.streams, self.secret, shape)
-            self._new, self._claims = self.kept.new, self.kept.claims
+            self._new = self.kept.new
+            self._claims = self.kept.claims
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.

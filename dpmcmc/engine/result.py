@@ -242,7 +242,8 @@ class Result:
 
     def _names(self, evidence: Evidence) -> tuple[tuple[str, ...], ...]:
         """Return the names that each coefficient of the evidence answers to; those of the K classes are the same."""
-        columns, schema = self.columns or (), self.plan.schema
+        columns = self.columns or ()
+        schema = self.plan.schema
         of_schema = schema is not None and schema.names == columns
         names = schema.answers if of_schema else tuple((name, name.partition("=")[0]) for name in columns)  # type: ignore[union-attr]
         classes, left = divmod(len(evidence.scales), max(len(names), 1))
@@ -454,7 +455,8 @@ class Result:
         run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
         said = privacy_json(self.plan, self.guarantee, receipt=self.receipt)
         circumstances = Circumstances.of_plan(self.plan, public)
-        drawn, shown = netcdf(self), self.page(Context(title(self.plan), run_folder.day, circumstances=circumstances))
+        drawn = netcdf(self)
+        shown = self.page(Context(title(self.plan), run_folder.day, circumstances=circumstances))
         run_folder.make()
         run_folder.state(said)
         run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json())

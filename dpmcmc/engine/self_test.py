@@ -141,7 +141,9 @@ def _made_up(leaf: jax.ShapeDtypeStruct | np.ndarray, supplied: bool) -> np.ndar
         leaf: array of rows.
         supplied: for records on disk: every row is the same, so that none takes memory.
     """
-    rng, shape, size = np.random.default_rng(0), leaf.shape[1:], leaf.size * leaf.dtype.itemsize
+    rng = np.random.default_rng(0)
+    shape = leaf.shape[1:]
+    size = leaf.size * leaf.dtype.itemsize
     filled = min(leaf.shape[0], max(_FILLED_BYTES * leaf.shape[0] // max(size, 1), 1))
     rows = 1 if supplied else max(min(_PATTERN, filled), 1)
     pattern: np.ndarray

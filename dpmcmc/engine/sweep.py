@@ -102,7 +102,8 @@ def _grouped(lives: list[Life]) -> list[_Group]:
     for at, life in enumerate(lives):
         if not isinstance(life.work, Chains):
             raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
-        run, program = life.work.bound(life.streams, life.secret), life.work.program()
+        run = life.work.bound(life.streams, life.secret)
+        program = life.work.program()
         # Runs that release something first begin in metrics or at starts of their own.
         alone = run.plan.metric is not None or run.plan.start is not None
         key = at if alone else _identity(program, run)

@@ -163,7 +163,8 @@ def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian
 
 def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: Score) -> Expected:
     """Return what the mean gradient of a path is expected to be under the parameter ``mean``."""
-    count, away = known.num_records, path.position - mean
+    count = known.num_records
+    away = path.position - mean
     row = np.zeros_like(mean) if known.mean_row is None else known.mean_row
     covariance = gram.gram / count - np.outer(row, row)
     towards = covariance @ mean
@@ -171,16 +172,19 @@ def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: 
     ratio = float(away @ towards) / variance
     rest = away - ratio * mean
     about = float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
-    std, along = math.sqrt(max(about, _LEAST**2)), math.sqrt(variance) * _NODES
+    std = math.sqrt(max(about, _LEAST**2))
+    along = math.sqrt(variance) * _NODES
     margin = row @ mean + along
     visited = margin + row @ away + ratio * along + std * _ABOUT
-    family, weight = score.family, score.weight(visited)
+    family = score.family
+    weight = score.weight(visited)
     slope = family.slope(margin) / family.dispersion
     gap = weight * (family.mean(visited) - family.mean(margin)) / family.dispersion
 
     def second_moment(h: np.ndarray) -> np.ndarray:
         """Σ_i E h(a) x_i x_iᵀ of h (margins, 1)."""
-        slope, bend = np.mean(h * _NODES) / math.sqrt(variance), np.mean(h * (_NODES**2 - 1)) / variance
+        slope = np.mean(h * _NODES) / math.sqrt(variance)
+        bend = np.mean(h * (_NODES**2 - 1)) / variance
         return np.mean(h) * gram.gram + count * bent(slope, bend, row, towards)
 
     mean_weight = weight @ _ABOUT_WEIGHTS[:, None]

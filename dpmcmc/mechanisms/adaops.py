@@ -166,7 +166,8 @@ class AdaOPS(OneShot):
             low = stage.low(float(noisy[0]))
             ridge = stage.choose_ridge(low)
         else:
-            low, ridge = 0.0, self.ridge
+            low = 0.0
+            ridge = self.ridge
         curvatures = np.maximum(values, 0.0) + ridge
         centre = moment / curvatures
         residual = stage.residual_bound(low, ridge)

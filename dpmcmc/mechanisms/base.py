@@ -227,7 +227,8 @@ class _OneShot:
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Draw, unless the checkpoint holds what was drawn; see :class:`Work`."""
-        plan, target = self._plan, self._bound
+        plan = self._plan
+        target = self._bound
         for run in plan.runs if session.secret else ():
             self._test_run(run)
         session.begin()
@@ -252,7 +253,8 @@ class _OneShot:
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> _Drawn:
         """Draw, with what the draws rest on; see :class:`Release`."""
-        plan, mechanism = self._plan, self._plan.mechanism
+        plan = self._plan
+        mechanism = self._plan.mechanism
         evidence = None
         try:
             # Warnings of a library here are functions of the records.
@@ -299,7 +301,8 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     owners = isinstance(plan.target, targets.PerOwner)
     model = plan.target.target if owners else plan.target
     offers = target_offers(model)
-    row_bound, label_bound = offers.row_bound, offers.label_bound
+    row_bound = offers.row_bound
+    label_bound = offers.label_bound
     if row_bound is not None and not isinstance(model, LastLayer):  # it bounds its own features
         x = records["x"]
         rows = x.reshape(-1, *x.shape[2:]) if owners else x

@@ -184,7 +184,8 @@ def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) 
     Returns:
         Pytree of NumPy float64, leaves (plans, ...).
     """
-    target, steps = plans[0].target, plans[0].mechanism.steps
+    target = plans[0].target
+    steps = plans[0].mechanism.steps
     numbers = {
         name: np.array([p.settings[name] for p in plans]) for name in ("temper", "prior_precision", "step", "noise_std")
     }
@@ -201,7 +202,8 @@ def _descend(target: Target, steps: int) -> Callable[[dict[str, jax.Array], jax.
     def one(numbers: dict[str, jax.Array], key: jax.Array, data: PyTree) -> PyTree:
         start = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), target.init(jax.random.key(0)))
         flat, unravel = ravel_pytree(start)
-        m, noise_std = numbers["prior_precision"], numbers["noise_std"]
+        m = numbers["prior_precision"]
+        noise_std = numbers["noise_std"]
         radius = _RADIUS * jnp.sqrt(flat.size / m)
         grid = 2.0 ** jnp.floor(jnp.log2(noise_std)) * _GRID
 

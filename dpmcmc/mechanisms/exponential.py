@@ -140,7 +140,9 @@ class Exponential(OneShot):
         if self.hypotheses is None:
             ball = OPS(form="range", engine=self.engine, radius=self.radius)
             ENGINES[self.engine].check(target)
-            unit, rounding, assumptions = ball.unit_epsilon(target, spec.adjacency), 0.0, ball.assumptions(target)
+            unit = ball.unit_epsilon(target, spec.adjacency)
+            rounding = 0.0
+            assumptions = ball.assumptions(target)
         else:
             assert self.loss_bound is not None
             if self.loss is not None and spec.adjacency == Adjacency.ADD_REMOVE:
@@ -149,7 +151,9 @@ class Exponential(OneShot):
                     "loss of your own; leave the loss out, or take zero_out or replace_one.",
                     "loss",
                 )
-            unit, rounding, assumptions = spec.moved * self.loss_bound, 4 * _WEIGHT_ERROR, ()
+            unit = spec.moved * self.loss_bound
+            rounding = 4 * _WEIGHT_ERROR
+            assumptions = ()
         if spec.epsilon <= rounding:
             raise InputError(
                 f"epsilon: {spec.epsilon:g} is within what rounding costs, {rounding:.3g}; raise it", "epsilon"
@@ -272,9 +276,11 @@ def choice(weights: list[int], key: jax.Array) -> int:
         weights: whole numbers >= 0, not all 0.
         key: secret JAX key, used for nothing else.
     """
-    point, index = _below(sum(weights), key), 0
+    point = _below(sum(weights), key)
+    index = 0
     while point >= weights[index]:
-        point, index = point - weights[index], index + 1
+        point = point - weights[index]
+        index = index + 1
     return index
 
 

@@ -272,7 +272,8 @@ def minimise(
         NotConverged: the tolerance was not reached.
     """
     shapes = jax.eval_shape(target.init, jax.random.key(0))
-    size, num_records = size_of(shapes), length_of(records)
+    size = size_of(shapes)
+    num_records = length_of(records)
     b = np.zeros(size) if linear is None else np.asarray(linear, np.float64)
     if type(target) in _CLOSED_FORMS and size <= _DENSE:
         gradient, newton = _closed_form(target, records, regularisation, b)
@@ -295,7 +296,9 @@ def minimise(
     for _ in range(_ITERATIONS):
         if certified <= tolerance:
             break
-        p, norm, step = newton(theta, g), float(np.linalg.norm(g)), 1.0
+        p = newton(theta, g)
+        norm = float(np.linalg.norm(g))
+        step = 1.0
         while step > 1e-12:
             moved = theta - step * p
             at = gradient(moved)
@@ -304,7 +307,8 @@ def minimise(
             step /= 2
         else:
             break
-        theta, g = moved, at
+        theta = moved
+        g = at
         certified = certificate(theta, g)
     if not certified <= tolerance:
         raise NotConverged(

@@ -146,7 +146,8 @@ class _Tilted:
 
     def check(self) -> None:
         """Raise CalibrationError where the curvature leaves nothing of ε to the noise."""
-        epsilon, beta = self.spec.epsilon, self.bounds.smoothness
+        epsilon = self.spec.epsilon
+        beta = self.bounds.smoothness
         if self.curvature >= epsilon:
             raise CalibrationError(
                 f"regularisation: at {self.strength:.6g} the curvature alone costs log(1 + {beta:g}/"
@@ -181,7 +182,8 @@ class _Tilted:
         Raises:
             CalibrationError: no σ does.
         """
-        spec, zeta = self.spec, self.bounds.lipschitz * self.spec.moved
+        spec = self.spec
+        zeta = self.bounds.lipschitz * self.spec.moved
 
         def enough(noise_std: float) -> bool:
             return one_sample.epsilon(self.events(noise_std), spec.adjacency, spec.delta) <= spec.epsilon

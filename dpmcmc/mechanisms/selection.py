@@ -214,7 +214,8 @@ class PrivateSelection(OneShot):
         assert isinstance(plan, _SelectionPlan)
         assert plan.voting is not None
         order = np.asarray(jax.random.permutation(streams.batch, plan.num_records))
-        part, found = plan.parts[0].num_records, []
+        part = plan.parts[0].num_records
+        found = []
         for j, one in enumerate(plan.parts):
             own = jax.tree.map(lambda leaf, j=j: np.asarray(leaf)[order[j * part : (j + 1) * part]], records)
             found.append(_released(one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))))

@@ -124,7 +124,8 @@ def calibrate_statistics(
         CalibrationError: see :func:`mu_std`.
     """
     _, row, label, d = linear_bounds(target, mechanism)
-    weight, size = label_weight * row / label, d * (d + 3) // 2
+    weight = label_weight * row / label
+    size = d * (d + 3) // 2
     # Rounding of float64 sums, on either neighbour.
     rows = together * spec.most_records
     unsure = summing(rows) * rows * record_norm(row, label, weight)
@@ -328,7 +329,9 @@ class AdaSSP(OneShot):
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return the estimate, (1, d)."""
-        settings, target, size = plan.settings, plan.target, records["x"].shape[1]
+        settings = plan.settings
+        target = plan.target
+        size = records["x"].shape[1]
         weight = label_weight_of(settings)
         eigenvalue_key, statistics_key = jax.random.split(streams.noise)
         exact = statistics(records["x"], records["y"], weight)

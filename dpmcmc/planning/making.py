@@ -283,7 +283,8 @@ def check_fit(target: Target, sampler: Sampler) -> None:
 
 def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
     """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
-    s, t = noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64)
+    s = noise_std.astype(np.float64)
+    t = np.arange(len(noise_std), dtype=np.float64)
     offers = sampler_offers(sampler)
     if offers.check is not None:
         offers.check(s, t)

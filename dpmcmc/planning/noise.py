@@ -123,7 +123,8 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
 
 def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:
     """Draws per coordinate of the integer noise of the gradient and of the second moment."""
-    quietest, loudest = float(z.min()), float(z.max())
+    quietest = float(z.min())
+    loudest = float(z.max())
     gradient = discrete_gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
     if second is None:
         return gradient, 0

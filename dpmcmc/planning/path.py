@@ -65,7 +65,8 @@ def trace_of(
     scatter = _scatter(plan, means[2], positions.shape[-1])
     root = _root(plan, metric, positions.shape[-1])
     if metric is not None:
-        positions, gradients = positions @ metric.inverse.T, gradients @ root
+        positions = positions @ metric.inverse.T
+        gradients = gradients @ root
         scatter = metric.inverse @ scatter @ metric.inverse.T
     flat = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1])
     variances = plan.noise_std.astype(np.float64)[plan.burn_in :][: plan.num_draws * plan.thin] ** 2

@@ -375,7 +375,8 @@ class Plan(AnyPlan):
     @property
     def own_temperatures(self) -> np.ndarray:
         """Temperature that the sampler's own noise alone would keep at each step, (steps,) float64."""
-        t, own = np.arange(self.steps, dtype=np.float64), own_noise(self.sampler, self.steps)
+        t = np.arange(self.steps, dtype=np.float64)
+        own = own_noise(self.sampler, self.steps)
         return np.broadcast_to(self.sampler.temperature_at(own, t), t.shape)
 
     @property
@@ -399,7 +400,8 @@ class Plan(AnyPlan):
         return None if self.private is None else self._time_bought(self.private)
 
     def _time_bought(self, private: Private) -> float:
-        promise, guarantee = private.promise, private.guarantee
+        promise = private.promise
+        guarantee = private.guarantee
         epsilon = guarantee.epsilon if promise.epsilon is None else promise.epsilon
         if not math.isfinite(epsilon):
             return math.inf
@@ -631,7 +633,8 @@ def _free_line(plan: Plan) -> str:
 
 def _range(values: np.ndarray) -> str:
     """Return the least and the largest number, or the one where they agree within a thousandth."""
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     return f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
 
 
@@ -658,7 +661,8 @@ def _with_minibatches(plan: Plan, line: str) -> str:
 
 def _width_clause(kept: np.ndarray) -> str:
     """Return how wide draws at these temperatures are; empty where the posterior's own is kept, or none is known."""
-    low, high = float(kept.min()), float(kept.max())
+    low = float(kept.min())
+    high = float(kept.max())
     if not np.isfinite(low + high) or (low >= 1 - _SAME and high <= 1 + _SAME):
         return ""
     if high <= 1 + _SAME:

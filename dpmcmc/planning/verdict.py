@@ -108,7 +108,8 @@ def relaxations(plan: Plan, known: Curvatures) -> tuple[float, float] | None:
 
 
 def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
-    unknown, name = "how long the chain takes to mix is unknown, since", type(plan.target).__name__
+    unknown = "how long the chain takes to mix is unknown, since"
+    name = type(plan.target).__name__
     found = relaxations(plan, known)
     if not (plan.target_offers.prior_precision or plan.in_metric):
         return Obstacle(f"{unknown} {name} states no prior_precision", True)
@@ -140,7 +141,8 @@ def _heat(plan: Plan) -> Obstacle | None:
 
 def _temperature(plan: Plan) -> Obstacle | None:
     kept = _kept(plan.temperatures, plan)
-    low, high = float(kept.min()), float(kept.max())
+    low = float(kept.min())
+    high = float(kept.max())
     if not (low >= 1 - VARIANCE_ERROR and high <= 1 + VARIANCE_ERROR):
         heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
         return Obstacle(f"the draws have temperature {heat}, and the posterior has 1")
@@ -153,7 +155,8 @@ def _temperature(plan: Plan) -> Obstacle | None:
 
 def _adapts(plan: Plan) -> bool:
     """Whether the sampler claims its temperature whatever the noise, by a thermostat or an estimated curvature."""
-    noise, t = plan.noise_std.astype(np.float64), np.arange(plan.steps, dtype=np.float64)
+    noise = plan.noise_std.astype(np.float64)
+    t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         twice = np.broadcast_to(plan.sampler.temperature_at(2 * noise, t), t.shape)
     return bool(np.any(_kept(plan.temperatures, plan) == _kept(twice, plan)) and np.any(noise > 0))
@@ -198,7 +201,8 @@ def clip_bias(plan: Plan) -> str | None:
 
 
 def _clipping(plan: Plan, known: Curvatures) -> Obstacle | None:
-    bias, bound = clip_bias(plan), plan.target_offers.gradient_bound
+    bias = clip_bias(plan)
+    bound = plan.target_offers.gradient_bound
     if bias is None or plan.privacy is None:
         return None
     clip = plan.privacy.clip
@@ -232,8 +236,10 @@ def _tempered(plan: Plan) -> Obstacle | None:
 
 
 def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
-    curvature, offers = known.largest, plan.sampler_offers
-    limit, eta = offers.stability_limit, offers.eta
+    curvature = known.largest
+    offers = plan.sampler_offers
+    limit = offers.stability_limit
+    eta = offers.eta
     if curvature is None:
         return Obstacle("the error of the step is unknown, since that needs a bound on the curvature (curvature)")
     if limit is None or eta is None:
@@ -286,7 +292,8 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: Released
         metric: that the run released, or None.
     """
     found = list(obstacles(plan, metric))
-    ess, rhat = diagnostics["ess"], diagnostics["rhat"]
+    ess = diagnostics["ess"]
+    rhat = diagnostics["rhat"]
     shown: list[Obstacle] = []
     if ess is None or rhat is None:
         shown.append(Obstacle("the draws are too few, or move too little, for R-hat and ESS"))
@@ -324,7 +331,8 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     """
     if plan.guarantee is None or plan.draws < 2 or INTERVALS in plan.usable_for:
         return
-    score, shapes = score_of(plan.target), parameter_shapes(plan.target)
+    score = score_of(plan.target)
+    shapes = parameter_shapes(plan.target)
     refused = plan.verdict.reasons[INTERVALS]
     use = f"no private intervals of {type(plan.target).__name__} are offered yet"
     if score is not None and score.size > 1 and shapes is not None and size_of(shapes) > MOST_COEFFICIENTS:
@@ -371,7 +379,8 @@ def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdi
 def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
-    times, width = bought(plan, known), predicted_width(plan, known, metric)
+    times = bought(plan, known)
+    width = predicted_width(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
     source = None if width is None else FACTS if metric is None else "metric"
@@ -392,7 +401,8 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bo
 
 def _prediction(plan: Plan) -> tuple[bool, str]:
     """Judge predictions of a sampler's draws by the signal that privacy leaves, and by heat."""
-    usable, why = True, "Yes: no noise is added for privacy."
+    usable = True
+    why = "Yes: no noise is added for privacy."
     if plan.guarantee is not None:
         usable, why = _signal(plan.guarantee, plan.num_records, plan.target)
     spread = _spread(plan)

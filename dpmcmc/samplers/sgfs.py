@@ -209,7 +209,8 @@ class SGFS(Langevin):
         if self.fisher == "query":
             # With steps between estimates the running mean is that of an earlier step, except at step 0.
             estimate = fisher if self.query_every > 1 else jnp.where(t == 0, fisher, state.fisher)
-            before, since = (t - 1) // self.query_every, (t - 1) % self.query_every
+            before = (t - 1) // self.query_every
+            since = (t - 1) % self.query_every
             due = (t == 0) | ((t > 1) & (since == 0) & renews(before + 1, self.refactor))
             kept = self._renewed(form, estimate, kept, due)
         factors, curvature = kept
@@ -252,7 +253,8 @@ class SGFS(Langevin):
 
     def _factorised(self, form: Form, estimate: jax.Array) -> tuple[Factors, jax.Array]:
         """Factors of (1 + r/T)D̂ + λ, and the mean over directions of Ĥ = D̂ + λ; whitened."""
-        prior, d = self._prior(form, len(estimate)), len(estimate)
+        prior = self._prior(form, len(estimate))
+        d = len(estimate)
         data = form.factors(self._data_curvature(form, estimate, prior))
         minibatch = 0.0 if is_zero(self.temperature) else self._minibatch_share / self.temperature
         weighted = data._replace(values=(1 + minibatch) * data.values)

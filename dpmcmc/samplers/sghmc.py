@@ -135,7 +135,8 @@ class SGHMC(Langevin):
         self, key: jax.Array, state: SGHMCState, gradient: PrivateGradient, t: jax.Array
     ) -> tuple[SGHMCState, SGHMCInfo]:
         """v' = (1 − a)v − η_t g̃, θ' = θ + v'."""
-        eta, keep = self.eta(t), 1 - self.damping
+        eta = self.eta(t)
+        keep = 1 - self.damping
         velocity = jax.tree.map(lambda v, g: keep * v - eta * g, state.velocity, gradient.value)
         position = jax.tree.map(jnp.add, state.position, velocity)
         info = SGHMCInfo(tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t))

@@ -87,7 +87,8 @@ def refuse_unsafe(path: Path, variable: str) -> None:
     """
     if os.name != "posix":
         return
-    here, links = Path("/"), 0
+    here = Path("/")
+    links = 0
     waiting = list(reversed(Path(os.path.abspath("."), path).parts))
     while waiting:
         part = waiting.pop()

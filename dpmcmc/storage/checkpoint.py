@@ -305,7 +305,8 @@ class Checkpoint:
         """
         # A different device layout changes the order of rounding.
         self._here = here = platform() if mesh is None else f"{platform()} {mesh}"
-        self.elsewhere, self.new = False, None
+        self.elsewhere = False
+        self.new = None
         if not self.begun:
             key = secrets.token_bytes(32)
             known: dict[str, Any] = {"plan": plan_digest(plan), "claims": [], "stages": {}}

@@ -65,7 +65,10 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
 
 class _Checks:
     def __init__(self, name: str, target: Target, records: PyTree, rng: np.random.Generator) -> None:
-        self.name, self.target, self.records, self.rng = name, target, records, rng
+        self.name = name
+        self.target = target
+        self.records = records
+        self.rng = rng
         self.offers = target_offers(target)
         self.count = len(jax.tree.leaves(records)[0])
         start = target.init(jax.random.key(0))
@@ -167,7 +170,8 @@ class _Checks:
                 f"{self.name}.clipped_gradient_sum must return an exact FixedPoint sum (fixed_point.linear_sum or "
                 f"clipped_sum), not a {type(total).__name__}",
             )
-            got, wanted = _flat(total, clip), _flat(generic(params, self.records, jnp.asarray(mask), clip), clip)
+            got = _flat(total, clip)
+            wanted = _flat(generic(params, self.records, jnp.asarray(mask), clip), clip)
             _demand(
                 got.shape == wanted.shape,
                 f"{self.name}.clipped_gradient_sum has {got.size} coordinates, and the parameters {wanted.size}",

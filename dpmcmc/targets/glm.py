@@ -302,7 +302,8 @@ class LinearRegression(LinearPredictor):
         Returns:
             (mean (d,), covariance (d, d)), float64.
         """
-        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+        x = np.asarray(records["x"], np.float64)
+        y = np.asarray(records["y"], np.float64)
         precision = np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
         covariance = np.linalg.inv(precision)
         covariance = (covariance + covariance.T) / 2
@@ -475,7 +476,8 @@ class SoftmaxRegression(GeneralisedLinear):
         """
         x = as_float(batch["x"])
         squares = batch.get("x_squares")
-        chances, classes = jax.nn.softmax(x @ params), jnp.arange(params.shape[1])
+        chances = jax.nn.softmax(x @ params)
+        classes = jnp.arange(params.shape[1])
         residual = chances - (batch["y"][:, None] == classes)
         if label_blind:
             unlikely = jnp.argmin(chances, axis=1)  # the label with the longest gradient, as in longest_labels
@@ -593,7 +595,8 @@ class NegativeBinomialRegression(CountRegression):
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log Γ(y + r)/(Γ(r) y!) + y log(αμ/(1 + αμ)) − r log(1 + αμ), r = 1/α."""
-        size, odds = 1 / self.dispersion, margin + math.log(self.dispersion)
+        size = 1 / self.dispersion
+        odds = margin + math.log(self.dispersion)
         choices = gammaln(y + size) - gammaln(size) - gammaln(y + 1.0)
         return choices + y * odds - (y + size) * jax.nn.softplus(odds)
 

@@ -22,7 +22,8 @@ from dpmcmc.targets.numpyro import from_numpyro
 def edges_of(x: jax.Array, directions: int) -> jax.Array:
     """Return how strong the edges of 8x8 images (n, 64 or more) are in each direction, (n, 8, 8, directions)."""
     image = jnp.pad(x[:, :64].reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)), mode="edge")
-    across, down = image[:, 1:-1, 2:] - image[:, 1:-1, :-2], image[:, 2:, 1:-1] - image[:, :-2, 1:-1]
+    across = image[:, 1:-1, 2:] - image[:, 1:-1, :-2]
+    down = image[:, 2:, 1:-1] - image[:, :-2, 1:-1]
     angle = 2 * jnp.pi * jnp.arange(directions, dtype=jnp.float32) / directions
     return jax.nn.relu(across[..., None] * jnp.cos(angle) + down[..., None] * jnp.sin(angle))
 

@@ -360,7 +360,8 @@ def whitened_rows(x: np.ndarray | jax.Array, inverse: np.ndarray) -> np.ndarray:
     The product is taken in float64 over blocks of one size, the last one filled with zeros, so that a row's rounding
     does not depend on its place.
     """
-    x, matrix = np.asarray(x), np.asarray(inverse, np.float64)
+    x = np.asarray(x)
+    matrix = np.asarray(inverse, np.float64)
     out = np.empty((len(x), matrix.shape[1]), np.float32)
     # A row that overflows contributes zero to the query; a warning of it would tell of the row.
     with np.errstate(over="ignore", invalid="ignore"):

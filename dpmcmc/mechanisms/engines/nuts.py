@@ -225,7 +225,9 @@ class _Programs:
     """The compiled functions of one untempered, bound target. Records are arguments: a closure would be cached."""
 
     def __init__(self, target: Target, new_prior: bool, ball: bool) -> None:
-        self.target, self.new_prior, self.ball = target, new_prior, ball
+        self.target = target
+        self.new_prior = new_prior
+        self.ball = ball
         shapes = jax.eval_shape(target.init, jax.random.key(0))
         blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         flat, self.unravel = ravel_pytree(blank)
@@ -320,7 +322,8 @@ def _coordinates(
     program: _Programs, posteriors: Sequence[Tempered], records: PyTree, radius: float | None, start: np.ndarray
 ) -> list[_Cell]:
     """Return each posterior with its θ̂ and H. Newton's method starts at the mode of the next lower temper."""
-    count, size = length_of(records), program.size
+    count = length_of(records)
+    size = program.size
     cells: dict[int, _Cell] = {}
     point = np.zeros(size, np.float32) if program.ball else start
     for i in sorted(range(len(posteriors)), key=lambda i: posteriors[i].temper):

@@ -182,7 +182,9 @@ class Design(NamedTuple):
         * an unchanged record's predictor is off by d·e·b·R, and its limit by d²·e/c of itself. The score says how far
           both move it.
         """
-        d, e, c = self.size, 2.0**-53, score.clip * _SHORTEST
+        d = self.size
+        e = 2.0**-53
+        c = score.clip * _SHORTEST
         sums = math.sqrt(d) * summing(self.num_records) / c + d**2 * e / c
         records = score.rounding(d * e * self.row_bound * self.radius, d**2 * e / c)
         return self.num_records * (sums + records)
@@ -215,7 +217,8 @@ class BoundedGradient:
         """Make the metric of a released Gram matrix, and the records' norms in it."""
         values, vectors = np.linalg.eigh(design.metric(gram))
         values = np.maximum(values, design.row_bound**2 / design.size)
-        root, inverse = (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        inverse = (vectors / np.sqrt(values)) @ vectors.T
         parts = (np.linalg.norm(x[i : i + _ROWS] @ inverse, axis=1) for i in range(0, len(x), _ROWS))
         # Rounding makes no norm too small.
         norms = np.concatenate(list(parts)) + design.size**2 * 2.0**-52
@@ -363,8 +366,10 @@ class Gradients:
                 "no release of that term is derived; leave covariance out."
             )
         mu = spec.mu * (1 - 1e-9)
-        design, adjacency = self.design(spec.most_records), spec.adjacency
-        count, most = design.size * self.score.size, noise_aware.MOST_COEFFICIENTS
+        design = self.design(spec.most_records)
+        adjacency = spec.adjacency
+        count = design.size * self.score.size
+        most = noise_aware.MOST_COEFFICIENTS
         if self.score.size > 1 and count > most:
             raise UnsupportedCombination(
                 f"noise_aware inverts dense matrices of at most {most:,} coefficients of several predictors, and there "
@@ -389,11 +394,13 @@ class Gradients:
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
         share = min(widths, key=widths.__getitem__)
-        found, clip = widths[share], self.score.clip
+        found = widths[share]
+        clip = self.score.clip
         for wider in CLIPS if isinstance(self.score, Counts) and found <= _HIDDEN else ():
             now = width(share, self._clipped_at(wider))
             if now <= widths[share]:
-                found, clip = now, wider
+                found = now
+                clip = wider
         moves = spec.moved + 2 * design.rounding(self._clipped_at(clip).score)
         first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
         gradients = [spec.gaussian(z, moves, count) for z in multipliers(first, self._shares)]
@@ -433,7 +440,9 @@ class Gradients:
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
-        options, score, bound = self.options, self.score, self.target.row_bound or math.inf
+        options = self.options
+        score = self.score
+        bound = self.target.row_bound or math.inf
         if options.steps < FEWEST_STEPS:
             return f"{options.steps} steps are too few; take {FEWEST_STEPS} or more."
         for name, scale, most in (
@@ -478,8 +487,11 @@ class Gradients:
 
     def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> Concluded:
         """Release G, its trace and the gradients; return what follows."""
-        most, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
-        steps, prior = self.options.steps, self._prior()
+        most = self.design(plan.num_records)
+        settings = plan.settings
+        structure = self.options.structure
+        steps = self.options.steps
+        prior = self._prior()
         gram_key, *keys = jax.random.split(key, steps + 1 + self._sums_rows + (self.together > 1))
         rows = self._rows(most)
         noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"]).release(read.x, gram_key)
@@ -487,7 +499,8 @@ class Gradients:
         sharing = Sharing.guessed(plan.num_records, 1)
         if self.together > 1:
             sharing = release_counts(read, self.together, settings["count_noise_std"], keys[-1])
-        design, score = most._replace(num_records=sharing.num_rows), sharing.scored(self.score)
+        design = most._replace(num_records=sharing.num_rows)
+        score = sharing.scored(self.score)
         access = BoundedGradient.of(gram, design, self.score, read.x, read.y).shared(read.sharers, sharing.typical)
         row = mean_row(gram, design.num_records, self._intercept)
         if self._sums_rows:
@@ -521,7 +534,9 @@ class Gradients:
             sharing: a guess of how many rows owners have.
         """
         design = design._replace(num_records=sharing.num_rows)
-        d, scale, score = design.size, self.target.prior_scale**2, self.score
+        d = design.size
+        scale = self.target.prior_scale**2
+        score = self.score
         rng = np.random.default_rng(0)
         spectrum = noise_aware.usual_spectrum(d, design.largest_trace)
         std = noise_aware.noise_left(gram_noise_std, self.options.structure)

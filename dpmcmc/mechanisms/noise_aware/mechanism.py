@@ -81,7 +81,9 @@ class Statistics:
 
     def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, Concluded]:
         """Release G, Xᵀy and, for a sandwich, the second moment of scores; return G and what follows."""
-        target, d, noise_std = self.target, read.x.shape[1], plan.settings["noise_std"]
+        target = self.target
+        d = read.x.shape[1]
+        noise_std = plan.settings["noise_std"]
         assert target.row_bound is not None
         assert target.label_bound is not None
         statistics_key, score_key = jax.random.split(key)
@@ -92,7 +94,8 @@ class Statistics:
         gram, error = denoised(shrunk(noisy), self.options.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
-        release, prior = GradientRelease(np.zeros(d), -moment / variance, noise), Prior.of(self.options, target)
+        release = GradientRelease(np.zeros(d), -moment / variance, noise)
+        prior = Prior.of(self.options, target)
         found = prior.concluded(release, lambda now: local, prior.gaussian, plan.num_records)
         if self.options.covariance == "model":
             return noisy, found

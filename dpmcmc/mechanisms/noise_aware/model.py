@@ -168,7 +168,8 @@ class ModelRows:
     @np.errstate(all="ignore")
     def curvature(self, tau: np.ndarray, metric: Metric) -> tuple[np.ndarray, float]:
         """Return (Σ RᵀR/L (d, d), Σ E‖g‖²/C²)."""
-        gram, spread = np.zeros((len(tau), len(tau))), 0.0
+        gram = np.zeros((len(tau), len(tau)))
+        spread = 0.0
         for block in self._blocks(tau, metric):
             largest = np.maximum(block.leverage, metric.leverage)
             gram += gram_of(block.roots / np.sqrt(largest)[:, None, None], 1.0)
@@ -187,7 +188,8 @@ class ModelRows:
 
     def _blocks(self, tau: np.ndarray, metric: Metric) -> Iterator[Block]:
         """Return what is known of the records, in their order."""
-        found, count = self.reading, length_of(self.records)
+        found = self.reading
+        count = length_of(self.records)
         t = found.centre + found.scale * tau
         for start in range(0, count, _ROWS):
             at = np.minimum(np.arange(start, start + _ROWS), count - 1)
@@ -337,7 +339,10 @@ class ModelGradients:
 
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the releases cost, and their noise."""
-        d, n, adjacency, options = len(self._reading.centre), spec.num_records, spec.adjacency, self.options
+        d = len(self._reading.centre)
+        n = spec.num_records
+        adjacency = spec.adjacency
+        options = self.options
         if adjacency == Adjacency.ADD_REMOVE:
             raise UnsupportedCombination(
                 "adjacency: an added record moves the others' places, and nothing bounds how that changes the rounding "
@@ -349,7 +354,10 @@ class ModelGradients:
                 "noise_aware on a NumPyro model takes no prior_scale, covariance or gram_share: the model states its "
                 "prior, and the curvature and the spread of its score are released; leave them out"
             )
-        mu, unsure, settings, events = spec.mu * (1 - 1e-9), 2 * summing(n) * n, dict[str, float](), list[Event]()
+        mu = spec.mu * (1 - 1e-9)
+        unsure = 2 * summing(n) * n
+        settings = dict[str, float]()
+        events = list[Event]()
         for name, facts in self.moments(n).items():
             mus = (mu * math.sqrt(_SHARES[name] * part) for part in (1 - _TRACE, _TRACE))
             gram = GramRelease.calibrate(facts, adjacency, *mus)
@@ -414,12 +422,10 @@ class _ModelReleases:
     """The releases in their order, and what follows from them; everything but ``rows`` is public."""
 
     def __init__(self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
-        self.rows, self.settings, self.options, self.num_records = (
-            rows,
-            plan.settings,
-            strategy.options,
-            plan.num_records,
-        )
+        self.rows = rows
+        self.settings = plan.settings
+        self.options = strategy.options
+        self.num_records = plan.num_records
         self.size = len(rows.reading.centre)
         self.multipliers = multipliers(plan.settings["first_noise_multiplier"], shares(strategy.options.steps, _GROWTH))
         self.moments = strategy.moments(plan.num_records)
@@ -431,9 +437,11 @@ class _ModelReleases:
 
     def draws(self, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
-        steps, keys = self.options.steps, list(jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2))
+        steps = self.options.steps
+        keys = list(jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2))
         prior = now = Gaussian(np.zeros(self.size), self.rows.reading.covariance)
-        metric, start = Metric.of(np.eye(self.size)), 0
+        metric = Metric.of(np.eye(self.size))
+        start = 0
         for phase, part in enumerate(_ENDS):
             metric, curvature = self._metric(f"metric_{phase}", metric, now.mean, keys)
             # Gradients of the phases before are a guess: they steer the others, and the posterior forgets them.
@@ -447,7 +455,9 @@ class _ModelReleases:
 
     def _metric(self, name: str, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> tuple[Metric, np.ndarray]:
         """Return the metric of the family's own score at τ, and the curvature that it stands for."""
-        d, n, own = self.size, self.num_records, metric._replace(clip=math.inf)
+        d = self.size
+        n = self.num_records
+        own = metric._replace(clip=math.inf)
         logs = np.array([self.rows.log_leverage(tau, own)])
         logs = gaussian_release(logs, self.settings["leverage_noise_std"], keys.pop())
         own = own._replace(leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG)))
@@ -469,14 +479,16 @@ class _ModelReleases:
             steps: which gradients.
             keys: each is used once.
         """
-        z, local = self.multipliers[steps], Local(curvature, _BOUNDED * curvature, np.zeros_like)
+        z = self.multipliers[steps]
+        local = Local(curvature, _BOUNDED * curvature, np.zeros_like)
         late = np.arange(steps.start, steps.stop) > self.options.steps / 2
 
         def gradient(k: int, away: np.ndarray) -> np.ndarray:
             private = self.rows.scores(guess.mean + away, metric)
             return metric.clip * metric.root @ gaussian_release(private, z[k], keys.pop())
 
-        square, precision = metric.root @ metric.root, np.linalg.inv(guess.covariance)
+        square = metric.root @ metric.root
+        precision = np.linalg.inv(guess.covariance)
         descent = Descent(metric.clip * z, square, precision, lambda at: local, np.where(late, _LAST, _LATEST))
         # The formulas are for a guess about 0.
         about = guess._replace(mean=np.zeros(self.size))
@@ -486,7 +498,8 @@ class _ModelReleases:
     def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:
         """Return the model of the gradient: H, B, and the error of H."""
         gram, spread = self.rows.curvature(tau, metric)
-        root, most = metric.root, metric.leverage
+        root = metric.root
+        most = metric.leverage
         gram, error = self.gram("curvature", gram, keys.pop())
         released = gaussian_release(np.array([spread]), self.settings["spread_noise_std"], keys.pop())[0]
         ratio = float(np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS))
@@ -495,7 +508,8 @@ class _ModelReleases:
 
     def _sampled(self, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
         """Return draws under the model's own prior, made twice: 𝒞 depends on how they spread."""
-        found, u = self.rows.reading, local.curvature @ release.position - release.gradient
+        found = self.rows.reading
+        u = local.curvature @ release.position - release.gradient
         for round_key in jax.random.split(key, _SAMPLED):
             covariance = noise_aware.total_covariance(release, local, at)
             root = np.linalg.cholesky(covariance)

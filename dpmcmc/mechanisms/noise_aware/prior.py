@@ -112,7 +112,8 @@ class Read(NamedTuple):
         if MASK not in records:
             return cls(x, y, np.ones(len(x), int))
         mask = np.asarray(records[MASK], bool)
-        x, y = np.where(mask[..., None], x, 0.0), np.where(mask, y, 0.0)
+        x = np.where(mask[..., None], x, 0.0)
+        y = np.where(mask, y, 0.0)
         return cls(x.reshape(-1, x.shape[-1]), y.ravel(), mask.sum(axis=1))
 
     @property

@@ -195,7 +195,8 @@ class Schedule:
     @property
     def charged(self) -> np.ndarray:
         """Noise multiplier that each minibatch of a chain is charged for, (minibatches,)."""
-        z, asks = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA), self.asks
+        z = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
+        asks = self.asks
         return np.concatenate([*(z[asks] * multiple for multiple in self.multiples), z[~asks]])
 
     @property

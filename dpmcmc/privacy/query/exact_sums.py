@@ -253,7 +253,8 @@ def sum_rows(integers: PyTree, each: int = 1) -> FixedPoint:
     """Exact sum over axis 0 of int32 leaves, each the sum of so many numbers bounded by 2^30 / BLOCK_ROWS in size."""
 
     def blocks(leaf: jax.Array) -> jax.Array:
-        n, block = leaf.shape[0], BLOCK_ROWS // each
+        n = leaf.shape[0]
+        block = BLOCK_ROWS // each
         if n * each > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
             raise InputError(f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks")
         short = -n % block if n > block else 0

@@ -156,7 +156,8 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
         exponential = np.where(
             words[0] < 2.0**31, -np.log(uniform(words[0], words[1])), -np.log1p(-np.minimum(complement, 0.75))
         )
-    radius, angle = np.sqrt(2 * exponential), 2 * np.pi * uniform(words[2], words[3])
+    radius = np.sqrt(2 * exponential)
+    angle = 2 * np.pi * uniform(words[2], words[3])
     both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
     return both.reshape(-1)[:size].reshape(shape)
 
@@ -180,7 +181,8 @@ def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
     def row(record: PyTree) -> jax.Array:
         return ravel_pytree(jax.grad(lambda p: -model.log_likelihood(p, record))(params))[0]
 
-    rows, count = jax.jit(jax.vmap(row), compiler_options=RUN_ONCE), length_of(records)
+    rows = jax.jit(jax.vmap(row), compiler_options=RUN_ONCE)
+    count = length_of(records)
     last = np.arange(_ROWS)
     found = []
     for i in range(0, count, _ROWS):
@@ -410,7 +412,8 @@ def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
         x: (N, d) float64.
         weights: (N,) or (N, K) float64.
     """
-    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
+    x = np.asarray(x, np.float64)
+    weights = np.asarray(weights, np.float64)
     total = np.zeros(x.shape[1:] + weights.shape[1:])
     for i in range(0, len(x), _BLOCK):
         total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]

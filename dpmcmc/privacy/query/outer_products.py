@@ -171,7 +171,8 @@ def _block_sums(pairs: list[Pair], nearest: bool) -> list[jax.Array]:
     zeros = [jnp.full((cells, blocks, a.shape[4], w.shape[4]), begin) for a, w in pairs]
 
     def add(totals: list[jax.Array], step: jax.Array) -> tuple[list[jax.Array], None]:
-        block, at = step // passes, step % passes
+        block = step // passes
+        at = step % passes
 
         def row(leaf: jax.Array, r: int) -> jax.Array:
             # Indexed here: what a scan hands out is copied first.

@@ -121,7 +121,8 @@ class PerRecordGradients:
 
     def _longest(self, params: PyTree, batch: PyTree) -> jax.Array:
         """Largest norm of each row's gradient over all labels, (n,)."""
-        whitened, batch = self.metric is not None, arrays(batch)
+        whitened = self.metric is not None
+        batch = arrays(batch)
 
         def labels(record: PyTree) -> jax.Array:
             target: Any = self.target

@@ -184,7 +184,8 @@ class GradientQuery(PerRecordGradients):
         def asked() -> PrivateSecondMoment:
             if self.clip is None:
                 return moment.plain(self.plain_moment(params, records, draws.second_batch or draws.batch))
-            in_grid, scale = moment.noise_in_grid(noise_std), moment.noise_scale
+            in_grid = moment.noise_in_grid(noise_std)
+            scale = moment.noise_scale
             # Held, or a compiler draws it again for each of its uses.
             noise = materialised(drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1]))
             total = self.moment_sum(params, records, draws.second_batch or draws.batch)

@@ -359,12 +359,14 @@ def random_words(key: jax.Array, rows: int, count: int) -> jax.Array:
 def _threefry(first: jax.Array, second: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror & Shaw 2011) of counters (x, y) under a key of two words."""
     keys = first, second, first ^ second ^ _PARITY
-    x, y = x + keys[0], y + keys[1]
+    x = x + keys[0]
+    y = y + keys[1]
     for group in range(5):
         for turn in _ROTATIONS[group % 2]:
             x = x + y
             y = x ^ ((y << np.uint32(turn)) | (y >> np.uint32(32 - turn)))
-        x, y = x + keys[(group + 1) % 3], y + keys[(group + 2) % 3] + np.uint32(group + 1)
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
     return x, y
 
 
@@ -427,7 +429,8 @@ class SecretKey:
     __slots__ = ("_process", "_streams", "_used")
 
     def __init__(self) -> None:
-        self._process, self._used = os.getpid(), False
+        self._process = os.getpid()
+        self._used = False
         self._streams: Streams | None = None
 
     @classmethod
@@ -452,10 +455,12 @@ class SecretKey:
                 "a SecretKey is for one run, and a forked process has a copy of its parent's; make another here"
             )
         with _TAKING:
-            used, self._used = self._used, True
+            used = self._used
+            self._used = True
         if used:
             raise InputError("a SecretKey is for one run, and this one has been used; make another")
-        streams, self._streams = self._streams, None
+        streams = self._streams
+        self._streams = None
         if streams is None:
             streams = Streams(*(_entropy(private) for _ in PURPOSES))
         return streams
@@ -512,7 +517,9 @@ def normal(key: jax.Array, shape: tuple[int, ...]) -> Float[jax.Array, ...]:
     size = int(np.prod(shape)) if shape else 1
     pairs = (size + 1) // 2
     words = random_words(key, 3, pairs)
-    high, low, turn = words[0], words[1], words[2]
+    high = words[0]
+    low = words[1]
+    turn = words[2]
     small = jnp.float32(2.0**-32), jnp.float32(2.0**-64)
     near_zero = high.astype(jnp.float32) * small[0] + (low.astype(jnp.float32) + 0.5) * small[1]
     near_one = (~high).astype(jnp.float32) * small[0] + ((~low).astype(jnp.float32) + 0.5) * small[1]
@@ -530,7 +537,8 @@ def _cos_sin(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
     Args:
         turn: uint32.
     """
-    octant, within = turn >> 29, turn & ((1 << 29) - 1)
+    octant = turn >> 29
+    within = turn & ((1 << 29) - 1)
     # Every other octant from its end, so that the angle lies in (0, π/4).
     within = jnp.where(octant % 2 == 1, ((1 << 29) - 1) - within, within)
     angle = (within.astype(jnp.float32) + 0.5) * jnp.float32(np.pi / 4 * 2.0**-29)

@@ -97,7 +97,8 @@ def _in_blocks(block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Ar
 
     def add(total: FixedPoint, block: jax.Array) -> tuple[FixedPoint, None]:
         at = block * width + jnp.arange(width, dtype=jnp.int32)
-        inside, at = at < count, jnp.minimum(at, count - 1)
+        inside = at < count
+        at = jnp.minimum(at, count - 1)
         return total + block_sum(jax.tree.map(lambda leaf: leaf[at], batch), inside & mask[at]), None
 
     first = jax.tree.map(lambda leaf: leaf[:width], (batch, mask))

@@ -109,7 +109,9 @@ class NNX:
 
         fixed = isinstance(source, nnx.Module)
         module: nnx.Module = source if isinstance(source, nnx.Module) else nnx.eval_shape(make)
-        self.source, self.build, self.name = source, build, type(module).__name__
+        self.source = source
+        self.build = build
+        self.name = type(module).__name__
         self.graph, _ = nnx.split(module)
         params, rest = nnx.split_state(nnx.state(module), nnx.Param, ...)
         self.start = nnx.to_pure_dict(params) if fixed else None

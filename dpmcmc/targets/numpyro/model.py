@@ -255,7 +255,9 @@ class InputPredictor:
 
     def predict(self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]) -> jax.Array:
         """Return the mean, (n, ...); P(y = 1) (n,) or (n, K) where it is a class."""
-        model, sites, count = self.target.model, self.target.sites, len(next(iter(inputs.values())))
+        model = self.target.model
+        sites = self.target.sites
+        count = len(next(iter(inputs.values())))
         # The mean does not depend on what stands in for the rest: ``sites.py`` has tried.
         return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
 

@@ -131,7 +131,8 @@ class Reading:
 
     def start(self, t: np.ndarray) -> PyTree:
         """Return parameters on the real line whose parts of t there are these."""
-        given, predictor = self.sites(jnp.asarray(t)), self.predictor
+        given = self.sites(jnp.asarray(t))
+        predictor = self.predictor
         return predictor.others | {name: given[name] for name in predictor.real}
 
 
@@ -143,7 +144,8 @@ def read(target: NumPyroTarget) -> Reading:
         TargetError: one sentence on why it has none.
     """
     check_not_forked()
-    family, (real, values) = _family(target), _prior(target)
+    family = _family(target)
+    real, values = _prior(target)
     trial = _Trial(
         Predictor(target, tuple(real), target.sites.shared, {k: v[0] for k, v in real.items()}), values | real
     )
@@ -159,7 +161,8 @@ def read(target: NumPyroTarget) -> Reading:
     affine = _Trial(found, prior).straight(*prior)
     flat = np.asarray(jax.vmap(lambda t: ravel_pytree(t)[0])(prior))
     sites = ravel_pytree({name: draws[0] for name, draws in prior.items()})[1]
-    centre, scale = flat.mean(axis=0), np.maximum(flat.std(axis=0), 1e-12)
+    centre = flat.mean(axis=0)
+    scale = np.maximum(flat.std(axis=0), 1e-12)
     covariance = np.atleast_2d(np.cov(((flat - centre) / scale).T)) + 1e-9 * np.eye(len(centre))
     return Reading(found, family, affine, centre, scale, covariance, sites)
 
@@ -235,7 +238,9 @@ class _Trial:
         Raises:
             TargetError: it does.
         """
-        records, other, t = self.records[1], self.records[2], self.pairs[0][0]
+        records = self.records[1]
+        other = self.records[2]
+        t = self.pairs[0][0]
         eta, observed = self.eta(t, records)
         for name in records:
             changed, label = self.eta(t, {**records, name: other[name]})

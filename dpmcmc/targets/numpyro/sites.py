@@ -178,7 +178,8 @@ def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[st
             for site in constrained_sites[1:]
             if not _close(site[name], constrained_sites[0][name])
         }
-        together, alone = float(values[0]), np.array(values[1:], np.float64)
+        together = float(values[0])
+        alone = np.array(values[1:], np.float64)
         if not np.isfinite(together) and not np.isfinite(alone).all():
             continue  # outside the support either way: this draw says nothing
         if not abs(together - alone.sum()) <= 1e-3 * (1 + np.abs(alone).sum()):
@@ -207,7 +208,8 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
         seen["fn"] = site["fn"]
         return predicted(model, sites, params, batch), site["value"]
 
-    params, batch = _synthetic_params(sites, 1), synthetic(leaves, 3, 1)
+    params = _synthetic_params(sites, 1)
+    batch = synthetic(leaves, 3, 1)
     try:
         first, value = evaluate(params, batch)
     except NotImplementedError:
@@ -216,7 +218,8 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
         return replace(sites, no_prediction=f"the mean of site {name!r} is not one finite value per record")
     blank = zeros(leaves, 3)
     others = [blank, jax.tree.map(jnp.ones_like, blank), synthetic(leaves, 3, 2)]
-    inputs, labels = [], []
+    inputs = []
+    labels = []
     for leaf, _, _ in leaves:
         found = [evaluate(params, {**batch, leaf: other[leaf]}) for other in others]
         if any(not _close(mean, first) for mean, _ in found) or leaf == "x":
@@ -226,7 +229,8 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
     both = [leaf for leaf in labels if leaf in inputs]
     reason = f"the mean of site {name!r} depends on {both[0]}, which it observes" if both else ""
     sites = replace(sites, inputs=tuple(inputs), no_prediction=reason)
-    fn, base = seen["fn"], unwrapped(seen["fn"])
+    fn = seen["fn"]
+    base = unwrapped(seen["fn"])
     if reason or fn.event_shape or len(fn.batch_shape) != 1:
         return sites
     if isinstance(base, _BERNOULLI):
@@ -311,7 +315,8 @@ class _Watch(Messenger):
         self.plates: dict[str, tuple[int, int | None]] = {}
 
     def process_message(self, msg: Site) -> None:
-        kind, name = msg["type"], str(msg.get("name"))
+        kind = msg["type"]
+        name = str(msg.get("name"))
         if kind == "plate":
             self.plates[name] = (msg["args"][0], msg["args"][1])
         elif kind in ("param", "mutable"):
