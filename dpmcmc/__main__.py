@@ -3,8 +3,7 @@
 import gc
 import sys
 
-from dpmcmc.cli.interrupt import while_importing
-from dpmcmc.cli.pipes import outlive_readers
+from dpmcmc.cli.interrupt import outlive_readers, while_importing
 
 
 def main() -> int:

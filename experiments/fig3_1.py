@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine.sweep import sample_all
+from dpmcmc.engine.life import sample_all
 from experiments.commands import command, folder_for
 from experiments.figure_files import arguments_of, load, report, write_table
 from experiments.two_dimensions.measures import COLUMNS, Found, rows_of, summary

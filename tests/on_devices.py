@@ -20,7 +20,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import dpmcmc
-from dpmcmc.engine import compilation, sweep
+from dpmcmc.engine import compilation
+from dpmcmc.engine import life as sweep
 from dpmcmc.engine.blocks import INTERRUPTED
 from dpmcmc.engine.hardware import DATA, spread
 from dpmcmc.engine.program import Cells, Program

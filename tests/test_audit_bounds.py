@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.audit import MissingExtra, NotGaussian, bounds, histogram
+from dpmcmc.audit import MissingExtra, NotGaussian, bounds
+from dpmcmc.audit import bounds as histogram
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 DELTA = 1e-5

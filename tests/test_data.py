@@ -18,7 +18,8 @@ from sklearn.datasets import load_diabetes
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, base, store, synthetic
+from dpmcmc.data import abalone, adult, base, store
+from dpmcmc.data import store as synthetic
 
 FILES = os.environ.get("DPMCMC_DATA")
 OFFICIAL = {"adult": ("adult.data", "adult.test"), "abalone": ("abalone.data",)}

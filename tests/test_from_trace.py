@@ -14,10 +14,10 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import blocks, program
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference import from_trace
-from dpmcmc.inference.from_trace import Known, Path, Score
+from dpmcmc.inference import trace as from_trace
 from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
 from dpmcmc.inference.scores import Linear, Logistic
+from dpmcmc.inference.trace import Known, PathGradients, Score
 from dpmcmc.planning.path import trace_of
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from tests.unproved import plan_any_epsilon
@@ -35,7 +35,7 @@ def path_of(positions, gradients, noise_std):
     """Mean of steps with one noise."""
     count = len(positions)
     spread = np.cov(positions.T).reshape(positions.shape[1], -1)
-    return Path(positions.mean(0), gradients.mean(0), spread, count / noise_std**2, 1 / count)
+    return PathGradients(positions.mean(0), gradients.mean(0), spread, count / noise_std**2, 1 / count)
 
 
 # --- the law of a path's mean gradient -------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regre
 
 def test_privacy_noise_adds_its_variance_over_the_steps():
     """Linear model, identity Gram matrix: 𝒞 = 1 + s²F²/K, and S = 1/(1 + 1/𝒞)."""
-    path = Path(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 50 / 3.0**2, 1 / 50)
+    path = PathGradients(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 50 / 3.0**2, 1 / 50)
     metric = np.diag([1.0, 4.0])
     found = from_trace.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score(Linear()))
     inside = 1 + 9 / 50 * np.diag(metric)
@@ -82,7 +82,7 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
         total += x.T @ gap / 2
         squares += (x * (gap**2 + weight**2 * p * (1 - p))[:, None]).T @ x / 2
         h += weight * p * (1 - p) / 2
-    path = Path(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
+    path = PathGradients(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
     gram = exact(n * (np.eye(d) + np.outer(row, row)))
     known, score = Known(n, np.eye(d), np.eye(d), mean_row=row), Score(Logistic(), clip=clip, norm=1.0)
     found = from_trace.expected(path, truth, known, gram, score)
@@ -106,7 +106,7 @@ def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
             totals.append(gradients[rng.random(n) < rate].sum() / rate)
         else:
             totals.append(gradients[rng.choice(n, int(n * rate), replace=False)].sum() / rate)
-    path = Path(theta, np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
+    path = PathGradients(theta, np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
     score = Score(Linear(noise**2))
     known = Known(n, np.eye(1), np.eye(1), scheme, rate)
     here = from_trace.expected(path, np.zeros(1), known, exact(x.T @ x), score)

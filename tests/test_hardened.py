@@ -25,13 +25,13 @@ from dpmcmc.mechanisms import (
 )
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.planning import noise
-from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
 from dpmcmc.privacy.calibration import smallest_noise
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
+from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
-from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.report.page import privacy_json
 from tests.hardened import CHACHA_KEY, DATA, LINEAR, LOGISTIC, D, N, make, without
 from tests.unproved import plan_any_epsilon

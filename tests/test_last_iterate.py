@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import certified
+from dpmcmc.mechanisms import ops as certified
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.certified import CertifiedOPS
+from dpmcmc.mechanisms.ops import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
 from dpmcmc.privacy.accounting.charging import account

@@ -32,7 +32,7 @@ from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.run_folder import RunFolder, check_result
+from dpmcmc.storage.files import RunFolder, check_result
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests import neighbours
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.query import integer_noise, query
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.randomness import CHACHA20, normal, streams_of

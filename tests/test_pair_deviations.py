@@ -8,10 +8,10 @@ import pytest
 
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OPS, AdaOPS, OutputPerturbation, PrivateSelection
-from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
+from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting import discrete_gaussian, overflow_probability
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import overflow_probability
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.guarantee import of_pairs, with_deviations
 from dpmcmc.targets import LinearRegression, LogisticRegression, Target

@@ -15,10 +15,11 @@ from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.diagnostics import per_record
-from dpmcmc.diagnostics.per_record import account, divergence, norms
+from dpmcmc.diagnostics.per_record import account, norms
+from dpmcmc.diagnostics.per_record import norms as divergence
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
-from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.transformed import Tempered

@@ -9,14 +9,14 @@ import pytest
 from scipy import stats
 
 from dpmcmc import targets
-from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
 from dpmcmc.privacy.query import exact_sums, integer_noise
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
+from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.query import GradientQuery, drawn_noise
 from dpmcmc.privacy.query.randomness import CHACHA20
-from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.privacy.query.selection import selector
 from tests.hardened import make
 from tests.pairs import slow_pairs

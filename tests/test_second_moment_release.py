@@ -15,9 +15,9 @@ from dpmcmc.engine import program
 from dpmcmc.privacy import FixedSize, Full, Poisson, Privacy
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.query import second_moment
+from dpmcmc.privacy.query import metric as second_moment
+from dpmcmc.privacy.query.metric import DENSE, PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
-from dpmcmc.privacy.query.second_moment import DENSE, PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.samplers import SGFS
 from tests.second_moments import (
     LARGE,

@@ -10,9 +10,9 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import FixedSize, Full, Poisson
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query import second_moment
+from dpmcmc.privacy.query import metric as second_moment
+from dpmcmc.privacy.query.metric import DENSE, SecondMoment
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.privacy.query.second_moment import DENSE, SecondMoment
 from dpmcmc.privacy.query.selection import selector
 from tests.second_moments import METRICS, D, Replay, charged, worst_rows
 

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 import dpmcmc.__main__ as installed
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.file import shipped
 
 MODEL_LIBRARIES = {"flax", "numpyro"}
 #: Each takes from 0.1 to 1 s.
@@ -33,7 +33,7 @@ PROGRAM = """
         importlib.import_module(room)
         check(room, *SLOW)
 
-    from dpmcmc.storage.run_folder import RunFolder
+    from dpmcmc.storage.files import RunFolder
     write = RunFolder.write
 
     def written(folder, name, content):
@@ -81,7 +81,7 @@ def test_commands_need_no_docstrings(tmp_path):
     program = """
         from dpmcmc.cli.commands import COMMANDS, main
         from dpmcmc.config import file
-        from dpmcmc.config.shipped import shipped
+        from dpmcmc.config.file import shipped
         codes = {name: main([name, "--help"]) for name in COMMANDS}
         codes |= {name: main(["plan", name]) for name in ("two_normals", "diabetes_noise_aware", "numpyro_poisson")}
         codes["ledger"] = main(["ledger", "init", "people.ledger", "--epsilon", "1", "--delta", "1e-6"])

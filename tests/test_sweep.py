@@ -10,10 +10,11 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import chains, compilation, sweep
+from dpmcmc.engine import chains, compilation
+from dpmcmc.engine import life as sweep
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.hardware import KINDS
-from dpmcmc.engine.sweep import sample_all
+from dpmcmc.engine.life import sample_all
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.storage.pytree import Structure
 

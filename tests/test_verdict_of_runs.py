@@ -9,7 +9,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid
-from dpmcmc.planning import permitted, verdict
+from dpmcmc.planning import description as permitted
+from dpmcmc.planning import verdict
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.long_runs import BURN_IN, CUSTOM, LOGISTIC, PRECISION, STEP, STEPS, N, long_run, loose
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dpmcmc.planning import making
-from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 
 
 def plan_any_epsilon(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc import targets
-from dpmcmc.audit import bounds, histogram
+from dpmcmc.audit import bounds
+from dpmcmc.audit import bounds as histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
 from dpmcmc.errors import InputError, check_fields
@@ -299,7 +300,7 @@ def audit(
 
     Args:
         plan: from ``dpmcmc.plan`` or a mechanism's ``plan``. its ``guarantee`` is compared with the runs.
-        method: see ``bounds.py`` and ``histogram.py``.
+        method: see ``bounds.py``.
         runs: of each of the two data sets; for ``histogram`` they follow from bins, alpha and ε.
         confidence: of bound and verdict, in (0.5, 1).
         target: of a sampler: ``probe``, or ``config``, its own with the strongest records it admits.

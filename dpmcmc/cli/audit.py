@@ -18,7 +18,7 @@ import typer
 from dpmcmc import config as config_room
 from dpmcmc.audit import METHODS, AuditReport, audit
 from dpmcmc.audit.procedure import CANARIES, CONFIDENCE, RUNS, TARGETS
-from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides, one_of
+from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file

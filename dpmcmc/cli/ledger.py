@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.options import AllowCode, AsJson, Overrides, one_of
+from dpmcmc.cli.commands import AllowCode, AsJson, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.privacy.accounting import ADJACENCIES

@@ -24,7 +24,7 @@ from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import AnyPlan, Plan
-from dpmcmc.report.per_record import plot
+from dpmcmc.report.pictures import plot
 from dpmcmc.storage.files import check_room
 from dpmcmc.storage.pytree import PyTree
 

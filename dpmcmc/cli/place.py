@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpmcmc import config as config_room
-from dpmcmc.cli import faults
+from dpmcmc.cli import refusals as faults
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
-from dpmcmc.storage.run_folder import CONFIDENTIAL, RunFolder, checkpoint_around, day_of, inside, today
+from dpmcmc.storage.files import CONFIDENTIAL, RunFolder, checkpoint_around, day_of, inside, today
 
 _CHECKPOINT = "checkpoint"
 #: Files that a run writes before anything is computed from a record.

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides
+from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides
 from dpmcmc.config import file as config_file
-from dpmcmc.planning.permitted import INTERVALS
+from dpmcmc.planning.description import INTERVALS
 
 app = typer.Typer(add_completion=False)
 

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.options import AllowCode, Overrides
+from dpmcmc.cli.commands import AllowCode, Overrides
 from dpmcmc.cli.place import Place, RunOptions, new, resumed
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun

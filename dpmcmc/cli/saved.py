@@ -31,8 +31,8 @@ from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
+from dpmcmc.planning.description import NO_DRAWS
 from dpmcmc.planning.making import check_fit
-from dpmcmc.planning.permitted import NO_DRAWS
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
@@ -41,9 +41,9 @@ from dpmcmc.report.console import Declared, PublicFacts
 from dpmcmc.report.page import Circumstances, privacy_json
 from dpmcmc.report.pictures import Pictures
 from dpmcmc.storage.checkpoint import CheckpointError
+from dpmcmc.storage.files import RunFolder, is_sealed
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.run_folder import RunFolder, is_sealed
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
 

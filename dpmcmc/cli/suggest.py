@@ -14,19 +14,18 @@ import typer
 import yaml
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.options import AllowCode, Overrides, one_of
+from dpmcmc.cli.commands import AllowCode, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
-from dpmcmc.data.facts import with_public_facts
+from dpmcmc.data.checks import with_public_facts
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.suggestion import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
-from dpmcmc.planning.description import settings
-from dpmcmc.planning.permitted import INTERVALS, PREDICTION
+from dpmcmc.planning.description import INTERVALS, PREDICTION, settings
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.files import write_atomically

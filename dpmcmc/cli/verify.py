@@ -19,13 +19,13 @@ import typer
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
+from dpmcmc.privacy.accounting import Adjacency, Event
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.storage.files import opened_text
-from dpmcmc.storage.run_folder import KEY, PRIVACY, discrepancy, has_digests, has_ended, released
+from dpmcmc.storage.files import KEY, PRIVACY, discrepancy, has_digests, has_ended, opened_text, released
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6

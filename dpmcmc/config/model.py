@@ -23,7 +23,7 @@ from dpmcmc.data import DataRequest
 from dpmcmc.errors import Checked, DataError, InputError, check_fields
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
-from dpmcmc.planning.metric import PrivateMetric
+from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
 from dpmcmc.samplers import SAMPLERS

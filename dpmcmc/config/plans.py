@@ -21,7 +21,7 @@ from dpmcmc.config import sections as own_code
 from dpmcmc.config.model import Config, CustomSection, Length, Run, modules_of_ones_own
 from dpmcmc.config.sections import SAID_ALREADY, ConfigError, Derived, located, refusal, schedule_section
 from dpmcmc.data import DataSet, DataSpec
-from dpmcmc.data.facts import with_public_facts
+from dpmcmc.data.checks import with_public_facts
 from dpmcmc.engine.hardware import mesh
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan

@@ -19,9 +19,9 @@ statistic would be an unaccounted release.
 A table with a ``Schema`` of public ranges and levels becomes records without any of that by hand (``docs/data.md``).
 
 Files: ``schema`` (of ``column_kinds``, read from ``tables``, chosen by a ``formula``); ``adult``, ``abalone`` (UCI);
-``store`` (finds those files, and has scikit-learn's); ``synthetic`` (generated); ``user_file`` (also folders of records
+``store`` (finds those files, has scikit-learn's, generates others); ``user_file`` (also folders of records
 larger than memory, and rows grouped by owner); ``columnar`` converts Parquet and Arrow to such a folder; ``base``,
-``facts`` and ``checks`` are shared.
+``checks`` are shared.
 A new data set is one file and one line of ``registry.REGISTRY``.
 """
 

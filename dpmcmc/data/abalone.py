@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmcmc.data import store, synthetic
+from dpmcmc.data import store
+from dpmcmc.data import store as synthetic
 from dpmcmc.data.base import (
     DataError,
     DataRequest,

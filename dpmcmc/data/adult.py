@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from dpmcmc.data import store, synthetic
+from dpmcmc.data import store
+from dpmcmc.data import store as synthetic
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec, normalised_rows, with_intercept
 from dpmcmc.data.schema import RowStructure
 

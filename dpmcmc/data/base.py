@@ -54,7 +54,7 @@ class DataSpec:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts that ``data/facts.py`` gives a target, a mechanism or a metric."""
+        """Facts that ``data/checks.py`` gives a target, a mechanism or a metric."""
         bound = self.row_bound if math.isfinite(self.row_bound) else None
         known = {"num_classes": self.num_classes, "row_bound": bound, "structure": self.structure}
         return {"num_features": self.num_features, **known}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dpmcmc.data import abalone, adult, store, synthetic, user_file
+from dpmcmc.data import abalone, adult, store, user_file
+from dpmcmc.data import store as synthetic
 from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
 
 REGISTRY: dict[str, KnownSet] = {

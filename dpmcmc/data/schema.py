@@ -24,9 +24,8 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from dpmcmc.data import formula, tables
-from dpmcmc.data.checks import check_name
+from dpmcmc.data.checks import Made, check_name, with_public_facts
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
-from dpmcmc.data.facts import Made, with_public_facts
 from dpmcmc.data.tables import Table, Values
 from dpmcmc.errors import DataError, InputError
 
@@ -293,7 +292,7 @@ class Schema:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Public facts that ``data/facts.py`` gives a target, a mechanism or a metric."""
+        """Public facts that ``data/checks.py`` gives a target, a mechanism or a metric."""
         label = self.outcome
         return {
             "num_features": self.num_features,
@@ -304,7 +303,7 @@ class Schema:
         }
 
     def with_public_facts(self, made: Made, model: object = None) -> Made:
-        """Return a target, a mechanism or a metric that knows the facts; see ``data/facts.py``."""
+        """Return a target, a mechanism or a metric that knows the facts; see ``data/checks.py``."""
         return with_public_facts(made, self.facts, model)
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.forked import check_not_forked
+from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
 

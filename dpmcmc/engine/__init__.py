@@ -1,17 +1,16 @@
 """Executes a plan. Nothing in this room knows a formula for ε.
 
-``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
+``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle; ``sample_all``
 ``work``          who carries out a plan, by its type
 ``chains``        a sampler's plan, chunk by chunk: checks of records, the metric, commits to a checkpoint
 ``program``       the steps of a chunk: selection, query, sampler; usual batches in fewer slots
 ``compilation``   what is compiled of a program, and kept; how much is computed at a time
 ``hardware``      kinds of device, and the mesh of devices that share the work;  ``processes`` machines that do
 ``blocks``        chains laid out in blocks, and in lanes, one a core
-``ahead``         randomness drawn on a free core;  ``rows_on_disk`` records beyond memory
+``rows_on_disk``  records beyond memory; what a thread computes ahead
 ``self_test``     an executable's first steps beside those of a program that no cache served
-``sweep``         ``sample_all``: many plans as one program
-``reservation``   a run's place in a ledger, and its output folder;  ``uncharged`` runs that no ledger was charged for
-``result``        draws, guarantee, and the files that hold them; the error of a chain that diverged
+``reservation``   a run's place in a ledger, and its output folder
+``result``        draws, guarantee, and the files that hold them; the count of runs that no ledger was charged for
 """
 
 import lazy_loader

@@ -31,8 +31,8 @@ from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.exact_sums import traced_for
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError, Point
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, restored

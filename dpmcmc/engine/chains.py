@@ -4,7 +4,7 @@ A chunk is one device call, of what ``program.py`` computes: select, query, step
 keeps the thinned draws, reports progress, commits to the checkpoint and gives up a plan whose chain has diverged.
 Padding steps at the end of the last chunk leave the state as it is and are not released.
 
-``life.py`` runs one plan; ``sweep.py`` runs many that differ in numbers alone beside each other.
+``life.py`` runs one plan, or many that differ in numbers alone beside each other.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.engine import blocks as lanes
-from dpmcmc.engine.ahead import one_ahead
 from dpmcmc.engine.blocks import Blocks, BoundPlan, Lane
 from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
+from dpmcmc.engine.rows_on_disk import one_ahead
 from dpmcmc.engine.work import Progress, Release, Session, Within, Work, released, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.noise_aware import ReleasedMetric
-from dpmcmc.planning.metric import PlannedMetric
+from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan, Start
 from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.charging import charged_again

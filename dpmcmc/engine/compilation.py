@@ -18,9 +18,9 @@ from jax.sharding import Mesh, PartitionSpec
 
 from dpmcmc.engine.hardware import BATCHES, CHAIN, DATA, DRAWN_STEPS, MOST_WORK, STEPS, hardware, sizes
 from dpmcmc.engine.program import Cells, DeviceCalls, DrawnRandomness, Program, rung
+from dpmcmc.privacy.query.exact_sums import traced_for
 from dpmcmc.privacy.query.per_record_gradients import GRADIENT_BYTES, LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.query.query import StepRandomness
-from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
 

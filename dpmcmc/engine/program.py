@@ -2,7 +2,7 @@
 
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
-one after another: in the same call, or beforehand where a core is free (``ahead.py``). Noise, keys and records are
+one after another: in the same call, or beforehand where a core is free (``rows_on_disk.py``). Noise, keys and records are
 arguments, and so are numbers of the sampler, the target and C (``storage/pytree.py``): others compile nothing.
 """
 
@@ -23,11 +23,11 @@ from dpmcmc.engine.hardware import DATA, DRAWN_STEPS, hardware, platform_of, siz
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
+from dpmcmc.privacy.query.exact_sums import traced_for
 from dpmcmc.privacy.query.integer_noise import levels_of
+from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.rows import traced_for
-from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.storage.pytree import STATIC, Number, PyTree, Structure, map_in_groups, num_bytes
 from dpmcmc.targets.base import Target, target_offers
@@ -39,7 +39,7 @@ from dpmcmc.targets.base import Target, target_offers
 # overshoot alternate in sign, and every other one of them looks calm.
 #
 # Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says
-# (``inference/from_trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
+# (``inference/trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
 # Only runs that a posterior may be concluded from are recorded (``planning/path.py``), and no other program changes.
 
 #: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
@@ -432,7 +432,7 @@ def _slots(plan: Plan) -> int:
 
 
 class DeviceCalls:
-    """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead (``ahead.py``)."""
+    """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead (``rows_on_disk.py``)."""
 
     def __init__(self, program: Program, width: int, ahead: bool) -> None:
         self._program = program

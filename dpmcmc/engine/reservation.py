@@ -18,10 +18,7 @@ from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.files import read_text
-from dpmcmc.storage.fingerprint import fingerprint
-from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.run_folder import (
+from dpmcmc.storage.files import (
     CONFIDENTIAL,
     KEY,
     PRIVACY,
@@ -29,8 +26,11 @@ from dpmcmc.storage.run_folder import (
     check_result,
     digest,
     inside,
+    read_text,
     results_around,
 )
+from dpmcmc.storage.fingerprint import fingerprint
+from dpmcmc.storage.pytree import PyTree
 
 #: Note in the checkpoint of a run that diverged, or that made no draw.
 _FAILED = "failed"

@@ -1,4 +1,10 @@
-"""A Result: draws with their guarantee, what they say, and how they are kept; or the error of a chain that diverged."""
+"""How many runs of this process no ledger was charged for, and what their guarantees add up to.
+
+A guarantee covers one run, and without a ledger nothing adds runs up. So each result says how many runs the process has
+begun on tables with as many records under the same adjacency, the run itself among them. Whether two tables are the
+same is a function of private records, so nothing is asked of the records: the count is at least that of the runs on one
+table, and it is a function of public facts alone. It is of one process, so it is neither saved nor pickled.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ import functools
 import io
 import json
 import math
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +30,6 @@ from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import Table, is_table, no_schema
 from dpmcmc.engine.program import Means
-from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
@@ -32,20 +38,29 @@ from dpmcmc.inference.names import ALONE
 from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
-from dpmcmc.planning.description import html_table
+from dpmcmc.planning.description import INTERVALS, Verdict, html_table
 from dpmcmc.planning.path import trace_of
-from dpmcmc.planning.permitted import INTERVALS, Verdict
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.saved import SavedPlan, target_of
 from dpmcmc.planning.verdict import of_draws
+from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.figures import ROWS, Reading, Summary
 from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import Circumstances, Context, attributes, datasets, draws_content, page, privacy_json, title
-from dpmcmc.storage.files import read_bytes, read_text, write_atomically
+from dpmcmc.storage.files import (
+    PRIVACY,
+    RunFolder,
+    check_free,
+    check_result,
+    has_digests,
+    read_bytes,
+    read_text,
+    today,
+    write_atomically,
+)
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.run_folder import PRIVACY, RunFolder, check_free, check_result, has_digests, today
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget
@@ -55,6 +70,57 @@ if TYPE_CHECKING:
     import arviz
     import xarray
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Uncharged:
+    """Runs of this process without a ledger, on tables of one number of records, under one adjacency.
+
+    Attributes:
+        runs: how many, up to this one.
+        num_records: N.
+        epsilon, delta: sums over the runs.
+
+    Example:
+        >>> from dpmcmc.engine.result import Uncharged
+        >>> print(Uncharged(runs=3, num_records=5000, epsilon=3.0, delta=3e-5))
+        run 3 of this process on 5,000 records without a ledger; if these are one table, epsilon adds up to 3 and...
+    """
+
+    runs: int
+    num_records: int
+    epsilon: float
+    delta: float
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.runs:,} of this process on {self.num_records:,} records without a ledger; if these are one "
+            f"table, epsilon adds up to {round_up(self.epsilon)} and delta to {round_up(self.delta)}; a ledger keeps "
+            "them within one budget"
+        )
+
+
+_LOCK = threading.Lock()
+#: By (N, adjacency).
+_SEEN: dict[tuple[int, str], Uncharged] = {}
+
+
+def counted(plan: AnyPlan, guarantee: Guarantee | None) -> Uncharged | None:
+    """Count a run that begins, and return the count; None of a run without a guarantee."""
+    if guarantee is None:
+        return None
+    about = (plan.num_records, str(guarantee.adjacency))
+    with _LOCK:
+        before = _SEEN.get(about, Uncharged(0, plan.num_records, 0.0, 0.0))
+        now = Uncharged(
+            before.runs + 1, plan.num_records, before.epsilon + guarantee.epsilon, before.delta + guarantee.delta
+        )
+        _SEEN[about] = now
+    return now
+
+
+# ------------------------------------------------------------------------------------
+# A Result: draws with their guarantee, what they say, and how they are kept; or the error of a chain that diverged.
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -200,7 +266,7 @@ class Result:
         evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
             other runs.
         uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
-            add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
+            add up to (``result.py``); None of a run with a ledger, and of what was loaded or pickled.
 
     Example:
         >>> import dpmcmc
@@ -294,7 +360,7 @@ class Result:
 
         None where draws are too few, and of a one-shot mechanism, whose draws are no chain.
         """
-        from dpmcmc.inference import convergence
+        from dpmcmc.inference import predictive as convergence
 
         return {"ess": None, "rhat": None} if not self.plan.has_chains else convergence.summary(self.draws)
 

@@ -48,7 +48,7 @@ from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals, check_fields
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.planning.permitted import INTERVALS
+from dpmcmc.planning.description import INTERVALS
 from dpmcmc.planning.plan import Plan
 
 # ----------------------------------------------------------------------------------------------------

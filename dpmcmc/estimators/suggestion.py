@@ -33,12 +33,12 @@ from dpmcmc.estimators.outlook import (
 from dpmcmc.inference.noise_aware import MetricName, metric_floor
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
+from dpmcmc.mechanisms.base import OneShot
 from dpmcmc.mechanisms.noise_aware.prior import Prior
-from dpmcmc.mechanisms.one_shot import OneShot
+from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.forecast import curvatures
 from dpmcmc.planning.making import plan
-from dpmcmc.planning.metric import PrivateMetric
-from dpmcmc.planning.permitted import INTERVALS, PREDICTION
+from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import SIGNAL
 from dpmcmc.privacy.accounting import Adjacency

@@ -30,7 +30,7 @@ import numpy as np
 from scipy.special import betainc, expit, gammaln, ndtr, pdtr, softmax
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
 from dpmcmc.targets.glm import (
     LinearRegression,
     LogisticRegression,
@@ -507,7 +507,7 @@ SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     PoissonRegression: lambda target: Counts(),
     NegativeBinomialRegression: lambda target: Counts(target.dispersion),
 }
-#: Scores of the observed site of a NumPyro model, by the name of its family in ``targets/numpyro/predictor.py``.
+#: Scores of the observed site of a NumPyro model, by the name of its family in ``targets/numpyro/model.py``.
 MODEL_SCORES: dict[str, BoundedScore | Normal] = {
     "logistic": Logistic(),
     "normal": Normal(),

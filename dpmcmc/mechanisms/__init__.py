@@ -1,25 +1,23 @@
 """One-shot private estimators: what leaves is one estimate, or a few draws.
 
-``ops``        posterior draws, private as they are;  ``certified``  one draw that needs no convergence
+``ops``        posterior draws, private as they are; one certified draw that needs no convergence
 ``hybrid``     a posterior draw, then a sampler from there
 ``adaops``     one draw from a ridge posterior, tempered privately;  ``exponential``  one hypothesis of a public set
 ``selection``  the best of several private candidates
 ``noise_aware``  posterior draws whose intervals account for the noise of privacy
-``objective``  ``output``  ``sufficient``  ``adassp``  the estimators that they are compared with
+``perturbation``  of the objective or of the output, and ``sufficient`` (AdaSSP too): estimators to compare with
 
 Each plans without records and reads them once (``base.py``).
 """
 
 from dpmcmc.mechanisms.adaops import AdaOPS
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
-from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.mechanisms.engines import DrawError
 from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
-from dpmcmc.mechanisms.objective import ObjectivePerturbation
-from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.output import OutputPerturbation
+from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
+from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpmcmc.mechanisms.selection import Chain, PrivateSelection
 from dpmcmc.mechanisms.sufficient import AdaSSP, SufficientStatistics
 

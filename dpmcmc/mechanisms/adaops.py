@@ -35,9 +35,8 @@ from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
 from dpmcmc.errors import CalibrationError, InputError
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.engines import closed_form
-from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sufficient import gram_and_moment, linear_bounds, rounding
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu

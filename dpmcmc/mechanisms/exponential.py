@@ -32,10 +32,9 @@ import numpy as np
 from annotated_types import Ge
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.minimise import Loss, check_loss, float64, in_float64
-from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency

@@ -1,19 +1,17 @@
-r"""The minimiser of a strongly convex objective, with a certificate.
+"""Logistic regression whose residuals are clipped: the Huberised logistic loss.
 
-    J(θ) = Σ ℓ_i(θ) + (Λ/2)‖θ‖² + b·θ,      ‖θ − argmin J‖ <= ‖∇J(θ)‖/Λ
+Clipping a record's gradient clips its residual r = σ(x·θ) − y, where rows have one norm. The clipped residual is still
+increasing in the margin x·θ, so it is the derivative of a convex loss, which is linear where ``|r| > c``:
 
-Damped Newton in float64 on the gradient's norm: along p = −H⁻¹∇J that norm falls at unit rate, whatever the distance
-from the optimum, so halving the step always ends, and no difference of two large objectives is ever taken. A guarantee
-rests on one number, ‖∇J‖ at the returned point plus a bound on its rounding. Gradients are summed in blocks of
-``_BLOCK`` rows, so a sum of N vectors of norm <= L is off by at most (_BLOCK + N/_BLOCK)·2^-53·N·L in any order within
-a block. A predictor x·θ, hence a gradient, is off by d·2^-53·‖θ‖ times the curvature, and the rest by a few roundings.
+    ℓ_c'(m) = clip(σ(m) − y, −c, c)
 
-Logistic and linear regression have closed forms in NumPy. Any other convex target goes through JAX in float64, with
-conjugate gradients for the Newton step.
+Its Lipschitz constant is c, in place of 1. Its curvature is σ(1 − σ) where ``|r| < c`` and 0 beyond, hence at most
+c(1 − c) for c <= 1/2 and 1/4 otherwise. Both are times the row bound, or its square.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 from collections.abc import Callable
@@ -31,11 +29,66 @@ from scipy.special import expit
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.engines.protocol import DrawError
-from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 from dpmcmc.targets.base import Target, bind, record_shapes, shared_by_equal_targets, target_offers
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.transformed import untempered
+
+
+@dataclass(frozen=True)
+class HuberisedLogistic(LogisticRegression):
+    """Logistic regression with residuals clipped to ``clip``.
+
+    Args:
+        clip: c in (0, 1].
+    """
+
+    clip: float = dataclasses.field(default=1.0, kw_only=True)
+
+    @classmethod
+    def of(cls, target: LogisticRegression, clip: float) -> HuberisedLogistic:
+        """Return the model of a logistic regression with its residuals clipped."""
+        return cls(target.prior_scale, num_features=target.num_features, row_bound=target.row_bound, clip=clip)
+
+    @property
+    def residual_bound(self) -> float:  # type: ignore[override]
+        """Lipschitz constant in the margin, c."""
+        return self.clip
+
+    @property
+    def curvature_bound(self) -> float:  # type: ignore[override]
+        """Largest curvature in the margin: that of σ(1 − σ) on σ <= c."""
+        return min(self.clip, 0.5) * (1 - min(self.clip, 0.5))
+
+    def log_density(self, margin: jax.Array, y: jax.Array) -> jax.Array:
+        """Minus the loss: that of the logistic up to where its residual is c, and linear beyond; ().
+
+        Gradients that JAX takes of it are the clipped ones too.
+        """
+        kink = math.log(self.clip / (1 - self.clip)) if self.clip < 1 else math.inf
+        wrong = (1 - 2 * y) * margin  # the residual is ±σ of it
+        return -(jax.nn.softplus(jnp.minimum(wrong, kink)) + self.clip * jnp.maximum(wrong - kink, 0.0))
+
+    def residual(self, margin: jax.Array, y: jax.Array) -> jax.Array:
+        """clip(σ(m) − y, −c, c)."""
+        return jnp.clip(super().residual(margin, y), -self.clip, self.clip)
+
+
+# ------------------------------------------------------------------------------------
+# The minimiser of a strongly convex objective, with a certificate.
+#
+#     J(θ) = Σ ℓ_i(θ) + (Λ/2)‖θ‖² + b·θ,      ‖θ − argmin J‖ <= ‖∇J(θ)‖/Λ
+#
+# Damped Newton in float64 on the gradient's norm: along p = −H⁻¹∇J that norm falls at unit rate, whatever the distance
+# from the optimum, so halving the step always ends, and no difference of two large objectives is ever taken. A
+# guarantee rests on one number, ‖∇J‖ at the returned point plus a bound on its rounding. Gradients are summed in
+# blocks of ``_BLOCK`` rows, so a sum of N vectors of norm <= L is off by at most (_BLOCK + N/_BLOCK)·2^-53·N·L in any
+# order within a block. A predictor x·θ, hence a gradient, is off by d·2^-53·‖θ‖ times the curvature, and the rest by a
+# few roundings.
+#
+# Logistic and linear regression have closed forms in NumPy. Any other convex target goes through JAX in float64, with
+# conjugate gradients for the Newton step.
+
 
 # ----------------------------------------------------------------------------------------------------
 # A block of code in which JAX computes in float64, whatever the process is set to.

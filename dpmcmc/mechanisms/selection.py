@@ -31,10 +31,9 @@ import numpy as np
 
 from dpmcmc.engine.work import Within, work_of
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.minimise import Loss
-from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event

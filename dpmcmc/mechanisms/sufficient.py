@@ -17,8 +17,7 @@ from annotated_types import Gt, Lt
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
+from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (

@@ -1,8 +1,9 @@
 """Everything that is decided before a record is read. Nothing in this room executes a plan.
 
 ``plan``         the Plan of a sampler's run, and what it shares with the plan of any release
-``making``       ``plan``: from what is asked to a Plan;  ``noise`` its noise multipliers
-``metric``       a private metric;  ``path`` a plan whose path is recorded
-``permitted``    the Verdict that a plan stores;  ``verdict`` gives it, with the conditions of intervals
-``forecast``     what a budget buys;  ``description`` a plan in words;  ``saved`` a plan read from its files
+``stages``       the releases before a run's chain, and all that a run has under privacy alone
+``making``       ``plan``: from what is asked to a Plan
+``noise``        its noise multipliers, and a private metric;  ``path`` a plan whose path is recorded
+``description``  a plan in words, and the Verdict that it stores;  ``verdict`` gives it, with the conditions of intervals
+``forecast``     what a budget buys;  ``saved`` a plan read from its files
 """

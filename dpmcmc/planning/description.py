@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import FunctionType
+from typing import Any, Self
 
 import numpy as np
 
+from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 
@@ -70,3 +74,107 @@ def _said(value: object) -> object:
     if isinstance(value, FunctionType):
         return f"{value.__module__}:{value.__qualname__}"
     return section(value)
+
+
+# ------------------------------------------------------------------------------------
+# A Verdict: the permitted uses of draws, which a plan stores. ``verdict.py`` gives it.
+
+
+PREDICTION, INTERVALS = "prediction", "intervals"
+#: How the reason against intervals of draws begins, and where they come from if a path gives them.
+REFUSED = "Do not report intervals"
+FROM_PATH = "Intervals come from result.noise_aware(), not from the chain's draws."
+#: Relaxation times of directions left to the prior that the draws of all chains span, at least, for intervals.
+SPAN = 50.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Permitted uses of draws.
+
+    Attributes:
+        usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
+        reasons: one sentence for each of the two.
+        relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
+        predicted_inflation: predicted_width squared; None where unknown.
+        clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
+        predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
+    """
+
+    usable_for: tuple[str, ...]
+    reasons: dict[str, str] = field(hash=False)
+    relaxations: float | None = None
+    predicted_inflation: float | None = None
+    clip_bias: str | None = None
+    predicted_from: str | None = None
+
+    @property
+    def predicted_width(self) -> float | None:
+        """Width of an interval that accounts for the noise of privacy over that of the non-private posterior.
+
+        It is an average over coefficients, for rows that stand in for the real ones (``inference/noise_aware.py``);
+        once a metric of rows is released, for those rows. A chain's is that of an ideal answer from the run's
+        gradients, and a real answer is wider. A mechanism's is that of its own answer.
+        """
+        return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys of plan.json and metrics.json."""
+        return {
+            "usable_for": list(self.usable_for),
+            "usable_for_reasons": dict(self.reasons),
+            "relaxations": self.relaxations,
+            "predicted_inflation": self.predicted_inflation,
+            "predicted_width": self.predicted_width,
+            "clip_bias": self.clip_bias,
+            "predicted_from": self.predicted_from,
+        }
+
+    def with_path(self) -> Verdict:
+        """Return the verdict on draws whose run has a path that gives intervals, which the draws themselves do not."""
+        told = self.reasons[INTERVALS]
+        if told.startswith(FROM_PATH):
+            return self
+        why = f"{FROM_PATH} {told.replace(REFUSED, f'{REFUSED} of the draws', 1)}"
+        return replace(self, reasons=self.reasons | {INTERVALS: why})
+
+    @classmethod
+    def of_json(cls, said: dict[str, Any]) -> Self:
+        """Return the verdict that plan.json or metrics.json holds."""
+        facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
+        # Files of version 0.2.0 and before do not say what a prediction is from.
+        return cls(tuple(said["usable_for"]), said["usable_for_reasons"], **facts, predicted_from=said.get(_FROM))
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(label, sentence) pairs for a person."""
+        out = [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
+        if self.relaxations is not None:
+            buys = (
+                f"the budget buys each chain {three_digits(self.relaxations)} relaxation times of its slowest direction"
+            )
+            out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
+        if self.predicted_inflation is not None:
+            width = f"about {three_digits(math.sqrt(self.predicted_inflation))} times as wide as without privacy"
+            more = f"(variance {three_digits(self.predicted_inflation)} times)"
+            if self.clip_bias is None:
+                wide = f"intervals are {width} {more}, for simulated rows"
+            else:
+                wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
+            facts = "the released metric" if self.predicted_from == "metric" else "public facts"
+            out.append(("width", f"predicted from {facts}, not observed: {wide}, if the model is true"))
+        if self.clip_bias is not None:
+            out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
+        return out
+
+
+#: A key of plan.json, and its value before a run has released a metric.
+_FROM, FACTS = "predicted_from", "public_facts"
+_CLIP_BIAS = {
+    "none": "none: clipping leaves the centre of the draws where it is",
+    "likely": "likely: records with large gradients count for less than the model says",
+    "unknown": "unknown: gradients of records have no public bound",
+}
+#: Verdict of a run that released no draws.
+NO_DRAWS = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."))
+#: Verdict of a plan that nobody has judged.
+UNJUDGED = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."))

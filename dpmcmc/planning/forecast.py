@@ -43,7 +43,7 @@ from dpmcmc.inference.noise_aware import (
     usual_spectrum,
 )
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
-from dpmcmc.planning.metric import PlannedMetric
+from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.targets.glm import GeneralisedLinear
 
@@ -160,7 +160,7 @@ def _clip(plan: Plan) -> float:
 
 
 def _steepening(plan: Plan) -> float:
-    """Most that label-blind weights multiply a record's curvature by (``query/label_blind.py``)."""
+    """Most that label-blind weights multiply a record's curvature by (``query/per_record_gradients.py``)."""
     bound = None if plan.in_metric else plan.target_offers.gradient_bound
     unweighted = bound is not None and _clip(plan) >= bound
     return 2.0 if plan.label_blind and not unweighted else 1.0

@@ -11,8 +11,7 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.metric import PrivateMetric, planned_metric
-from dpmcmc.planning.noise import calibrated, own_noise, unit_of
+from dpmcmc.planning.noise import PrivateMetric, calibrated, own_noise, planned_metric, unit_of
 from dpmcmc.planning.plan import AnyPlan, Plan, Start
 from dpmcmc.planning.stages import GivenStarts, Stage
 from dpmcmc.planning.verdict import with_verdict
@@ -27,12 +26,12 @@ from dpmcmc.privacy.accounting.charging import (
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
+from dpmcmc.privacy.query.metric import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.pytree import size_of
-from dpmcmc.targets.absent import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
+from dpmcmc.targets.checks import check_absent
 
 
 def plan(

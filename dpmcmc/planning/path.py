@@ -12,10 +12,9 @@ from typing import cast
 import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.from_trace import Scheme, Score
 from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
-from dpmcmc.inference.trace import Trace
+from dpmcmc.inference.trace import Scheme, Score, Trace
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.targets.glm import GeneralisedLinear

@@ -16,10 +16,17 @@ from dpmcmc.data.checks import refuse_other
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema, texts
 from dpmcmc.errors import InputError
-from dpmcmc.planning.description import guaranteed, html_table, labelled, section, settings
-from dpmcmc.planning.metric import PlannedMetric
-from dpmcmc.planning.noise import own_noise
-from dpmcmc.planning.permitted import INTERVALS, UNJUDGED, Verdict
+from dpmcmc.planning.description import (
+    INTERVALS,
+    UNJUDGED,
+    Verdict,
+    guaranteed,
+    html_table,
+    labelled,
+    section,
+    settings,
+)
+from dpmcmc.planning.noise import PlannedMetric, own_noise
 from dpmcmc.planning.stages import GivenStarts, Private, Stage
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, round_up, three_digits
@@ -27,7 +34,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
+from dpmcmc.privacy.query.metric import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.storage.pytree import PyTree
@@ -349,7 +356,7 @@ class Plan(AnyPlan):
 
     @property
     def label_blind(self) -> bool:
-        """Whether gradients are weighted so that clipping does not bias the score (``label_blind.py``).
+        """Whether gradients are weighted so that clipping does not bias the score (``per_record_gradients.py``).
 
         The default where the target's labels are bounded.
         """

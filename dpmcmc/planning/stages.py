@@ -1,6 +1,6 @@
 """Stages of a sampler's run before its chain, each a release, and all that a run has under privacy alone.
 
-A plan is a list of stages. A sampler's run is a chain, before which it may release a metric (``metric.py``), or a draw
+A plan is a list of stages. A sampler's run is a chain, before which it may release a metric (``noise.py``), or a draw
 that every chain starts from (``Start`` in ``plan.py``). A mechanism's plan is one release alone. Every stage states
 what it is charged for, and the guarantee of the plan is computed from the events of all of them. The engine carries
 stages out in their order, and commits each (``engine/chains.py``).

@@ -24,8 +24,8 @@ import numpy as np
 from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS, ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
+from dpmcmc.planning.description import FACTS, INTERVALS, PREDICTION, REFUSED, SPAN, Verdict
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
-from dpmcmc.planning.permitted import FACTS, INTERVALS, PREDICTION, REFUSED, SPAN, Verdict
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu

@@ -3,6 +3,5 @@
 ``console``       lines that a run prints: facts that are public before anything is computed, and how far it is
 ``figures``       the table of a result, in the units of its columns; traces, calibration, ε against δ, intervals
 ``page``          ``report.html``, from ``templates/page.html``; the contents of ``draws.nc`` and ``privacy.json``
-``pictures``      figures drawn by a process of their own
-``per_record``    cost of a run to each record; confidential
+``pictures``      figures drawn by a process of their own; the cost of a run to each record, which is confidential
 """

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
-from dpmcmc.planning.permitted import Verdict
+from dpmcmc.planning.description import Verdict
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.events import round_up
@@ -143,7 +143,7 @@ def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
 # Public facts: a run may state them before it has computed anything from a record.
 #
 # Everything that a run prints, names, dates or writes outside ``confidential/`` is computed from a :class:`PublicFacts`
-# and from draws that the guarantee covers. So the functions that print and write (here and in ``run_folder.py``) take
+# and from draws that the guarantee covers. So the functions that print and write (here and in ``files.py``) take
 # these, and never a DataSet.
 #
 # Public facts are:

@@ -26,7 +26,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.inference.noise_aware import ReleasedMetric
-from dpmcmc.planning.permitted import FROM_PATH, INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS, round_up

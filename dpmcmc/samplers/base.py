@@ -19,8 +19,8 @@ from annotated_types import Ge, Gt, Le
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.metric import GRADIENT, SecondMoment
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment
 from dpmcmc.samplers.schedules import PerStep, Schedule, evaluate
 from dpmcmc.storage.pytree import STATIC, PyTree, completed, rebuilt
 

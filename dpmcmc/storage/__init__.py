@@ -1,9 +1,8 @@
 """Files that survive a crash, and what a run is known by. Imports no other room.
 
-``files``        a file is whole or not there; regular and sealed files; locks
-``checkpoint``   what a run needs to go on;  ``run_folder`` the folder of a result and its digests
-``fingerprint``  digests of records, plans and platforms; records read block by block
+``files``        a file is whole or not there; regular and sealed files; locks; the folder of a result and its digests
+``checkpoint``   what a run needs to go on
+``fingerprint``  digests of records, plans and platforms; records read block by block; refusal of a forked process
 ``pytree``       nested arrays, their length and size; a module's numbers and structure
 ``cache``        the user's cache folder;  ``compiled_programs`` programs kept in it
-``forked``       refusal of a forked process
 """

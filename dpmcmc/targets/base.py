@@ -22,8 +22,7 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.compiled_programs import RUN_ONCE
-from dpmcmc.storage.fingerprint import blocks
-from dpmcmc.storage.forked import check_not_forked
+from dpmcmc.storage.fingerprint import blocks, check_not_forked
 from dpmcmc.storage.pytree import PyTree, Structure, completed, immutable
 
 #: A function that builds something from a target.
@@ -79,7 +78,7 @@ class TargetOffers:
     log_concave: bool = False
     #: Whether a record enters through one number, x·θ.
     linear_predictor: bool = False
-    #: Whether a record of zeros adds zero to every sum, at all parameters (``targets/absent.py``).
+    #: Whether a record of zeros adds zero to every sum, at all parameters (``targets/checks.py``).
     zeros_are_absent: bool = False
 
     #: shapes of one record -> the target with its shapes known.

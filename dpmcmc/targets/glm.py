@@ -19,10 +19,9 @@ from jax.scipy.special import gammaln
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query import exact_sums, outer_products
-from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, as_float
-from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.exact_sums import LANES, Clip, FixedPoint, Rows, as_float
 from dpmcmc.privacy.query.outer_products import Outer, squared_norm
-from dpmcmc.privacy.query.rows import LANES, Rows
+from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import (
     GaussianPrior,
@@ -59,7 +58,7 @@ class GeneralisedLinear(GaussianPrior):
         row_bound: public bound on ‖x‖, or None.
         residual_bound: largest size of the residual; None where it has no bound.
         bounded_labels: whether ``longest_labels`` is there, which label-blind clipping needs.
-        zeros_are_absent: whether a record of zeros adds zero to every sum, at all parameters (``targets/absent.py``).
+        zeros_are_absent: whether a record of zeros adds zero to every sum, at all parameters (``targets/checks.py``).
     """
 
     prior_scale: Positive = 1.0
@@ -472,7 +471,7 @@ class SoftmaxRegression(GeneralisedLinear):
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d, K).
-            label_blind: whether w is ``label_blind_weight`` of ``privacy/query/label_blind.py``; otherwise 1.
+            label_blind: whether w is ``label_blind_weight`` of ``privacy/query/per_record_gradients.py``; otherwise 1.
         """
         x = as_float(batch["x"])
         squares = batch.get("x_squares")

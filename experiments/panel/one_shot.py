@@ -15,12 +15,10 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan, release
-from dpmcmc.mechanisms.certified import CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.minimise import minimise
-from dpmcmc.mechanisms.objective import ObjectivePerturbation
-from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.output import OutputPerturbation
+from dpmcmc.mechanisms.ops import OPS, CertifiedOPS, last_iterates
+from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.transformed import Tempered

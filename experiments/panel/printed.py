@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.output import OutputPerturbation
+from dpmcmc.mechanisms.perturbation import OutputPerturbation
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.calibration import closed_form

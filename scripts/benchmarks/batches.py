@@ -19,9 +19,8 @@ from benchmarks.problem import CLIP, Size
 from benchmarks.report import Table
 from benchmarks.timing import in_turn, ratio, scanned
 from dpmcmc.engine.compilation import compiler_options
-from dpmcmc.privacy.query.exact_sums import fraction_bits
+from dpmcmc.privacy.query.exact_sums import fraction_bits, traced_for
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
-from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.targets import LogisticRegression, PoissonRegression, SoftmaxRegression
 
 #: Numbers that a timed call reads, about, and its fewest and most steps.

@@ -8,9 +8,11 @@ import pytest
 from sklearn.model_selection import StratifiedKFold
 
 from dpmcmc.engine import life
-from dpmcmc.engine.uncharged import Uncharged
+from dpmcmc.engine.result import Uncharged
 from dpmcmc.estimators import PublicKFold, fitting, regressions, suggestion
-from dpmcmc.mechanisms import Exponential, certified, one_shot
+from dpmcmc.mechanisms import Exponential
+from dpmcmc.mechanisms import base as one_shot
+from dpmcmc.mechanisms import ops as certified
 from dpmcmc.storage.fingerprint import fingerprint
 from tests.planted import Fault
 from tests.planted import checks_estimators as checks

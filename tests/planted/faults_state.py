@@ -20,8 +20,9 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import LedgerError, Receipt, book, file, filters
 from dpmcmc.privacy.ledger.book import Book
-from dpmcmc.storage import checkpoint, run_folder
-from dpmcmc.storage.run_folder import RunFolder
+from dpmcmc.storage import checkpoint
+from dpmcmc.storage import files as run_folder
+from dpmcmc.storage.files import RunFolder
 from tests.ledger.ledgers import edited
 from tests.planted import Fault
 from tests.planted import checks_state as checks

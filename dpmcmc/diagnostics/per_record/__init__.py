@@ -5,9 +5,9 @@ released folder, and must not be used to set noise.
 
 ``account``     the sum over steps, and the ε read off it: what is claimed, and what is not
 ``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps; the sum over steps
-``divergence``  Rényi divergence of one step for a record that moves the sum by less than the clip norm
+            of a step's Rényi divergence for a record that moves the sum by less than the clip norm
 
-The histogram is in ``report/per_record.py``.
+The histogram is in ``report/pictures.py``.
 """
 
 from dpmcmc.diagnostics.per_record.account import Account, PerRecord, check, per_record_epsilon, sample_and_account

@@ -24,7 +24,7 @@ is therefore the *smallest budget whose filter would have let the record through
 order fixed before the run, the filter would have changed nothing for this record. No run here applies a filter. A run's
 guarantee to everybody is its plan's.
 
-**Grid.** D_α increases with the norm (``divergence.py``). Under sampling, norms are rounded UP to a geometric grid of
+**Grid.** D_α increases with the norm (``norms.py``). Under sampling, norms are rounded UP to a geometric grid of
 ratio e^-``STEP``, and a record's account holds how often its norm fell on each point. At rate 1 norms are not rounded.
 
 A record whose gradient is not finite contributes nothing to the run, and is charged C.
@@ -43,7 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.diagnostics.per_record import divergence
+from dpmcmc.diagnostics.per_record import norms as divergence
 from dpmcmc.diagnostics.per_record.norms import Tally, norms_of, trajectory
 from dpmcmc.engine.chains import check_records
 from dpmcmc.engine.life import Key, Life
@@ -59,7 +59,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.files import write_atomically
-from dpmcmc.storage.forked import check_not_forked
+from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
 #: Bytes of a block of records' gradients at one position, and most records of a block.

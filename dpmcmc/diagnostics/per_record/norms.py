@@ -1,49 +1,147 @@
-r"""Upper bounds on the norm of every record's gradient at every step, from checks every few steps.
+"""Rényi divergence of one noisy step, for one record whose clipped gradient is known.
 
-At a check the gradient is computed. At a step in between, whose position lies D from the check's,
+In units of the clip norm C the record moves the sum by w <= 1, and the noise has std z. Given the other records'
+selection, which has one law on both sides:
 
-    ‖g(θ')‖ <= ‖g(θ)‖ + L_i D,
+* ``add_remove`` and ``zero_out``: a Gaussian step of noise multiplier z/w, sampled as the plan's: the accountant's own
+  (``accounting/rdp.py``).
+* ``replace_one``: the record that takes its place is arbitrary, so of norm at most C. At rate 1 the distance is at most
+  1 + w. Under Poisson the pair is P = (1−q)N(0,I) + qN(u,I), P' = (1−q)N(0,I) + qN(u',I), ‖u‖ <= w/z, ‖u'‖ <= 1/z. The
+  three steps by which ``accounting/rdp.py`` shows that its pair dominates keep the two norms apart: antiparallel is the
+  worst direction, and on that line the hockey-stick divergence increases with either norm, and with q. So
 
-L_i the largest curvature of the record's loss; D = 0 at the check itself. For a linear predictor m = x·θ only the
-residual changes, and |m' − m| <= ‖x‖D bounds the change:
+      A = (1−q)N(0,1) + qN(w/z,1),      B = (1−q)N(0,1) + qN(−1/z,1)
 
-* logistic: |σ(m) − y| = σ(s), s = ±m, so at most σ(s + ‖x‖D); never above the bound by L_i = ‖x‖²/4;
-  Label-blind weights make the norm min(σ(s)‖x‖, C) for s >= 0 and min(σ(s)‖x‖, C e^s) for s < 0, since
-  σ(s)/σ(−s) = e^s; it increases with s too;
-* linear: |m − y|/σ² at most (|m − y| + ‖x‖D)/σ², the bound by L_i = ‖x‖²/σ².
+  dominates, in both orders. At w = 1 it is the accountant's pair.
 
-Softmax regression has L_i = ‖x‖²/2 (diag(p) − ppᵀ <= 1/2), another target its ``smoothness``. In a public metric F the
-gradient is F⁻¹g, and L_i is divided by the smallest singular value of F. A weight only shortens a gradient, so a bound
-between checks is that without weights.
+Fixed-size batches are refused: a record that takes part keeps another one out, which may move the sum by 2C whatever
+this record's norm is.
 
-*Rounding.* The run computed its margins in float32, and so does this. Each is within 2dU‖x‖‖θ‖ of x·θ, U the unit
-roundoff, in whatever order it is summed, so D is enlarged by 2dU(‖θ‖ + ‖θ'‖). The norm of another target is enlarged by
-a part in 2^15 of C; that this covers the rounding of two gradients is not proved.
+*Quadrature* is the accountant's trapezoid rule with its spacing: the denominators' components are at most 1/z apart, as
+there, and |A(x+ia)| is at most A(x) times what the normal density grows by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.diagnostics.per_record import divergence
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import Private
+from dpmcmc.privacy.accounting import Event, UnsupportedCombination, rdp
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, bucket_down
 from dpmcmc.privacy.query.exact_sums import row_norms
-from dpmcmc.privacy.query.label_blind import label_blind_weight
-from dpmcmc.privacy.query.metric import PublicMatrix
-from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
-from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment, multiples
+from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients, label_blind_weight
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets, target_offers
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.transformed import Tempered
+
+#: As in the accountant: an order beyond these is left to the unsampled bound.
+_LARGEST_SHIFT = 60.0
+_MOST_POINTS = 6000
+
+
+def check(mechanism: str) -> None:
+    """Raise UnsupportedCombination for a step without a derivation."""
+    if mechanism not in ("gaussian", "poisson_gaussian"):
+        raise UnsupportedCombination(
+            "per-record accounting has no derivation for fixed_size sampling, where a record that takes part keeps "
+            "another one out; use poisson or full."
+        )
+
+
+def distance(moved: np.ndarray, adjacency: Adjacency) -> np.ndarray:
+    """Return the largest distance between neighbours' clipped sums, in units of C: w, or w + 1 under replace_one."""
+    return moved + 1 if adjacency == Adjacency.REPLACE_ONE else moved
+
+
+def renyi(
+    moved: np.ndarray, z: float, rate: float, mechanism: str, adjacency: Adjacency, orders: Sequence[float]
+) -> np.ndarray:
+    """Return D_α of one step, (w, orders).
+
+    Args:
+        moved: w in (0, 1], (n,).
+        z: charged noise multiplier.
+        rate: charged rate.
+        mechanism: ``gaussian`` | ``poisson_gaussian``.
+        adjacency: see ``accounting``.
+        orders: α > 1.
+
+    Raises:
+        UnsupportedCombination: another mechanism.
+    """
+    check(mechanism)
+    alpha = np.asarray(orders, np.float64)
+    unsampled = np.multiply.outer((distance(moved, adjacency) / z) ** 2, alpha / 2)
+    if mechanism == "gaussian":
+        return unsampled
+    if adjacency != Adjacency.REPLACE_ONE:
+        return np.array([rdp.one_step(Event(mechanism, z / w, rate, 1), adjacency, orders) for w in moved])
+    sampled = np.stack([_unequal_pair(moved / z, 1 / z, rate, float(a)) for a in alpha], axis=1)
+    value = np.minimum(sampled, unsampled)
+    # The accountant's own value, so that both agree to the last digit.
+    value[moved == 1] = rdp.one_step(Event(mechanism, z, rate, 1), adjacency, orders)
+    return value
+
+
+def _unequal_pair(a: np.ndarray, b: float, q: float, alpha: float) -> np.ndarray:
+    """Return the larger of D_α(A‖B) and D_α(B‖A), (n,).
+
+    A = (1−q)N(0,1) + qN(a,1) and B = (1−q)N(0,1) + qN(−b,1), 0 <= a <= b.
+    """
+    grid = rdp.quadrature_grid(b, alpha)
+    if grid is None:
+        return np.full(len(a), np.inf)
+    x, h = grid
+    log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(h)
+    log_keep = math.log1p(-q)
+    log_q = math.log(q)
+    log_b = np.logaddexp(log_keep, log_q - b * x - b * b / 2)
+    log_a = np.logaddexp(log_keep, log_q + np.multiply.outer(a, x) - (a * a / 2)[:, None])
+    ratio = alpha * (log_a - log_b)
+    forward = _log_sum(log_phi + log_b + ratio)
+    backward = _log_sum(log_phi + log_a - ratio)
+    # A part in 1e12 for the rounding of the sum, on the private side.
+    return (np.maximum(np.maximum(forward, backward), 0.0) + 1e-12) / (alpha - 1)
+
+
+def _log_sum(terms: np.ndarray) -> np.ndarray:
+    top = terms.max(axis=1)
+    return top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+
+
+# ------------------------------------------------------------------------------------
+# Upper bounds on the norm of every record's gradient at every step, from checks every few steps.
+#
+# At a check the gradient is computed. At a step in between, whose position lies D from the check's,
+#
+#     ‖g(θ')‖ <= ‖g(θ)‖ + L_i D,
+#
+# L_i the largest curvature of the record's loss; D = 0 at the check itself. For a linear predictor m = x·θ only the
+# residual changes, and |m' − m| <= ‖x‖D bounds the change:
+#
+# * logistic: |σ(m) − y| = σ(s), s = ±m, so at most σ(s + ‖x‖D); never above the bound by L_i = ‖x‖²/4;
+#   Label-blind weights make the norm min(σ(s)‖x‖, C) for s >= 0 and min(σ(s)‖x‖, C e^s) for s < 0, since
+#   σ(s)/σ(−s) = e^s; it increases with s too;
+# * linear: |m − y|/σ² at most (|m − y| + ‖x‖D)/σ², the bound by L_i = ‖x‖²/σ².
+#
+# Softmax regression has L_i = ‖x‖²/2 (diag(p) − ppᵀ <= 1/2), another target its ``smoothness``. In a public metric F
+# the gradient is F⁻¹g, and L_i is divided by the smallest singular value of F. A weight only shortens a gradient, so a
+# bound between checks is that without weights.
+#
+# *Rounding.* The run computed its margins in float32, and so does this. Each is within 2dU‖x‖‖θ‖ of x·θ, U the unit
+# roundoff, in whatever order it is summed, so D is enlarged by 2dU(‖θ‖ + ‖θ'‖). The norm of another target is enlarged
+# by a part in 2^15 of C; that this covers the rounding of two gradients is not proved.
+
 
 _UNIT = 2.0**-24
 #: Relative rounding error of a matrix product on an accelerator, which may round to 10 bits.
@@ -259,7 +357,7 @@ class Tally:
                 clipped += reached
                 if self._mechanism == "gaussian":
                     for query, moved in enumerate(sensitivities(share.astype(np.float64), self._seconds[k])):
-                        squares[query] += np.square(divergence.distance(moved, self._adjacency)).sum(axis=1)
+                        squares[query] += np.square(distance(moved, self._adjacency)).sum(axis=1)
                 else:
                     times += np.bincount(place.ravel(), minlength=len(times))
             if self._mechanism == "gaussian":
@@ -296,7 +394,7 @@ class Tally:
         if len(new):
             moved = sensitivities(self._grid[new], self._seconds[kind])[query]
             step = (float(self._noise[kind][query]), self._rate, self._mechanism, self._adjacency)
-            table[new] = divergence.renyi(moved, *step, tuple(self.orders))
+            table[new] = renyi(moved, *step, tuple(self.orders))
         return table[used]
 
 
@@ -312,7 +410,7 @@ def sensitivities(share: np.ndarray, second: SecondMoment | None) -> list[np.nda
     """How far a record of norm ``share``·C moves each query of a step, relative to one of norm C.
 
     The second moment moves by the square of the norm; from the same batch, the two are one query
-    (``second_moment.py``).
+    (``metric.py``).
     """
     if second is None:
         return [share]

@@ -1,8 +1,7 @@
-"""Posterior draws whose intervals account for the noise of privacy: one file a way of releasing and concluding.
+"""Posterior draws whose intervals account for the noise of privacy: one file a strategy of releasing and concluding.
 
-``mechanism``  ``NoiseAware``: what a user says, the way of each target, and linear regression
-``way``        what a way must have
-``prior``      the options and the prior that all of them conclude under; owners of several records
+``mechanism``  ``NoiseAware``: what a user says, the strategy of each target, and linear regression
+``prior``      what a strategy must have, and the prior that all conclude under; owners of several records
 ``gradients``  regressions whose scores are bounded (``inference/scores.py``), from a Gram matrix and gradients
 ``model``      NumPyro models, whose score is bounded too
 """

@@ -35,9 +35,10 @@ from dpmcmc.inference.noise_aware import (
     project,
 )
 from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.noise_aware.prior import (
     COUNT_SHARE,
+    Calibrated,
     Concluded,
     Options,
     Prior,
@@ -46,8 +47,6 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     calibrate_counts,
     release_counts,
 )
-from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
-from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
     NoisyGram,

@@ -20,13 +20,11 @@ import numpy as np
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.noise_aware import GradientRelease, Local, denoised, shrunk
 from dpmcmc.inference.scores import SCORES, score_of
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
-from dpmcmc.mechanisms.noise_aware.prior import Concluded, Options, Prior, Read, row_model
-from dpmcmc.mechanisms.noise_aware.strategy import Calibrated, Strategy
-from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
+from dpmcmc.mechanisms.noise_aware.prior import Calibrated, Concluded, Options, Prior, Read, Strategy, row_model
 from dpmcmc.mechanisms.sufficient import calibrate_statistics, release_statistics, residual_rows, residual_scores
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, within
 from dpmcmc.privacy.query.randomness import Streams

@@ -26,12 +26,10 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, denoised
 from dpmcmc.inference.scores import MODEL_SCORES, BoundedScore, Normal
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS, Descent, multipliers, shares
-from dpmcmc.mechanisms.noise_aware.prior import Options
-from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
-from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
+from dpmcmc.mechanisms.noise_aware.prior import Calibrated, Options
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
@@ -50,13 +48,13 @@ from dpmcmc.targets.base import record_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro.predictor import Reading
+    from dpmcmc.targets.numpyro.model import Reading
 
 
 # ----------------------------------------------------------------------------------------------------
 # Rows and bounded scores of a NumPyro model's records: a noise-aware release's access to them.
 #
-# At a public t a record (x, y) has predictors η(x; t) (``targets/numpyro/predictor.py``) and rows A = ∂η/∂τ·F⁻¹, (K,
+# At a public t a record (x, y) has predictors η(x; t) (``targets/numpyro/model.py``) and rows A = ∂η/∂τ·F⁻¹, (K,
 # d), in a public metric F of τ = (t − centre)/scale. Its score in that metric is
 #
 #     g = v Aᵀψ(η, y),    v = min(1, L/tr(AᵀΛA)),
@@ -236,7 +234,7 @@ def _only(counts: np.ndarray, part: np.ndarray) -> np.ndarray:
 # ----------------------------------------------------------------------------------------------------
 # Draws from a NumPyro model's prior times a normal likelihood of released numbers, by NumPyro's NUTS.
 #
-# No record is read here. The likelihood is N(u; H t(θ), 𝒞) with t as in ``targets/numpyro/predictor.py``, and
+# No record is read here. The likelihood is N(u; H t(θ), 𝒞) with t as in ``targets/numpyro/model.py``, and
 # everything in it is released. θ lives on the real line, and the prior is the model's own.
 
 #: Chains, transitions of warm-up of each, and transitions from one kept draw to the next.
@@ -394,7 +392,7 @@ class ModelGradients:
 
     @property
     def _reading(self) -> Reading:
-        from dpmcmc.targets.numpyro.predictor import read  # half a second to import NumPyro
+        from dpmcmc.targets.numpyro.model import read  # half a second to import NumPyro
 
         with float64():
             return read(self.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, Protocol, cast
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import BoundedScore, Law
-from dpmcmc.mechanisms.one_shot import PrivacySpec
+from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
@@ -288,3 +288,27 @@ class Prior:
 
         chosen = Prior(self.scales * float(max(_SCALES, key=log_density)), by_evidence=False)
         return chosen.concluded(release, local, at, num_records)
+
+
+# ------------------------------------------------------------------------------------
+# Strategy of a family: how its records are released, and how a posterior follows from the releases.
+#
+# A new strategy is one file with a class of the protocol :class:`Strategy`, and one line of ``strategy_of`` in
+# ``mechanism.py``.
+
+
+#: Events and settings.
+Calibrated = tuple[tuple[Event, ...], dict[str, float]]
+
+
+class Strategy(Protocol):
+    """How records of a family are released, and what follows from it."""
+
+    def calibrate(self, spec: PrivacySpec) -> Calibrated:
+        """Return what the releases cost, and public numbers that they rest on; reads no record."""
+
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+        """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
+
+    def refusal(self, plan: MechanismPlan) -> str | None:
+        """Return why intervals of the draws do not hold, a clause, or None where they do."""

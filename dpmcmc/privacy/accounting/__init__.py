@@ -13,7 +13,7 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 Pure releases are composed outside the modules, for all of them alike (``one_sample.py``).
 
 Beside the accountants: ``sampling`` (schemes and the rates they are charged as), ``charging`` (noise to events),
-``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``discrete_gaussian`` (the proof of
+``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``gaussian`` (also the proof of
 integer noise).
 """
 

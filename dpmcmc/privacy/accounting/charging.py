@@ -5,7 +5,7 @@ plan, so that they cannot disagree:
 
 * noise multiplier z → z / (1 + KAPPA): float32 clipping may exceed C by that much (``exact_sums.py``);
 * rate → the generator's proved bound (``sampling.py``);
-* a step with a second query → its combined z, or an event of its own (``second_moment.py``);
+* a step with a second query → its combined z, or an event of its own (``metric.py``);
 * batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ;
 * a coordinate of integer noise → an approximate draw, kept within ``DRAW_SHARE`` of δ.
 """
@@ -29,11 +29,11 @@ from dpmcmc.privacy.accounting import (
     Event,
     accountant_for,
     base_epsilon,
-    discrete_gaussian,
     joined,
     noisy_descent,
     query_events,
 )
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
@@ -212,7 +212,7 @@ class Schedule:
 
     @property
     def deviations(self) -> tuple[Event, ...]:
-        """Event of integer noise that is not exactly what its proof is about (``discrete_gaussian.py``)."""
+        """Event of integer noise that is not exactly what its proof is about (``gaussian.py``)."""
         if self.coordinates is None:
             return ()
         of_steps = self.coordinates * len(self.noise_multipliers) * self.chains

@@ -47,7 +47,7 @@ class Adjacency(StrEnum):
     * ``add_remove``: one record is there, or is absent. The number of record slots is public.
     * ``zero_out``: one record contributes, or contributes zero. N is public.
 
-    An absent record adds exactly zero to every sum (``targets/absent.py``).
+    An absent record adds exactly zero to every sum (``targets/checks.py``).
 
     Raises:
         UnsupportedCombination: an unknown name.

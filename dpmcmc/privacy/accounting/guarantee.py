@@ -22,12 +22,12 @@ from dpmcmc.privacy.accounting import (
     accountant_for,
     base_delta,
     base_epsilon,
-    discrete_gaussian,
     joined,
     one_sample,
     pld,
     run_length,
 )
+from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import (
     Adjacency,
     Event,
@@ -58,7 +58,7 @@ from dpmcmc.privacy.accounting.events import (
 # * ``batch_overflow``: I reads every selected record. A batch is truncated with a probability that follows from the
 #   public rate and number of slots alone, the same for every D; a slot may hold a record, an owner, or nothing.
 # * Integer noise: whatever the exact sum x, the noise is near a post-processing of the Gaussian release of x, by tables
-#   that no record changes (``discrete_gaussian.py``). This covers steps, releases of a metric, and the Gaussian
+#   that no record changes (``gaussian.py``). This covers steps, releases of a metric, and the Gaussian
 #   releases of one-shot mechanisms (``noise_aware`` of records or owners, output and objective perturbation,
 #   ``adassp``, ...).
 # * ``OPS`` with ``total_variation``, also as the start of a hybrid: I draws from the exact posterior of D.

@@ -46,7 +46,7 @@ It is at most φ(b + μau)/(1 + 4κa(1 − a)) since a² <= a, and log-concave, 
   Φ(μ − s) − e^ε h(s) is the expectation above, of Z = b·u − μ. In the other, ε = M(μs + μ²/2) and
   δ <= Φ(−s) + g_μ(0) − e^ε h(s) = g_μ(0) + D(ε).
 
-**Clipped losses** (``clipped_objective_perturbation``, ``mechanisms/huberised.py``). Where residuals are clipped to
+**Clipped losses** (``clipped_objective_perturbation``, ``mechanisms/minimise.py``). Where residuals are clipped to
 k the gradient is a·L·u still, L = kR, but a record has curvature until it pulls with all its force, so nothing is said
 of its vanishing: the curvature is at most β, and the upper bound c + max(0, m) takes M's place above.
 The proof holds as it stands with this M, which is convex and increases weakly. J is then strongly convex with a

@@ -21,7 +21,7 @@ q' = qF/(1−q+qF), and q' is the charged rate: conditioned on the others, the q
 most q', and the dominating pairs grow with the weight (``accounting/rdp.py``).
 
 *Under add_remove* N is the public number of record slots: an absent record is an empty slot that
-contributes zero (``targets/absent.py``), so the law of the others does not depend on it.
+contributes zero (``targets/checks.py``), so the law of the others does not depend on it.
 
 *Overflow.* A step has room for a fixed number of gaps; with probability at most β it truncates its batch.
 β is charged as ``batch_overflow``, or is zero where there is room for all N.

@@ -5,10 +5,10 @@ the released bits are round(value) + round(noise), a post-processing of the Gaus
 Rounding moves either of two neighbouring values by at most √size·grid/2, so a sensitivity grows by √size·grid, which
 :func:`gaussian_event` charges. ``KAPPA`` is charged on top for the noise's own float64 arithmetic.
 
-Its noise is drawn in integers from a ChaCha20 key (``accounting/discrete_gaussian.py``, with the proof). Its std is
+Its noise is drawn in integers from a ChaCha20 key (``accounting/gaussian.py``, with the proof). Its std is
 2^30 to 2^31 steps of the grid, which the tables reach. Each number is then within a tiny distance of a post-processing
-of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for (``mechanisms/one_shot.py``), and a
-metric's (``planning/metric.py``).
+of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for (``mechanisms/base.py``), and a
+metric's (``planning/noise.py``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.gaussian import LEVELS, gaussian_mu
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.per_record_gradients import Model
 from dpmcmc.storage.compiled_programs import RUN_ONCE

@@ -1,4 +1,4 @@
-"""Gaussian noise in integers alone, drawn from the tables whose proof is in ``accounting/discrete_gaussian.py``."""
+"""Gaussian noise in integers alone, drawn from the tables whose proof is in ``accounting/gaussian.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.discrete_gaussian import (
+from dpmcmc.privacy.accounting.gaussian import (
     BASE,
     HALF,
     INDEX_BITS,

@@ -30,8 +30,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import exact_sums
-from dpmcmc.privacy.query.exact_sums import BLOCK_ROWS, Clip, FixedPoint
-from dpmcmc.privacy.query.rows import by_platform
+from dpmcmc.privacy.query.exact_sums import BLOCK_ROWS, Clip, FixedPoint, by_platform
 from dpmcmc.storage.pytree import PyTree
 
 _TINY = np.float32(np.finfo(np.float32).tiny)

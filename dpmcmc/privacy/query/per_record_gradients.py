@@ -1,22 +1,46 @@
-"""Sums over a batch for a target without a closed form: the gradient of each record by ``vmap`` and ``jax.grad``."""
+"""A weight of each record that shrinks its gradient to the clip norm and does not see its label.
+
+    w(x, θ) = min(1, C / max_y ‖∇ log p(y | x, θ)‖)
+
+Sensitivity. ‖w g‖ <= w max_y ‖g‖ <= C for the gradient g of the record's own label. The clip that follows is the one on
+which every guarantee rests; here it corrects rounding alone, unless a label is none of those that the maximum is over.
+
+Unbiased. w is a function of x and θ, and not of y. At the parameter that made the labels E[g | x] = 0, so E[w g] = 0
+for every clip norm. Clipping each gradient by its own norm, which depends on y, has no such property.
+
+The weighted score of a linear predictor increases with x·θ, as the score does: for a logistic record with s = ±x·θ and
+|g| = σ(s)‖x‖, w|g| = min(σ(s)‖x‖, C σ(s)/σ(|s|)), and σ(s)/σ(|s|) is e^s for s < 0 and 1 for s >= 0. Its slope is at
+most ‖x‖/2, which is twice that of the score.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.query import exact_sums
-from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
-from dpmcmc.privacy.query.label_blind import label_blind_weight
-from dpmcmc.privacy.query.metric import PublicMatrix, flat
-from dpmcmc.privacy.query.rows import Rows, arrays
-from dpmcmc.privacy.query.second_moment import MomentSum, SecondMoment
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, Rows, arrays
+from dpmcmc.privacy.query.metric import MomentSum, PublicMatrix, SecondMoment, flat
 from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, size_of
+
+#: Norms of records: of NumPy in a mechanism, of JAX in a query.
+Norms = TypeVar("Norms", np.ndarray, jax.Array)
+
+
+def label_blind_weight(longest: Norms, clip: Clip | np.ndarray) -> Norms:
+    """Return min(1, C/longest), (n,), of the largest norm that each record's gradient has over all labels."""
+    ratio: Norms = clip / longest  # type: ignore[assignment]
+    return ratio.clip(max=1.0)
+
+
+# ------------------------------------------------------------------------------------
+# Sums over a batch for a target without a closed form: the gradient of each record by ``vmap`` and ``jax.grad``.
+
 
 #: Rows handled at once, of a generalised linear model and of others; larger batches are scanned.
 LINEAR_ROWS = 1 << 14

@@ -5,7 +5,7 @@ r"""The one place where records are read: a clipped, noisy minibatch gradient.
 b is the EXPECTED batch size, a public constant, so the normaliser does not depend on the data; s_t is the
 noise std in gradient units, decided by the plan; the noise multiplier is s_t b / (N C). Everything a
 sampler does with ``value`` is post-processing. A sampler may ask for a second moment beside it
-(``second_moment.py``, with what that costs), and for clipping and noise in a public metric (``metric.py``).
+(``metric.py``, with what that costs), and for clipping and noise in a public metric (``metric.py``).
 
 Sensitivity of the clipped sum, per adjacency: C (add_remove, zero_out), 2C (replace_one), exactly on the
 fixed-point grid and within 1 + ``KAPPA`` in float32 (``exact_sums.py``), which the plan charges. A record
@@ -23,13 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
+from dpmcmc.privacy.accounting.gaussian import LEVELS
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, materialised
 from dpmcmc.privacy.query.integer_noise import Levels
-from dpmcmc.privacy.query.metric import flat
+from dpmcmc.privacy.query.metric import PrivateSecondMoment, Step, flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
-from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
 from dpmcmc.privacy.query.selection import select_by as select_by
 from dpmcmc.storage.pytree import PyTree, size_of
 
@@ -90,9 +89,9 @@ class GradientQuery(PerRecordGradients):
         second: a second moment to release beside the gradient, or None.
         second_bits: its grid exponent.
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
-        label_blind: whether gradients are weighted before they are clipped (``label_blind.py``).
+        label_blind: whether gradients are weighted before they are clipped (``per_record_gradients.py``).
         levels: draws per coordinate of integer noise on the gradient and on the second moment
-            (``discrete_gaussian.py``).
+            (``gaussian.py``).
         coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
         rows: records at hand, where they are not all N.
         axis: mesh axis over whose devices the records are split and sums are added, or None.
@@ -256,5 +255,5 @@ class GradientQuery(PerRecordGradients):
 
 
 def drawn_noise(key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.ndarray, levels: Levels) -> FixedPoint:
-    """Integer noise shaped like a pytree, of std ``std · scale`` grid units (``discrete_gaussian.py``)."""
+    """Integer noise shaped like a pytree, of std ``std · scale`` grid units (``gaussian.py``)."""
     return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))

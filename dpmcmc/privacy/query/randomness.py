@@ -5,7 +5,7 @@ cannot be pickled and are never written to a released folder. Streams are separa
 records, which noise, a sampler's own dynamics, starting points), then by chain, then by step.
 
 Two generators. A private run has ChaCha20 with 256-bit keys for every purpose, and its noise is drawn in integers
-(``discrete_gaussian.py``). A run without privacy has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
+(``gaussian.py``). A run without privacy has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
 claimed to be cryptographic), and its noise is :func:`normal`, as is the noise that a sampler adds of itself.
 """
 
@@ -26,8 +26,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.random import define_prng_impl
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.exact_sums import in_one_row
-from dpmcmc.privacy.query.rows import by_platform, traced_platform
+from dpmcmc.privacy.query.exact_sums import by_platform, in_one_row, traced_platform
 from dpmcmc.storage.pytree import PyTree, map_in_groups, size_of
 
 if TYPE_CHECKING:

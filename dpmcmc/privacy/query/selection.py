@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, GapTables, Poisson, Sampling, gap_tables, shard_rows
+from dpmcmc.privacy.query.exact_sums import by_platform
 from dpmcmc.privacy.query.integer_noise import rank
 from dpmcmc.privacy.query.per_record_gradients import Batch
 from dpmcmc.privacy.query.randomness import random_words
-from dpmcmc.privacy.query.rows import by_platform
 
 # ----------------------------------------------------------------------------------------------------
 # Draws minibatches of a fixed size: uniform subsets, in fixed shapes, at a cost that does not grow with N.

@@ -7,7 +7,7 @@ r"""A Flax network as a target: a Bayesian neural network.
     gaussian:     y = f + N(0, noise_scale²)      f () or (1,)
 
 Per-record gradients are those of a batch of one, by ``vmap``; the matrices of dense layers are summed without being
-formed (``ghost_norms.py``).
+formed (``networks.py``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
-from dpmcmc.storage.forked import check_not_forked
+from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import GaussianPrior, Positive, TargetError, check_labels
-from dpmcmc.targets.flax import ghost_norms
-from dpmcmc.targets.flax.network import Network
+from dpmcmc.targets.flax import networks as ghost_norms
+from dpmcmc.targets.flax.networks import Network
 
 if TYPE_CHECKING:
     from dpmcmc.targets.flax.networks import FlaxModule

@@ -1,8 +1,7 @@
 """NumPyro models as targets.
 
-``model``      ``from_numpyro``: densities, predictions and constrained draws
+``model``      ``from_numpyro``: densities, predictions, constrained draws, parameters of a record's distribution
 ``sites``      a model's sites, read from shapes and tried on synthetic records; densities on the real line
-``predictor``  parameters of a record's distribution
 """
 
 from dpmcmc.targets.numpyro.model import from_numpyro
