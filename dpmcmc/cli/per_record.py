@@ -23,7 +23,8 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.pictures import plot
 from dpmcmc.storage.files import check_room
 from dpmcmc.storage.pytree import PyTree

@@ -37,7 +37,8 @@ from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.console import shown
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 

@@ -33,7 +33,8 @@ from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
 from dpmcmc.planning.description import NO_DRAWS
 from dpmcmc.planning.making import check_fit
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page

@@ -26,7 +26,8 @@ from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, as
 from dpmcmc.estimators.suggestion import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
 from dpmcmc.planning.description import INTERVALS, PREDICTION, settings
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.files import write_atomically
 from dpmcmc.targets import TARGETS

@@ -37,8 +37,8 @@ from dpmcmc.engine.work import Progress, Release, Session, Within, Work, release
 from dpmcmc.errors import InputError
 from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.planning.noise import PlannedMetric
-from dpmcmc.planning.plan import Plan, Start
-from dpmcmc.planning.stages import Stage
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import Stage, Start
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee

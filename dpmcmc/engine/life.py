@@ -39,7 +39,8 @@ from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublishe
 from dpmcmc.engine.result import DivergedError, Result, Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.errors import InputError
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee

@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dpmcmc.errors import InputError
-from dpmcmc.planning.plan import AnyPlan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.pytree import PyTree

@@ -2,8 +2,8 @@
 
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
-one after another: in the same call, or beforehand where a core is free (``rows_on_disk.py``). Noise, keys and records are
-arguments, and so are numbers of the sampler, the target and C (``storage/pytree.py``): others compile nothing.
+one after another: in the same call, or beforehand where a core is free (``rows_on_disk.py``). Noise, keys and records
+are arguments, and so are numbers of the sampler, the target and C (``storage/pytree.py``): others compile nothing.
 """
 
 from __future__ import annotations
@@ -432,7 +432,7 @@ def _slots(plan: Plan) -> int:
 
 
 class DeviceCalls:
-    """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead (``rows_on_disk.py``)."""
+    """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead."""
 
     def __init__(self, program: Program, width: int, ahead: bool) -> None:
         self._program = program

@@ -40,8 +40,9 @@ from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
 from dpmcmc.planning.path import trace_of
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.saved import SavedPlan, target_of
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee

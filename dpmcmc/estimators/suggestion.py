@@ -39,7 +39,8 @@ from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.forecast import curvatures
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.noise import PrivateMetric
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import SIGNAL
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.charging import AdjacencyName, Clipping, Privacy

@@ -30,7 +30,8 @@ from dpmcmc.engine.work import Progress, Session, Work, released, work_of
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.planning.description import Verdict, guaranteed, labelled, section
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_one_shot
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian

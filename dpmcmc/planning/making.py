@@ -12,8 +12,8 @@ import numpy as np
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.noise import PrivateMetric, calibrated, own_noise, planned_metric, unit_of
-from dpmcmc.planning.plan import AnyPlan, Plan, Start
-from dpmcmc.planning.stages import GivenStarts, Stage
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan, GivenStarts, Stage, Start
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting.charging import (
     UNKNOWN_COORDINATES,

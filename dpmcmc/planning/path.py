@@ -15,7 +15,8 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.inference.trace import Scheme, Score, Trace
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.targets.glm import GeneralisedLinear
 

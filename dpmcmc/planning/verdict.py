@@ -26,7 +26,8 @@ from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS, ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.planning.description import FACTS, INTERVALS, PREDICTION, REFUSED, SPAN, Verdict
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee

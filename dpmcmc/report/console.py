@@ -22,7 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
 from dpmcmc.planning.description import Verdict
-from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee

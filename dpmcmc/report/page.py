@@ -27,8 +27,8 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION, Verdict
-from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.planning.saved import SavedPlan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
