@@ -16,7 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.query import randomness
-from dpmcmc.privacy.query.metric import PrivateSecondMoment, PublicMatrix, SecondMoment, asked, form_of
+from dpmcmc.privacy.query.metric import (
+    PrivateSecondMoment,
+    PublicMatrix,
+    SecondMoment,
+    asked,
+    form_of,
+)
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.fingerprint import check_not_forked
@@ -53,12 +59,16 @@ class Run(TypedDict, total=False):
     every: int
 
 
-def gaussian_chain(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> np.ndarray:
+def gaussian_chain(
+    sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]
+) -> np.ndarray:
     """Return the positions of :func:`gaussian_run`, which has the same arguments: (samples, chains, d) float64."""
     return gaussian_run(sampler, curvature, **run)[0]
 
 
-def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> tuple[np.ndarray, PyTree]:
+def gaussian_run(
+    sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]
+) -> tuple[np.ndarray, PyTree]:
     """Run ``chains`` chains on the potential Σ w_i x_i²/2, and sample the second half of the run.
 
     Args:
@@ -77,21 +87,31 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
     w = jnp.asarray(curvature, jnp.float32)
     root = jax.random.key(run.get("seed", 0))
     start_key, chain_key = jax.random.split(root)
-    start = randomness.normal(start_key, (chains, d)) * jnp.asarray(run.get("start_std", np.zeros(d)), jnp.float32)
+    start = randomness.normal(start_key, (chains, d)) * jnp.asarray(
+        run.get("start_std", np.zeros(d)), jnp.float32
+    )
     shaped, flat = _shapes(d) if run.get("nested") else (lambda v: v, lambda v: v)
-    state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(jax.random.split(chain_key, chains), start)
+    state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(
+        jax.random.split(chain_key, chains), start
+    )
     second = asked(sampler.queries)
     metric = sampler_offers(sampler).metric
 
     def step(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         key = jax.random.fold_in(root, t)
         noise_key, dynamics_key = jax.random.split(key)
-        s = jnp.asarray(sampler.noise_std(t) if noise_std is None else noise_std, jnp.float32)
+        s = jnp.asarray(
+            sampler.noise_std(t) if noise_std is None else noise_std, jnp.float32
+        )
         noise = s * randomness.normal(noise_key, (chains, d))
 
         def one(key: jax.Array, state: PyTree, noise: jax.Array) -> PyTree:
             noise = noise if metric is None else metric.times(noise)
-            gradient = PrivateGradient(shaped(flat(state.position) * w + noise), s, _exact_moment(second, w, metric))
+            gradient = PrivateGradient(
+                shaped(flat(state.position) * w + noise),
+                s,
+                _exact_moment(second, w, metric),
+            )
             return sampler.step(key, state, gradient, t)
 
         state, info = jax.vmap(one)(jax.random.split(dynamics_key, chains), state, noise)
@@ -107,7 +127,9 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
 
     positions, info = jax.jit(whole)(state)
     half = run["steps"] // every // 2
-    return np.asarray(positions[half:], np.float64), jax.tree.map(lambda leaf: np.asarray(leaf)[half:], info)
+    return np.asarray(positions[half:], np.float64), jax.tree.map(
+        lambda leaf: np.asarray(leaf)[half:], info
+    )
 
 
 def _exact_moment(
@@ -117,7 +139,9 @@ def _exact_moment(
     if second is None:
         return ()
     matrix = w if metric is None else metric.whitened(w)
-    return (PrivateSecondMoment(form_of(second.structure, w.size).of(matrix), jnp.float32(0)),)
+    return (
+        PrivateSecondMoment(form_of(second.structure, w.size).of(matrix), jnp.float32(0)),
+    )
 
 
 def _squared_scale(metric: PublicMatrix | None) -> np.ndarray | float:
@@ -128,7 +152,9 @@ def _squared_scale(metric: PublicMatrix | None) -> np.ndarray | float:
     return array**2 if array.ndim < 2 else metric.stretch() ** 2
 
 
-def _shapes(d: int) -> tuple[Callable[[jax.Array], PyTree], Callable[[PyTree], jax.Array]]:
+def _shapes(
+    d: int,
+) -> tuple[Callable[[jax.Array], PyTree], Callable[[PyTree], jax.Array]]:
     """(vector (d,) -> nested pytree of three leaves, and back); d >= 4."""
     head = d // 4
     rows = (d - d // 4) // 2
@@ -137,10 +163,15 @@ def _shapes(d: int) -> tuple[Callable[[jax.Array], PyTree], Callable[[PyTree], j
     def nested(v: jax.Array) -> PyTree:
         middle = v[head : head + 2 * rows].reshape(2, rows)
         tail = v[head + 2 * rows :]
-        return {"a": v[:head], "b": {"matrix": middle, "tail": tail if rest else tail.reshape(0)}}
+        return {
+            "a": v[:head],
+            "b": {"matrix": middle, "tail": tail if rest else tail.reshape(0)},
+        }
 
     def back(tree: PyTree) -> jax.Array:
-        return jnp.concatenate([tree["a"], tree["b"]["matrix"].ravel(), tree["b"]["tail"]])
+        return jnp.concatenate(
+            [tree["a"], tree["b"]["matrix"].ravel(), tree["b"]["tail"]]
+        )
 
     return nested, back
 
@@ -165,7 +196,11 @@ def check_stationary_variance(
 
 
 def check_sampler(
-    sampler: Sampler, num_records: int = 1000, seed: int = 0, dimension: int = 32, chains: int = 2048
+    sampler: Sampler,
+    num_records: int = 1000,
+    seed: int = 0,
+    dimension: int = 32,
+    chains: int = 2048,
 ) -> None:
     """Protocol and stationarity of a sampler; raises AssertionError on the first law it breaks.
 
@@ -185,7 +220,9 @@ def check_sampler(
     check_not_forked()
     missing = missing_of(sampler)
     if missing:
-        raise AssertionError(f"{sampler} lacks {', '.join(missing)} of the Sampler protocol")
+        raise AssertionError(
+            f"{sampler} lacks {', '.join(missing)} of the Sampler protocol"
+        )
     bound = sampler.bind(num_records)
     try:
         second = asked(bound.queries)
@@ -197,7 +234,9 @@ def check_sampler(
     host = float(np.broadcast_to(np.asarray(bound.noise_std(np.arange(2.0))), 2)[1])
     device = float(jax.jit(bound.noise_std)(jnp.int32(1)))
     if not math.isclose(host, device, rel_tol=1e-5):
-        raise AssertionError(f"noise_std differs between host ({host}) and device ({device})")
+        raise AssertionError(
+            f"noise_std differs between host ({host}) and device ({device})"
+        )
     moment = _exact_moment(second, jnp.ones(dimension), sampler_offers(bound).metric)
     gradient = PrivateGradient(jnp.ones(dimension), jnp.float32(host), moment)
     key = jax.random.key(seed)
@@ -220,12 +259,20 @@ def check_sampler(
         for nested in (False, True)
     )
     if not np.allclose(flat, tree, rtol=1e-4, atol=1e-5):
-        raise AssertionError(f"{sampler} moves a nested pytree differently from the same numbers in one array")
+        raise AssertionError(
+            f"{sampler} moves a nested pytree differently from the same numbers in one array"
+        )
     if bound.temperature > 0:
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
-        eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
+        eta = float(
+            np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0]
+        )
         # A metric whitens the curvature, since a step of η is one in its units.
-        curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(sampler_offers(bound).metric)
+        curvature = (
+            np.geomspace(0.02, 0.04, dimension)
+            / eta
+            * _squared_scale(sampler_offers(bound).metric)
+        )
         check_stationary_variance(
             bound,
             curvature,

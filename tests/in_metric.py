@@ -9,7 +9,7 @@ import pytest
 import dpmcmc
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.program import Cells
-from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.query.gaussian_release import GramRelease, NoisyGram, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
 

@@ -13,7 +13,7 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning import forecast
 from dpmcmc.planning.verdict import of_result, with_verdict
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu

@@ -15,7 +15,7 @@ from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import chains as stage
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
-from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.gaussian_release import GramRelease, entries, gradient_rows, gram_of, svec

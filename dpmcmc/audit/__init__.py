@@ -11,4 +11,12 @@ from dpmcmc.audit.bounds import MissingExtra, NotGaussian
 from dpmcmc.audit.neighbours import Neighbours
 from dpmcmc.audit.procedure import METHODS, AuditReport, audit, shortened
 
-__all__ = ["METHODS", "AuditReport", "MissingExtra", "Neighbours", "NotGaussian", "audit", "shortened"]
+__all__ = [
+    "METHODS",
+    "AuditReport",
+    "MissingExtra",
+    "Neighbours",
+    "NotGaussian",
+    "audit",
+    "shortened",
+]

@@ -62,35 +62,68 @@ def attack(
     config: ConfigName,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
-    method: Annotated[str, typer.Option(help="gdp is an estimate, the others are proved.", **one_of(METHODS))] = "gdp",
-    runs: Annotated[int | None, typer.Option(help=f"Runs on each of two data sets; {RUNS} by default.")] = None,
-    confidence: Annotated[float, typer.Option(help="Confidence of the bound and the verdict.")] = CONFIDENCE,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="gdp is an estimate, the others are proved.", **one_of(METHODS)
+        ),
+    ] = "gdp",
+    runs: Annotated[
+        int | None,
+        typer.Option(help=f"Runs on each of two data sets; {RUNS} by default."),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the bound and the verdict.")
+    ] = CONFIDENCE,
     steps: Annotated[
-        int | None, typer.Option(help="Audit only the first steps of a sampler, against what those cost.")
+        int | None,
+        typer.Option(
+            help="Audit only the first steps of a sampler, against what those cost."
+        ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="Target of an audited sampler: a linear probe, or the config's.", **one_of(TARGETS))
+        str,
+        typer.Option(
+            help="Target of an audited sampler: a linear probe, or the config's.",
+            **one_of(TARGETS),
+        ),
     ] = "probe",
     records: Annotated[
-        int | None, typer.Option(help=f"Records of a mechanism's problem; {_RECORDS} by default, at most the config's.")
+        int | None,
+        typer.Option(
+            help=f"Records of a mechanism's problem; {_RECORDS} by default, at most the config's."
+        ),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(help=f"Features of a mechanism's problem; {_FEATURES} by default.")
+        int | None,
+        typer.Option(help=f"Features of a mechanism's problem; {_FEATURES} by default."),
     ] = None,
-    canaries: Annotated[int | None, typer.Option(help=f"Canaries of method one_run; {CANARIES} by default.")] = None,
+    canaries: Annotated[
+        int | None,
+        typer.Option(help=f"Canaries of method one_run; {CANARIES} by default."),
+    ] = None,
     bins: Annotated[int, typer.Option(help="Bins of method histogram.")] = 10,
-    alpha: Annotated[float, typer.Option(help="Resolution of histogram in delta.")] = 0.05,
+    alpha: Annotated[
+        float, typer.Option(help="Resolution of histogram in delta.")
+    ] = 0.05,
     at_epsilon: Annotated[
-        float | None, typer.Option(help="Where histogram tests the claimed curve; at its epsilon by default.")
+        float | None,
+        typer.Option(
+            help="Where histogram tests the claimed curve; at its epsilon by default."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a configuration on worst-case synthetic neighbours, and estimate or prove a lower bound on its epsilon."""
     keep_compiled_programs()
     check_devices()
     asked = config_file.load(config, overrides, allow_code=allow_code or ())
-    plan = planned(asked, Problem(config, records, features, steps, canaries, method == "one_run"))
+    plan = planned(
+        asked, Problem(config, records, features, steps, canaries, method == "one_run")
+    )
     options = {
         "method": method,
         "runs": runs,
@@ -105,13 +138,19 @@ def attack(
     }
     report = audited(plan, asked.name, options)
     if as_json:
-        print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))
+        print(
+            json.dumps(
+                {"config": asked.name, **report.to_json()}, indent=2, allow_nan=False
+            )
+        )
     else:
         print(f"{asked.name}\n{report}")
     check_verdict(report, config)
 
 
-def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> AuditReport:
+def audited(
+    plan: Plan | MechanismPlan, name: str, options: dict[str, Any]
+) -> AuditReport:
     """Run the audit; a refusal of one of its arguments names the option of the command line.
 
     Raises:
@@ -119,7 +158,9 @@ def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> A
         InputError: an option outside its range.
     """
     try:
-        return audit(plan, **options, say=lambda text: print(f"{name}: {text}", file=sys.stderr))
+        return audit(
+            plan, **options, say=lambda text: print(f"{name}: {text}", file=sys.stderr)
+        )
     except (DivergedError, DrawError) as error:
         raise CommandError(f"the audit's own run failed: {error}") from None
     except InputError as error:
@@ -140,7 +181,10 @@ def check_verdict(report: AuditReport, config: str) -> None:
             code=1,
         )
     if report.violated:
-        raise CommandError(f"{config}: the runs contradict the claimed epsilon; do not rely on it.", code=1)
+        raise CommandError(
+            f"{config}: the runs contradict the claimed epsilon; do not rely on it.",
+            code=1,
+        )
 
 
 def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
@@ -150,7 +194,9 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
         CommandError: no guarantee to audit, or an option that does not apply.
     """
     if config.privacy is None:
-        raise CommandError(f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit.")
+        raise CommandError(
+            f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit."
+        )
     if not config_room.is_secret(config):
         raise CommandError(
             f"{problem.name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
@@ -159,23 +205,37 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     if config.mechanism is None:
         for name, given in (("records", problem.records), ("features", problem.features)):
             if given is not None:
-                raise CommandError(f"--{name}: a sampler is audited on its own number of records; leave it out.")
+                raise CommandError(
+                    f"--{name}: a sampler is audited on its own number of records; leave it out."
+                )
         return config_room.make_plan(config)
     if problem.steps is not None:
-        raise CommandError("--steps: only a sampler's run can be shortened; leave it out.")
+        raise CommandError(
+            "--steps: only a sampler's run can be shortened; leave it out."
+        )
     known = config_room.describe_data(config).num_records
     assert known is not None
     records = min(_RECORDS, known) if problem.records is None else problem.records
     if not 1 <= records <= known:
-        raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
+        raise CommandError(
+            f"--records: must lie in 1..{known}, the config's number of records, got {records}."
+        )
     plan = config_room.make_plan(config, num_records=records)
     if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
-        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
-    features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else _FEATURES)
+        raise CommandError(
+            f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}."
+        )
+    features = problem.features or (
+        min(problem.canaries or CANARIES, records) if problem.many else _FEATURES
+    )
     if not isinstance(plan.target, GeneralisedLinear):
         return plan
     assert config.privacy.epsilon is not None
-    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else config_room.hybrid_of(config, records)
+    mechanism = (
+        plan.mechanism
+        if isinstance(plan, MechanismPlan)
+        else config_room.hybrid_of(config, records)
+    )
     return mechanism.plan(
         dataclasses.replace(plan.target, num_features=features),
         num_records=records,

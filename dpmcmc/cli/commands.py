@@ -16,16 +16,26 @@ from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.refusals import exit_code
 
 ConfigName = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a shipped config such as adult.")
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML file, or the name of a shipped config such as adult.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="a.b=VALUE", help="Override one key; values are YAML. May be repeated."),
+    typer.Option(
+        "--set",
+        metavar="a.b=VALUE",
+        help="Override one key; values are YAML. May be repeated.",
+    ),
 ]
 AllowCode = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-code", metavar="MODULE", help="Let a config that lies in a run folder import MODULE; read it first."
+        "--allow-code",
+        metavar="MODULE",
+        help="Let a config that lies in a run folder import MODULE; read it first.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -104,7 +114,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -122,7 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
 
     def work() -> object:
-        return typer.main.get_command(app).main(arguments, prog_name="dpmcmc", standalone_mode=False)
+        return typer.main.get_command(app).main(
+            arguments, prog_name="dpmcmc", standalone_mode=False
+        )
 
     code = exit_code(work)
     processes = sys.modules.get("dpmcmc.engine.processes")

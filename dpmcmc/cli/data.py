@@ -18,18 +18,37 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def data(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A Parquet or Arrow (Feather) file, or a folder of them.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A Parquet or Arrow (Feather) file, or a folder of them.",
+        ),
     ],
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="To be made, for its owner alone.")],
-    x: Annotated[str, typer.Option(metavar="a,b,c", help="Columns of the features, or one column of lists.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="To be made, for its owner alone.")
+    ],
+    x: Annotated[
+        str,
+        typer.Option(
+            metavar="a,b,c", help="Columns of the features, or one column of lists."
+        ),
+    ],
     y: Annotated[str, typer.Option(metavar="label", help="Column of the labels.")],
-    test: Annotated[str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")
+    ] = None,
 ) -> None:
     """Convert Parquet or Arrow files to a folder of .npy files."""
     rows = to_rows(source, folder, x=x.split(","), y=y, test=test)
     features = "1 feature" if rows.num_features == 1 else f"{rows.num_features} features"
     labels = "class numbers or counts" if rows.labels == "int32" else "real numbers"
-    print(f"# {rows.num_records:,} training rows and {rows.num_test or 'no'} test rows: {features}, {labels}")
-    print("# num_records is stated in public; row_bound must be known without looking at the rows")
-    section = {"data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}}
+    print(
+        f"# {rows.num_records:,} training rows and {rows.num_test or 'no'} test rows: {features}, {labels}"
+    )
+    print(
+        "# num_records is stated in public; row_bound must be known without looking at the rows"
+    )
+    section = {
+        "data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}
+    }
     print(yaml.safe_dump(section, sort_keys=False, allow_unicode=True), end="")

@@ -33,32 +33,58 @@ app = typer.Typer(add_completion=False, help="The privacy budget of a data set."
 
 LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
 Receipts = Annotated[
-    list[str] | None, typer.Option("--receipt", metavar="FILE", help="privacy.json of a run that the ledger must hold.")
+    list[str] | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="privacy.json of a run that the ledger must hold.",
+    ),
 ]
 
 
 @app.command()
 def init(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")
+    ],
     epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
     delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
-    name: Annotated[str | None, typer.Option(help="Name of the data set; by default the file's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the data set; by default the file's.")
+    ] = None,
     adjacency: Annotated[
-        str, typer.Option(help="Definition of a neighbouring data set.", **one_of(ADJACENCIES))
+        str,
+        typer.Option(
+            help="Definition of a neighbouring data set.", **one_of(ADJACENCIES)
+        ),
     ] = "replace_one",
-    num_records: Annotated[int | None, typer.Option(metavar="N", help="If it is public.")] = None,
+    num_records: Annotated[
+        int | None, typer.Option(metavar="N", help="If it is public.")
+    ] = None,
     filter: Annotated[
         str | None,
-        typer.Option(help="How runs add up; by default renyi, or programme with --programme.", **one_of(FILTERS)),
+        typer.Option(
+            help="How runs add up; by default renyi, or programme with --programme.",
+            **one_of(FILTERS),
+        ),
     ] = None,
     order: Annotated[
-        int | None, typer.Option(help="Order of filter renyi; by default the best for full-batch runs.")
+        int | None,
+        typer.Option(
+            help="Order of filter renyi; by default the best for full-batch runs."
+        ),
     ] = None,
     typical: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="Choose the order for runs like this one instead.")
+        str | None,
+        typer.Option(
+            metavar="CONFIG", help="Choose the order for runs like this one instead."
+        ),
     ] = None,
     programme: Annotated[
-        list[str] | None, typer.Option(metavar="CONFIG", help="One of the only runs there will be; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="CONFIG", help="One of the only runs there will be; may be repeated."
+        ),
     ] = None,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
@@ -105,7 +131,9 @@ def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False)
             print(json.dumps([entry.to_json() for entry in entries], indent=2))
         else:
             for entry in entries:
-                print(f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}")
+                print(
+                    f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}"
+                )
         ledger.check()
 
 
@@ -127,14 +155,20 @@ def _confirmed(file: str, receipts: list[str] | None) -> Ledger:
     return ledger
 
 
-def _planned(name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None) -> Guarantee:
+def _planned(
+    name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None
+) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
     config = config_file.load(name, overrides, allow_code=allow_code)
     plan = config_room.make_plan(config)
     if plan.guarantee is None or not config_room.is_secret(config):
-        raise CommandError(f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section.")
+        raise CommandError(
+            f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section."
+        )
     if num_records is not None and plan.num_records != num_records:
-        raise CommandError(f"{name}: is planned for {plan.num_records} records where --num-records is {num_records}.")
+        raise CommandError(
+            f"{name}: is planned for {plan.num_records} records where --num-records is {num_records}."
+        )
     return plan.guarantee
 
 
@@ -142,36 +176,91 @@ def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     """Return the receipts of a run folder's ``privacy.json``, or of a file that holds one receipt."""
     try:
         with opened_text(path) as stream:
-            body = json.loads(stream.read(_MOST_CHARACTERS))  # a text that is cut short is no JSON
+            body = json.loads(
+                stream.read(_MOST_CHARACTERS)
+            )  # a text that is cut short is no JSON
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
-        return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]
+        return [
+            Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger)
+            for r in found
+        ]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
-    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError):
-        raise CommandError(f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one.") from None
+        raise CommandError(
+            f"{path}: cannot be read ({reason}); give a run folder's privacy.json."
+        ) from None
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ):
+        raise CommandError(
+            f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one."
+        ) from None
 
 
 def _show(state: State) -> None:
     terms = state.terms
     print(terms.name)
     records = "" if terms.num_records is None else f", {terms.num_records:,} records"
-    rows = [("promise", f"epsilon {terms.epsilon:g}, delta {terms.delta:g}, {terms.adjacency}{records}")]
-    rows.append(("filter", terms.filter + ("" if terms.filter == "programme" else f": {terms.unit} adds")))
+    rows = [
+        (
+            "promise",
+            f"epsilon {terms.epsilon:g}, delta {terms.delta:g}, {terms.adjacency}{records}",
+        )
+    ]
+    rows.append(
+        (
+            "filter",
+            terms.filter
+            + ("" if terms.filter == "programme" else f": {terms.unit} adds"),
+        )
+    )
     percent = f"{round_up(100 * state.spent / terms.budget, 3)} %"
     if terms.filter == "programme":
-        rows.append(("spent", f"{state.spent:g} of {terms.budget:g} runs of the programme"))
+        rows.append(
+            ("spent", f"{state.spent:g} of {terms.budget:g} runs of the programme")
+        )
         rows.append(("all", f"epsilon {round_up(terms.joint_epsilon or 0.0)} together"))
     else:
-        worth = f"; as a budget of its own: epsilon {round_up(state.epsilon)}" if state.spent else ""
-        rows.append(("spent", f"{percent} ({round_up(state.spent, 3)} of {terms.budget:.4g}{worth})"))
-        rows.append(("left", f"one full-batch Gaussian run of epsilon {round_down(state.epsilon_left, 3):g}"))
-        rows.append(("overflow", f"{round_down(state.overflow_left, 3):.3g} of {terms.overflow:.3g} left"))
+        worth = (
+            f"; as a budget of its own: epsilon {round_up(state.epsilon)}"
+            if state.spent
+            else ""
+        )
+        rows.append(
+            (
+                "spent",
+                f"{percent} ({round_up(state.spent, 3)} of {terms.budget:.4g}{worth})",
+            )
+        )
+        rows.append(
+            (
+                "left",
+                f"one full-batch Gaussian run of epsilon {round_down(state.epsilon_left, 3):g}",
+            )
+        )
+        rows.append(
+            (
+                "overflow",
+                f"{round_down(state.overflow_left, 3):.3g} of {terms.overflow:.3g} left",
+            )
+        )
     void = sum(run.outcome == "void" for run in state.runs)
-    rows.append(("runs", f"{len(state.runs)} reserved, {len(state.open)} open, {void} void"))
-    rows += [("open", f"{run.id} {run.label}: running, or crashed and spent") for run in state.open]
-    rows.append(("chain", f"{state.entries} entries, whole; the last is {state.head[:16]}"))
+    rows.append(
+        ("runs", f"{len(state.runs)} reserved, {len(state.open)} open, {void} void")
+    )
+    rows += [
+        ("open", f"{run.id} {run.label}: running, or crashed and spent")
+        for run in state.open
+    ]
+    rows.append(
+        ("chain", f"{state.entries} entries, whole; the last is {state.head[:16]}")
+    )
     for name, text in rows:
         print(f"{name:<9} {text}")
 
@@ -190,7 +279,10 @@ def _json(state: State) -> dict[str, Any]:
         "epsilon_of_spent": state.epsilon,
         "epsilon_left": state.epsilon_left,
         "joint_epsilon": state.terms.joint_epsilon,
-        "runs": [{"id": r.id, "label": r.label, "outcome": r.outcome, "charges": r.charges} for r in state.runs],
+        "runs": [
+            {"id": r.id, "label": r.label, "outcome": r.outcome, "charges": r.charges}
+            for r in state.runs
+        ],
         "entries": state.entries,
         "head": state.head,
     }

@@ -44,13 +44,19 @@ class RecordAccount:
 
     def __init__(self, config: Config, plan: AnyPlan, every: int) -> None:
         if config.privacy is None or not config_room.is_secret(config):
-            raise CommandError(f"{config.name}: its run has no guarantee, so there is nothing that a record spends.")
+            raise CommandError(
+                f"{config.name}: its run has no guarantee, so there is nothing that a record spends."
+            )
         if not isinstance(plan, Plan) or plan.starts is not None:
-            raise CommandError(f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run.")
+            raise CommandError(
+                f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run."
+            )
         try:
             per_record.check(plan, every)
         except InputError as error:
-            raise CommandError(f"--{error}" if str(error).startswith("every:") else str(error)) from None
+            raise CommandError(
+                f"--{error}" if str(error).startswith("every:") else str(error)
+            ) from None
         self.plan = plan
         self.every = every
 
@@ -77,7 +83,9 @@ class RecordAccount:
         check_room(confidential, self._account.num_bytes)
         if not kept.begun:
             start = self._account.start(life.streams)
-            kept.note(start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)])
+            kept.note(
+                start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)]
+            )
         self._start = kept.noted("start")
 
     def kept(self, everything: Result) -> Result:
@@ -88,7 +96,14 @@ class RecordAccount:
             jax.tree.map(lambda leaf: leaf[:, first::thin], tree)
             for tree in (everything.draws, everything.positions, everything.info)
         )
-        return dataclasses.replace(everything, plan=self.plan, draws=draws, positions=positions, info=info, means=None)
+        return dataclasses.replace(
+            everything,
+            plan=self.plan,
+            draws=draws,
+            positions=positions,
+            info=info,
+            means=None,
+        )
 
     def save(self, everything: Result, records: PyTree, title: str) -> None:
         """Write what the run cost each record."""
@@ -98,4 +113,9 @@ class RecordAccount:
         assert self.plan.guarantee is not None
         cost.save(self._confidential / "per_record.npz")
         title += "" if self.every == 1 else f", at most (norms every {self.every} steps)"
-        plot(self._confidential / "per_record.png", cost, self.plan.guarantee.epsilon, title)
+        plot(
+            self._confidential / "per_record.png",
+            cost,
+            self.plan.guarantee.epsilon,
+            title,
+        )

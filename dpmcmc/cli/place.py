@@ -19,7 +19,14 @@ from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
-from dpmcmc.storage.files import CONFIDENTIAL, RunFolder, checkpoint_around, day_of, inside, today
+from dpmcmc.storage.files import (
+    CONFIDENTIAL,
+    RunFolder,
+    checkpoint_around,
+    day_of,
+    inside,
+    today,
+)
 
 _CHECKPOINT = "checkpoint"
 #: Files that a run writes before anything is computed from a record.
@@ -80,7 +87,11 @@ class Place:
 
     def make(self, config: Config) -> None:
         """Create the folders, the config in them, and the checkpoint."""
-        wanted = [path for folder in (self.confidential, self.folder) for path in (folder, *folder.parents)]
+        wanted = [
+            path
+            for folder in (self.confidential, self.folder)
+            for path in (folder, *folder.parents)
+        ]
         self._made = [path for path in wanted if not path.exists()]
         try:
             self._fill(config)
@@ -101,13 +112,22 @@ class Place:
             faults.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             undo.callback(self.checkpoint.close)
-            if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
-                raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
+            if (
+                self.resumed != (self.folder / "config.yaml").exists()
+            ):  # another process was faster
+                raise CommandError(
+                    f"{self._option}: another process has taken {self.folder}; give another folder."
+                )
             self._account_as_begun()
             # Written last, so that a folder with a config can be resumed.
             self.run_folder.write("config.yaml", config_room.dump(config, self.folder))
-            for folder in (self.folder, self.confidential):  # left by a write that was killed
-                for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
+            for folder in (
+                self.folder,
+                self.confidential,
+            ):  # left by a write that was killed
+                for left in (
+                    path for name in _WRITTEN for path in folder.glob(f".{name}.*")
+                ):
                     left.unlink()
                 for left in (folder / "figures").glob(".*.png"):
                     left.unlink()
@@ -120,8 +140,14 @@ class Place:
             self.checkpoint.note(every=self.every)
         begun = self.checkpoint.noted("every")
         if self.every not in (None, begun):
-            said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
-            raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")
+            said = (
+                "without an account of the records"
+                if begun is None
+                else f"with --per-record --every {begun}"
+            )
+            raise CommandError(
+                f"--per-record: the run in {self.folder} was begun {said}; leave the option out."
+            )
         self.every = begun
 
     @property
@@ -144,7 +170,9 @@ class Place:
         """
         if self.resumed or self.checkpoint.begun or may_be_open(ledger, self.checkpoint):
             return False
-        with contextlib.suppress(OSError):  # the same command, started again, removes the rest
+        with contextlib.suppress(
+            OSError
+        ):  # the same command, started again, removes the rest
             # The config goes first, since a folder with a config can be resumed.
             for name in sorted(_STATED, key="config.yaml".__ne__):
                 (self.folder / name).unlink(missing_ok=True)
@@ -157,7 +185,11 @@ class Place:
     @property
     def command(self) -> str:
         """Command that goes on with the run."""
-        elsewhere = "" if self.confidential == self.folder / CONFIDENTIAL else f" --confidential {self.confidential}"
+        elsewhere = (
+            ""
+            if self.confidential == self.folder / CONFIDENTIAL
+            else f" --confidential {self.confidential}"
+        )
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
         return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
 
@@ -165,11 +197,17 @@ class Place:
 def new(asked: RunOptions) -> tuple[Config, Place]:
     """Return the config of a new run, and its folders."""
     if asked.config is None:
-        raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
+        raise CommandError(
+            "config: give a YAML file, for example configs/adult.yaml, or --resume DIR."
+        )
     config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
     wanted = Path(_default_folder(config.name) if asked.out is None else asked.out)
-    apart = wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
-    if _left_unbegun(wanted, apart) and (asked.confidential is None or not inside(apart, wanted)):
+    apart = (
+        wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    )
+    if _left_unbegun(wanted, apart) and (
+        asked.confidential is None or not inside(apart, wanted)
+    ):
         if (wanted / "config.yaml").exists():
             return resumed(asked._replace(out=None, resume=str(wanted)))
         return config, Place(wanted, apart, _own_modules(config), every=asked.every)
@@ -191,11 +229,17 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
         CommandError: there is nothing to go on with, or another config is given.
     """
     if asked.out is not None or (asked.overrides and not asked.config):
-        raise CommandError("--resume: goes on in its own folder with its own config; leave --out and --set out.")
+        raise CommandError(
+            "--resume: goes on in its own folder with its own config; leave --out and --set out."
+        )
     folder = Path(asked.resume or "")
-    confidential = folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    confidential = (
+        folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    )
     if not (folder / "config.yaml").is_file():
-        raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
+        raise CommandError(
+            f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one."
+        )
     done = (folder / "metrics.json").exists()
     shutil.rmtree(confidential / (_CHECKPOINT + REMOVED), ignore_errors=True)
     if not (confidential / _CHECKPOINT).is_dir():
@@ -204,9 +248,13 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
             if done
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
-    config = config_file.load(folder / "config.yaml", allow_code=asked.allow_code, resumed=True)
+    config = config_file.load(
+        folder / "config.yaml", allow_code=asked.allow_code, resumed=True
+    )
     if asked.config is not None:
-        same = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+        same = config_file.load(
+            asked.config, asked.overrides, allow_code=asked.allow_code
+        )
         given = config_room.dump(same, folder)
         begun = config_room.dump(config, folder)
         if given != begun:
@@ -216,7 +264,9 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
                 "); leave CONFIG out, or start a new run."
             )
     day = day_of(folder / "config.yaml")
-    return config, Place(folder, confidential, _own_modules(config), True, day, asked.every)
+    return config, Place(
+        folder, confidential, _own_modules(config), True, day, asked.every
+    )
 
 
 def _own_modules(config: Config) -> tuple[str, ...]:
@@ -229,9 +279,15 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
     """Whether the folders hold only the files of a start that ended before anything was computed from a record."""
     kept = confidential / _CHECKPOINT
     try:
-        if not confidential.is_dir() or ((folder / "config.yaml").exists() and not kept.is_dir()):
+        if not confidential.is_dir() or (
+            (folder / "config.yaml").exists() and not kept.is_dir()
+        ):
             return False
-        found = [*folder.iterdir(), *kept.parent.rglob("*"), *(folder / "figures").rglob("*")]
+        found = [
+            *folder.iterdir(),
+            *kept.parent.rglob("*"),
+            *(folder / "figures").rglob("*"),
+        ]
     except OSError:  # whoever writes there says it
         return False
     known = {
@@ -246,7 +302,9 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
             left = path in folders
         else:
             names = known.get(path.parent, ())
-            left = path.name in names or any(path.name.startswith(f".{name}.") for name in names)
+            left = path.name in names or any(
+                path.name.startswith(f".{name}.") for name in names
+            )
         if not left:
             return False
     return not has_begun(kept)
@@ -257,19 +315,29 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
     folder = Path(wanted)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{option}: {folder} {_held(folder)}; give a folder that is new or empty.")
+            raise CommandError(
+                f"{option}: {folder} {_held(folder)}; give a folder that is new or empty."
+            )
         folder.resolve()  # refuses a link that leads back to itself
         parent = folder.absolute()
         while not parent.exists():
             parent = parent.parent
     except OSError as error:
-        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
+        raise CommandError(
+            f"{option}: {folder} cannot be read ({error.strerror}); give another folder."
+        ) from None
     except RuntimeError:
-        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
+        raise CommandError(
+            f"{option}: {folder} is a link that leads back to itself; give another folder."
+        ) from None
     if checkpoint_around(folder) is not None:
-        raise CommandError(f"{option}: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
+        raise CommandError(
+            f"{option}: {folder} lies in a checkpoint, which holds keys of a run; give another folder."
+        )
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
+        raise CommandError(
+            f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to."
+        )
     return folder
 
 
@@ -278,8 +346,14 @@ def _held(folder: Path) -> str:
     if not folder.is_dir() or not (folder / "config.yaml").is_file():
         return "already holds something"
     if (folder / CONFIDENTIAL / _CHECKPOINT).is_dir():
-        return f"holds a run that was begun, which goes on with dpmcmc run --resume {folder}"
-    return "already holds a run that is done" if (folder / "metrics.json").exists() else "already holds a run"
+        return (
+            f"holds a run that was begun, which goes on with dpmcmc run --resume {folder}"
+        )
+    return (
+        "already holds a run that is done"
+        if (folder / "metrics.json").exists()
+        else "already holds a run"
+    )
 
 
 def _default_folder(name: str) -> Path:

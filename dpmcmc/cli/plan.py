@@ -24,19 +24,32 @@ def plan(
     overrides: Overrides = None,
     allow_code: AllowCode = None,
     as_json: AsJson = False,
-    details: Annotated[bool, typer.Option("--all", help="Print every line, those for tuning a chain too.")] = False,
+    details: Annotated[
+        bool,
+        typer.Option("--all", help="Print every line, those for tuning a chain too."),
+    ] = False,
 ) -> None:
     """Say what a run would do and cost; read no record."""
     asked = config_file.load(config, overrides, allow_code=allow_code or ())
     planned = config_room.make_plan(asked)
     if as_json:
-        print(json.dumps(planned.to_json(config_room.is_secret(asked)), indent=2, allow_nan=False))
+        print(
+            json.dumps(
+                planned.to_json(config_room.is_secret(asked)), indent=2, allow_nan=False
+            )
+        )
         return
     spec = config_room.describe_data(asked)
     features = f", {spec.num_features} features" if spec.num_features else ""
     print(asked.name)
-    what = "records" if spec.records_per_owner is None else f"training owners of at most {spec.records_per_owner} rows"
-    print(f"{'data':<12} {spec.name}: {spec.num_records:,} {what}{features}, declared; none read")
+    what = (
+        "records"
+        if spec.records_per_owner is None
+        else f"training owners of at most {spec.records_per_owner} rows"
+    )
+    print(
+        f"{'data':<12} {spec.name}: {spec.num_records:,} {what}{features}, declared; none read"
+    )
     given = ("width",) if INTERVALS in planned.usable_for else ()
     hidden = {*_DETAILS}.difference(_DETAILS if details else given)
     lines = planned.lines(config_room.is_secret(asked))

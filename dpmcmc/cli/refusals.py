@@ -47,9 +47,13 @@ def _write(error: BaseException) -> Path:
     text = "".join(traceback.format_exception(error))
     in_place = _folder is not None and _folder.is_dir()
     handle, name = tempfile.mkstemp(
-        prefix="fault-", suffix=".txt", dir=_folder if in_place else tempfile.mkdtemp(prefix="dpmcmc-")
+        prefix="fault-",
+        suffix=".txt",
+        dir=_folder if in_place else tempfile.mkdtemp(prefix="dpmcmc-"),
     )
-    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:  # mkstemp: owner only
+    with os.fdopen(
+        handle, "w", encoding="utf-8", errors="backslashreplace"
+    ) as stream:  # mkstemp: owner only
         stream.write(text)
     return Path(name)
 
@@ -85,18 +89,28 @@ def exit_code(work: Callable[[], object]) -> int:
     except InputError as error:
         # A config's refusals begin with their YAML path; others have the usual one of their kind.
         located = error.about and str(error).startswith(f"{error.about}: ")
-        code = _say(str(error) if located or not error.section else f"{error.section}: {error}", 2)
+        code = _say(
+            str(error) if located or not error.section else f"{error.section}: {error}", 2
+        )
         _show_rows(error.rows if isinstance(error, DataError) else ())
         return code
     except RunFailed as error:
         return _say(str(error), 1)
     except OSError as error:
-        if error.errno is None and error.filename is None:  # no file's: a library below raised it
+        if (
+            error.errno is None and error.filename is None
+        ):  # no file's: a library below raised it
             return _say(sentence(error), CODE)
         where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
+        return _say(
+            f"{where}{error.strerror or error}; mend its permissions, free space, or name another.",
+            2,
+        )
     except MemoryError as error:
-        return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
+        return _say(
+            f"memory: there is too little ({error}); take fewer steps, chains or records.",
+            2,
+        )
     except typer.Abort as error:
         if isinstance(error.__cause__, EOFError):  # typer takes it for the user's
             return _say(sentence(error.__cause__), CODE)
@@ -109,7 +123,9 @@ def exit_code(work: Callable[[], object]) -> int:
         code = STOPPED  # a library has made another error of the interrupt
     finally:
         keep_in(None)
-    if code == STOPPED:  # typer returns it since version 0.29, where it raised Abort before
+    if (
+        code == STOPPED
+    ):  # typer returns it since version 0.29, where it raised Abort before
         return _say("stopped by the user.", STOPPED)
     return code if isinstance(code, int) else 0
 
@@ -124,7 +140,10 @@ def _show_rows(rows: Sequence[int]) -> None:
     """Print which rows were refused to a terminal only: others may read a log or a pipe."""
     if rows and sys.stderr.isatty():
         more = " and more" if len(rows) > _MOST_ROWS else ""
-        print(f"rows, counted from 0: {', '.join(map(str, rows[:_MOST_ROWS]))}{more}", file=sys.stderr)
+        print(
+            f"rows, counted from 0: {', '.join(map(str, rows[:_MOST_ROWS]))}{more}",
+            file=sys.stderr,
+        )
 
 
 #: Rows that a terminal shows.
@@ -136,6 +155,8 @@ def _say(message: str, code: int) -> int:
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
     # A quoted value may hold what a terminal would obey.
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
     print(f"error: {text}", file=sys.stderr)
     return code

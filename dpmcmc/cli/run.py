@@ -59,23 +59,44 @@ def run(
     ] = None,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME-DAY-RANDOM by default.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Run folder; runs/NAME-DAY-RANDOM by default."),
+    ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Go on with the run in this folder, which was stopped.")
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Go on with the run in this folder, which was stopped."
+        ),
     ] = None,
     confidential: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where to keep what must not be published.")
+        str | None,
+        typer.Option(metavar="DIR", help="Where to keep what must not be published."),
     ] = None,
     per_record: Annotated[
-        bool, typer.Option("--per-record", help="Account for every training record as well; confidential.")
+        bool,
+        typer.Option(
+            "--per-record",
+            help="Account for every training record as well; confidential.",
+        ),
     ] = False,
     every: Annotated[
-        int | None, typer.Option(metavar="K", help="With --per-record: compute all norms every K steps; 1 by default.")
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="With --per-record: compute all norms every K steps; 1 by default.",
+        ),
     ] = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="Be one of several processes that share the config's mesh.")
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Be one of several processes that share the config's mesh.",
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the draws.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print only the folder of the draws.")
+    ] = False,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
     if every is not None and not per_record and resume is None:
@@ -84,7 +105,9 @@ def run(
         raise CommandError("--per-record: is one process's; leave --distributed out.")
     if per_record and every is None:
         every = 1
-    asked = RunOptions(config, overrides or [], allow_code or [], out, resume, confidential, every)
+    asked = RunOptions(
+        config, overrides or [], allow_code or [], out, resume, confidential, every
+    )
     if distributed:
         _join(asked)
     console = Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
@@ -114,7 +137,9 @@ def _join(asked: RunOptions) -> None:
         CommandError: this process cannot tell its number, or cannot reach the others.
     """
     if asked.resume is not None:
-        raise CommandError("--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew.")
+        raise CommandError(
+            "--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew."
+        )
     try:
         connect()
     except (ValueError, RuntimeError) as error:
@@ -145,7 +170,9 @@ def _mesh(config: Config) -> Mesh | None:
 
 def _take_part(asked: RunOptions) -> None:
     """Compute what process 0 writes and prints."""
-    config = config_file.load(asked.config or "", asked.overrides, allow_code=asked.allow_code)
+    config = config_file.load(
+        asked.config or "", asked.overrides, allow_code=asked.allow_code
+    )
     mesh = _mesh(config)
     plan = config_room.make_plan(config)
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
@@ -155,7 +182,9 @@ def _take_part(asked: RunOptions) -> None:
                 life.read(config_room.load_data(config).train)
                 life.carry_out()
         except DivergedError:
-            raise CommandError("sampler.step_size: the chain diverged; process 0 says where.", code=1) from None
+            raise CommandError(
+                "sampler.step_size: the chain diverged; process 0 says where.", code=1
+            ) from None
 
 
 @contextlib.contextmanager
@@ -204,7 +233,9 @@ def _carry_out(
             label=config.name,
         )
         with life:
-            run = ConfiguredRun(config, plan, config_room.load_data(config), place, life, account)
+            run = ConfiguredRun(
+                config, plan, config_room.load_data(config), place, life, account
+            )
             run.read()
             run.print_plan(console)
             run.open()
@@ -216,7 +247,11 @@ def _carry_out(
         raise
     except (CommandError, InputError, RunFailed, OSError, MemoryError) as error:
         ledger = None if config.privacy is None else config.privacy.ledger
-        if (life is None or not life.begun) and not place.clear(ledger) and not place.resumed:
+        if (
+            (life is None or not life.begun)
+            and not place.clear(ledger)
+            and not place.resumed
+        ):
             raise CommandError(
                 f"{str(error).removesuffix('.')}; the ledger may hold budget for this run, which goes on with: "
                 f"{place.command}"
@@ -233,12 +268,22 @@ class _DiskFull(CommandError):
 def _stopped(begun: bool, place: Place) -> CommandError:
     """Say what a run that the user stopped has spent, and how to resume it."""
     if jax.process_count() > 1:
-        return CommandError("stopped by the user; nothing was released, so start the run anew", code=130)
-    spent = "what it was to spend stays spent" if begun else "nothing was computed from a record, and nothing is spent"
-    return CommandError(f"stopped by the user; {spent}; it goes on with: {place.command}", code=130)
+        return CommandError(
+            "stopped by the user; nothing was released, so start the run anew", code=130
+        )
+    spent = (
+        "what it was to spend stays spent"
+        if begun
+        else "nothing was computed from a record, and nothing is spent"
+    )
+    return CommandError(
+        f"stopped by the user; {spent}; it goes on with: {place.command}", code=130
+    )
 
 
-def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Console) -> Path:
+def _compute_and_save(
+    run: ConfiguredRun, calibrate_seconds: float, console: Console
+) -> Path:
     """Compute, save, and close the ledger's entry; a failure is one sentence of public facts or of released values."""
     place = run.place
     try:
@@ -246,7 +291,9 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
         folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         run.save_divergence(error)
-        run.open(ended=True)  # a run that went on elsewhere has spent more than was planned
+        run.open(
+            ended=True
+        )  # a run that went on elsewhere has spent more than was planned
         run.finish()
         if not run.facts.publishable(run.facts.planned):
             raise CommandError(

@@ -74,8 +74,13 @@ class ConfiguredRun:
     def facts(self) -> PublicFacts:
         """Public facts of the run, known once the target has been found to fit the records."""
         secret = config_room.is_secret(self.config)
-        declared: Declared = {"generated": self.config.data.generated, "settings": self.config.data.settings_chosen}
-        return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day, **declared)
+        declared: Declared = {
+            "generated": self.config.data.generated,
+            "settings": self.config.data.settings_chosen,
+        }
+        return PublicFacts.of(
+            self.config.name, self.plan, secret, self.data, self.place.day, **declared
+        )
 
     @property
     def trace(self) -> Plan | None:
@@ -173,18 +178,24 @@ class ConfiguredRun:
             (folder.seal if ended else folder.state)(said)
         except OSError as error:
             where = error.filename or self.place.folder
-            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
+            raise CommandError(
+                f"--out: {where} cannot be written ({error.strerror}); give another folder."
+            ) from None
 
     def _write_plan(self, fit: bool = False) -> Circumstances:
         circumstances = self.facts.circumstances(fit)
-        self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret) | circumstances.to_json())
+        self.place.run_folder.json(
+            "plan.json", self.plan.to_json(self.facts.secret) | circumstances.to_json()
+        )
         return circumstances
 
     def _privacy(self, guarantee: Guarantee | None) -> dict[str, object]:
         receipt = None if self.life.reservation is None else self.life.reservation.receipt
         return privacy_json(self.plan, guarantee, self.facts.data_json(), receipt)
 
-    def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
+    def save(
+        self, everything: Result, calibrate_seconds: float, console: Console
+    ) -> Path:
         """Write draws, metrics and what is confidential, then figures and the page, and print what is released.
 
         Args:
@@ -206,7 +217,12 @@ class ConfiguredRun:
         run_folder.write("draws.nc", netcdf(result))
         result.write_trace(run_folder)
         self._draw_chains(result)
-        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
+        metrics = (
+            self.released_facts()
+            | result.diagnostics
+            | result.verdict.to_json()
+            | _from_path(result)
+        )
         metrics |= self._seconds(result, calibrate_seconds)
         flat = result.flat_draws()
         shown = {}
@@ -224,40 +240,64 @@ class ConfiguredRun:
             run_folder.json("metrics.json", _finite(metrics))
         if facts.test is not None:
             self._draw_predictions(result, shown, facts.test["y"])
-        pictures = self.pictures.save(run_folder)  # last, so that the results are saved even if a picture fails
+        pictures = self.pictures.save(
+            run_folder
+        )  # last, so that the results are saved even if a picture fails
         scores = run_text.scores(facts, metrics)
         # Whether the fit of public records worked is known only now.
         circumstances = self._write_plan(fit=metrics["non_private"] is not None)
         described = (facts.described(), facts.note(guarantee), scores, pictures)
-        context = page.Context(facts.name, facts.day, *described, circumstances=circumstances)
+        context = page.Context(
+            facts.name, facts.day, *described, circumstances=circumstances
+        )
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
-            self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")
+            self.account.save(
+                everything,
+                self.data.train,
+                f"{self.config.name}: what the run cost each record",
+            )
         published = facts.publishable(guarantee)
         if not published:
             self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
         self.place.run_folder.seal(said)
         if published:
-            run_text.print_result(facts, guarantee, metrics, self.place.folder, self.place.confidential, console)
+            run_text.print_result(
+                facts,
+                guarantee,
+                metrics,
+                self.place.folder,
+                self.place.confidential,
+                console,
+            )
         else:
             run_text.print_withheld(facts, self.place.confidential, console)
         return run_folder.folder
 
-    def _save_confidential(self, flat: PyTree, wall_seconds: dict[str, float]) -> _Fitted | None:
+    def _save_confidential(
+        self, flat: PyTree, wall_seconds: dict[str, float]
+    ) -> _Fitted | None:
         """Write diagnostics.json; the non-private fit, where there is one."""
         body, fitted = self._confidential(flat)
         if fitted is not None and not self.facts.spec.public:
             body["non_private"] = fitted.summary
         body["wall_seconds"] = wall_seconds
         body["outside_schema"] = self.data.outside
-        body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
-        write_json(self.place.confidential / "diagnostics.json", _finite(body), mode=0o600)
+        body["about"] = (
+            "Computed from training records without privacy. Never publish or archive this folder."
+        )
+        write_json(
+            self.place.confidential / "diagnostics.json", _finite(body), mode=0o600
+        )
         return fitted
 
     def save_divergence(self, error: DivergedError) -> None:
         """Write at which step a chain left the range of floats, which is as public as its draws."""
         run_folder = self.run_folder(self.facts.planned)
-        run_folder.json("metrics.json", {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step})
+        run_folder.json(
+            "metrics.json",
+            {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step},
+        )
         if run_folder != self.place.run_folder:
             self.place.run_folder.json("metrics.json", self.released_facts())
 
@@ -269,8 +309,13 @@ class ConfiguredRun:
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
         tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
-        rounded = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
-        return {"wall_seconds": wall | rounded.wall_seconds, "steps_per_second": rounded.steps_per_second}
+        rounded = dataclasses.replace(
+            result, wall_seconds=result.wall_seconds | {"run": tenths}
+        )
+        return {
+            "wall_seconds": wall | rounded.wall_seconds,
+            "steps_per_second": rounded.steps_per_second,
+        }
 
     def draw_planned(self, guarantee: Guarantee | None) -> None:
         """Begin the pictures of temperature and of ε at every δ, unless they show this guarantee already."""
@@ -293,21 +338,36 @@ class ConfiguredRun:
             shown = few(result.draws, result.columns)
             kept = (plan.burn_in, plan.thin)
             said = self.facts.title(guarantee), self.facts.note(guarantee)
-            self.pictures.begin("traces", "Traces of up to six parameters", shown, kept, *said)
+            self.pictures.begin(
+                "traces", "Traces of up to six parameters", shown, kept, *said
+            )
         self.draw_planned(guarantee)
 
-    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
+    def _draw_predictions(
+        self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray
+    ) -> None:
         """Draw reliability of classifiers, and predicted against observed of other targets, on public test labels y."""
         said = self.facts.title(result.guarantee), self.facts.note(result.guarantee)
-        pairs = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
-        curves = {name: (predictive.calibration_curve(*pair), pair[0]) for name, pair in pairs.items()}
+        pairs = {
+            k: predictive.reliability(p.probability, y)
+            for k, p in shown.items()
+            if p.probability is not None
+        }
+        curves = {
+            name: (predictive.calibration_curve(*pair), pair[0])
+            for name, pair in pairs.items()
+        }
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
             two = target_offers(self.target).num_classes == 2
             event = "y = 1" if two else "the likeliest class being right"
-            self.pictures.begin("calibration", "Calibration on public test rows", curves, event, *said)
+            self.pictures.begin(
+                "calibration", "Calibration on public test rows", curves, event, *said
+            )
         if means:
-            self.pictures.begin("predictions", "Predictions of public test rows", means, y, *said)
+            self.pictures.begin(
+                "predictions", "Predictions of public test rows", means, y, *said
+            )
 
     def released_facts(self) -> dict[str, object]:
         """metrics.json before anything is measured."""
@@ -339,7 +399,9 @@ class ConfiguredRun:
         if self.on_disk:
             out: dict[str, object] = {"train": None, "skipped": _SKIPPED}
         else:
-            out = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
+            out = {
+                "train": predictive.predict(self.target, flat, self.data.train).to_json()
+            }
         if self.data.test is not None and not self.data.test_is_public:
             out |= predictive.predict(self.target, flat, self.data.test).to_json()
         return out

@@ -55,31 +55,55 @@ def suggest(
     ] = None,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
-    goal: Annotated[str, typer.Option(help="Use of the draws.", **one_of([INTERVALS, PREDICTION]))] = INTERVALS,
-    target: Annotated[str, typer.Option(help="Without CONFIG: the model.")] = "logistic_regression",
+    goal: Annotated[
+        str, typer.Option(help="Use of the draws.", **one_of([INTERVALS, PREDICTION]))
+    ] = INTERVALS,
+    target: Annotated[
+        str, typer.Option(help="Without CONFIG: the model.")
+    ] = "logistic_regression",
     num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
-    num_features: Annotated[int | None, typer.Option(help="Columns of a row, public.")] = None,
+    num_features: Annotated[
+        int | None, typer.Option(help="Columns of a row, public.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")
+    ] = None,
     picture: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Save predicted widths against N and epsilon in a new file.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Save predicted widths against N and epsilon in a new file.",
+        ),
     ] = None,
 ) -> None:
     """Print a config whose settings are chosen from public facts; read no record."""
     if config is None and None in (num_records, num_features, epsilon):
-        raise CommandError("suggest: give a CONFIG, or --num-records, --num-features and --epsilon.")
+        raise CommandError(
+            "suggest: give a CONFIG, or --num-records, --num-features and --epsilon."
+        )
     if picture is not None:
         _check_picture(Path(picture))
-    said: dict[str, float | None] = {"data.num_records": num_records, "data.num_features": num_features}
+    said: dict[str, float | None] = {
+        "data.num_records": num_records,
+        "data.num_features": num_features,
+    }
     said |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
-    changes = [*(f"{key}={value!r}" for key, value in said.items() if value is not None), *(overrides or [])]
+    changes = [
+        *(f"{key}={value!r}" for key, value in said.items() if value is not None),
+        *(overrides or []),
+    ]
     question = _ConfigRequest(cast(Goal, goal))
     if config is None:
         data = {"path": _YOURS, "row_bound": 1.0}
         question.of_fit = True
-        asked = config_file.of_values({"data": data, "target": _usual(target)}, changes, question.completed)
+        asked = config_file.of_values(
+            {"data": data, "target": _usual(target)}, changes, question.completed
+        )
     else:
-        asked = config_file.load(config, changes, allow_code=allow_code or (), completed=question.completed)
+        asked = config_file.load(
+            config, changes, allow_code=allow_code or (), completed=question.completed
+        )
     request = question.request(asked)
     if picture is not None:
         write_atomically(Path(picture), lambda file: save_picture(file, request))
@@ -100,15 +124,21 @@ def _check_picture(file: Path) -> None:
     if file.exists():
         raise CommandError(f"--picture: {file} exists already; choose another file.")
     if not file.parent.is_dir():
-        raise CommandError(f"--picture: the folder of {file} does not exist; make it first.")
+        raise CommandError(
+            f"--picture: the folder of {file} does not exist; make it first."
+        )
     if file.suffix not in _PICTURES:
-        raise CommandError(f"--picture: {file} must end in one of {', '.join(_PICTURES)}.")
+        raise CommandError(
+            f"--picture: {file} must end in one of {', '.join(_PICTURES)}."
+        )
 
 
 def _usual(name: str) -> dict[str, object]:
     """Return the section of a model with the prior that ``dpmcmc.fit`` takes."""
     if name not in TARGETS:
-        raise CommandError(f"--target: must be one of {', '.join(TARGETS)}, got {name!r}.")
+        raise CommandError(
+            f"--target: must be one of {', '.join(TARGETS)}, got {name!r}."
+        )
     return _section(TARGETS, usual(TARGETS[name]))
 
 
@@ -137,7 +167,11 @@ class _ConfigRequest:
         """
         promise = values.get("privacy")
         known = {field.name for field in keys(Promise)}
-        if promise is None or (isinstance(promise, dict) and known >= {*promise} and promise.get("epsilon") is None):
+        if promise is None or (
+            isinstance(promise, dict)
+            and known >= {*promise}
+            and promise.get("epsilon") is None
+        ):
             raise CommandError(
                 "privacy.epsilon: a suggestion is made for an epsilon; give it, for example --epsilon 1."
             )
@@ -145,14 +179,18 @@ class _ConfigRequest:
         self.mechanism = isinstance(mechanism, dict) and mechanism.get("name") != "hybrid"
         if not self.mechanism:
             self.anew = [key for key in _OF_METHOD if values.get(key) is not None]
-            values = {key: value for key, value in values.items() if key not in _OF_METHOD}
+            values = {
+                key: value for key, value in values.items() if key not in _OF_METHOD
+            }
             values["mechanism"] = {"name": "noise_aware"}
         if isinstance(promise, dict):
             dropped = known - {*_KEPT}
             self.anew += [f"privacy.{key}" for key in promise if key in dropped]
             self.delta = promise.get("delta") is not None
             kept = {key: value for key, value in promise.items() if key not in dropped}
-            values = values | {"privacy": kept | ({} if self.delta else {"delta": _STAND_IN})}
+            values = values | {
+                "privacy": kept | ({} if self.delta else {"delta": _STAND_IN})
+            }
         return {"name": "suggested"} | values
 
     def request(self, config: Config) -> Request:
@@ -170,11 +208,21 @@ class _ConfigRequest:
             given |= settings_of(target, self.goal)
         delta = promise.delta if self.delta else None
         schema = spec.schema
-        request = ask(target, spec.num_records, promise.epsilon, delta, schema, spec.num_features, given)
+        request = ask(
+            target,
+            spec.num_records,
+            promise.epsilon,
+            delta,
+            schema,
+            spec.num_features,
+            given,
+        )
         return dataclasses.replace(request, structure=spec.structure)
 
 
-def config_of(config: Config, plan: AnyPlan, delta: float, anew: Sequence[str] = ()) -> str:
+def config_of(
+    config: Config, plan: AnyPlan, delta: float, anew: Sequence[str] = ()
+) -> str:
     """Return a YAML that makes a plan, with the reasons for it as comments.
 
     Args:
@@ -186,8 +234,16 @@ def config_of(config: Config, plan: AnyPlan, delta: float, anew: Sequence[str] =
     assert config.privacy is not None
     given = config.model_dump(mode="json", exclude_unset=True)
     said = given["privacy"] | {"delta": delta, "adjacency": config.privacy.adjacency}
-    target = {key: value for key, value in config.target.model_dump(mode="json").items() if value is not None}
-    out: dict[str, object] = {"name": config.name, "data": given["data"], "target": target}
+    target = {
+        key: value
+        for key, value in config.target.model_dump(mode="json").items()
+        if value is not None
+    }
+    out: dict[str, object] = {
+        "name": config.name,
+        "data": given["data"],
+        "target": target,
+    }
     if isinstance(plan, MechanismPlan):
         out["mechanism"] = _section(MECHANISMS, plan.mechanism)
     else:
@@ -203,13 +259,21 @@ def config_of(config: Config, plan: AnyPlan, delta: float, anew: Sequence[str] =
             "thin": plan.thin,
         }
     out["privacy"] = {key: said[key] for key in _KEPT if key in said}
-    lines = [*plan.reasons, *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else [])]
+    lines = [
+        *plan.reasons,
+        *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else []),
+    ]
     comments = "".join(f"# {line}\n" for line in lines)
     text = yaml.safe_dump(out, sort_keys=False, allow_unicode=True)
-    return comments + text.replace(f"path: {_YOURS}\n", f"path: {_YOURS}  # replace it by the path of your own file\n")
+    return comments + text.replace(
+        f"path: {_YOURS}\n",
+        f"path: {_YOURS}  # replace it by the path of your own file\n",
+    )
 
 
-def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict[str, object]:
+def _section(
+    known: Mapping[str, type], made: object, tag: str = "name"
+) -> dict[str, object]:
     """Return the section that builds what is made."""
     name = next(name for name, kind in known.items() if kind is type(made))
     return {tag: name} | _said(made)
@@ -218,4 +282,6 @@ def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict
 def _said(made: object) -> dict[str, object]:
     """Return the keys of a section whose values are not the defaults, with their values."""
     said = settings(made)
-    return {field.name: said[field.name] for field in keys(type(made)) if field.name in said}
+    return {
+        field.name: said[field.name] for field in keys(type(made)) if field.name in said
+    }

@@ -25,7 +25,15 @@ from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.storage.files import KEY, PRIVACY, discrepancy, has_digests, has_ended, opened_text, released
+from dpmcmc.storage.files import (
+    KEY,
+    PRIVACY,
+    discrepancy,
+    has_digests,
+    has_ended,
+    opened_text,
+    released,
+)
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
@@ -60,11 +68,19 @@ def _check_size(path: Path, events: object) -> None:
     if not isinstance(events, list):
         return
     if len(events) > _MOST_EVENTS:
-        raise CommandError(f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}.")
+        raise CommandError(
+            f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}."
+        )
     # Numbers of integer noise are many, and their distances are added up by one product.
-    counts = [e.get("count") for e in events if isinstance(e, dict) and e.get("mechanism") != "approximate_draw"]
+    counts = [
+        e.get("count")
+        for e in events
+        if isinstance(e, dict) and e.get("mechanism") != "approximate_draw"
+    ]
     # No count is printed: a whole number may be larger than any float.
-    if any(isinstance(count, int | float) and count > _MOST_REPETITIONS for count in counts):
+    if any(
+        isinstance(count, int | float) and count > _MOST_REPETITIONS for count in counts
+    ):
         raise CommandError(
             f"{path}: repeats an event more than {_MOST_REPETITIONS:g} times, which verify allows at most."
         )
@@ -95,12 +111,20 @@ def _read(path: Path) -> dict[str, Any]:
         body = json.loads(text, parse_constant=_refused)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
+        raise CommandError(
+            f"{path}: cannot be read ({reason}); give a run folder's privacy.json."
+        ) from None
     except (ValueError, RecursionError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise CommandError(f"{path}: not JSON{where}; give a run folder's privacy.json.") from None
+        where = (
+            f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        )
+        raise CommandError(
+            f"{path}: not JSON{where}; give a run folder's privacy.json."
+        ) from None
     if not isinstance(body, dict) or not body.get("events"):
-        raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
+        raise CommandError(
+            f"{path}: holds no events, so it states no guarantee to verify."
+        )
     _check_size(path, body["events"])
     return body
 
@@ -141,7 +165,9 @@ class SavedRun:
         steps = float(_number(body.get("steps", _count(events, _QUERIES))))
         chains = _number(body.get("chains", 1))
         # Steps that ask for more than a gradient; the steps between have one minibatch.
-        asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
+        asking = (
+            math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
+        )
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
         # A metric's releases are queries too.
@@ -150,10 +176,14 @@ class SavedRun:
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
             queries=minibatches + released,
             noise=_number(noise.get("min", math.inf)) * min(multiples),
-            quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
+            quiet=asking
+            if "steps" in body and noise and noise["min"] == noise["max"]
+            else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
-            settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
+            settled=_number(
+                (body.get("settings") or {}).get("noise_multiplier", math.inf)
+            ),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
             unit="owner" if str(body.get("unit", "")).startswith("owner") else "record",
@@ -164,7 +194,9 @@ def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
     return sum(e.count for e in events if e.mechanism in mechanisms)
 
 
-def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, ...]) -> dict[str, float]:
+def _deviations(
+    body: dict[str, Any], minibatches: float, events: tuple[Event, ...]
+) -> dict[str, float]:
     """Return the least deviation of all steps of a run, by event."""
     need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
     if "steps" in body:
@@ -173,13 +205,19 @@ def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, .
             scheme = Poisson(_number(sampling["batch_size"]))
             records = _number(body["num_records"])
             scheme.validate(int(records))
-            need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
+            need["batch_overflow"] = minibatches * scheme.truncation(
+                int(records), int(_number(sampling["slots"]))
+            )
         if body["hardened"]:
             numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
             numbers += _number((body.get("metric") or {}).get("numbers", 0))
-            need["approximate_draw"] = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1]) * numbers
+            need["approximate_draw"] = (
+                discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1]) * numbers
+            )
     elif body.get("hardened"):
-        need["approximate_draw"] = sum(e.rate * e.count for e in discrete_gaussian.releases_event(events))
+        need["approximate_draw"] = sum(
+            e.rate * e.count for e in discrete_gaussian.releases_event(events)
+        )
     return need
 
 
@@ -187,7 +225,9 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     """Yield a clause for each part of the run that the events do not cover."""
     events = guarantee.events
     queries = [e for e in events if e.mechanism in _QUERIES]
-    if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):
+    if "trace" in guarantee.release.split(" + ") and not any(
+        e.count and e.rate for e in queries
+    ):
         yield "releases a trace and charges no query for it"
     for name, least in run.deviations.items():
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
@@ -202,7 +242,9 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         yield f"charges for rate {rate:.6g} where the run sampled at {run.rate:.6g}"
     if drawn < run.draws:
         yield f"charges for {drawn} of {run.draws} posterior draws"
-    loudest = max((e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0)
+    loudest = max(
+        (e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0
+    )
     if loudest > run.settled * (1 + _TOLERANCE):
         yield f"charges for noise multiplier {loudest:.6g} where the plan settled {run.settled:.6g}"
     charged = min((e.noise_multiplier for e in queries), default=0.0)
@@ -217,20 +259,32 @@ def _check_files(path: Path, body: dict[str, Any]) -> None:
     """Say which files the digests of a privacy.json cover; refuse files with other digests."""
     folder = path.parent
     try:
-        wrong = None if path.name != PRIVACY or not released(folder) else discrepancy(folder, body)
+        wrong = (
+            None
+            if path.name != PRIVACY or not released(folder)
+            else discrepancy(folder, body)
+        )
     except OSError as error:
         where = f"{error.filename or folder}: cannot be read ({error.strerror or error})"
         raise CommandError(f"{where}; get the whole folder again.", code=1) from None
     if wrong is not None:
         raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
     if not has_digests(body):
-        print("unchecked    an earlier version wrote it, without digests, so the files beside it may be of other runs")
+        print(
+            "unchecked    an earlier version wrote it, without digests, so the files beside it may be of other runs"
+        )
     elif not has_ended(body):
-        print("unfinished   the run has not ended: the file states what it may cost, and nothing is released yet")
+        print(
+            "unfinished   the run has not ended: the file states what it may cost, and nothing is released yet"
+        )
     elif path.name != PRIVACY or not released(folder):
-        print("alone        no released file lies beside it, so none is compared with its digests")
+        print(
+            "alone        no released file lies beside it, so none is compared with its digests"
+        )
     else:
-        print(f"files        {len(body[KEY])} released files are those whose digests it states")
+        print(
+            f"files        {len(body[KEY])} released files are those whose digests it states"
+        )
 
 
 def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
@@ -248,16 +302,26 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def verify(
-    privacy: Annotated[str, typer.Argument(metavar="FILE", help="The privacy.json of a run folder.")],
+    privacy: Annotated[
+        str, typer.Argument(metavar="FILE", help="The privacy.json of a run folder.")
+    ],
     group: Annotated[
-        int | None, typer.Option(metavar="K", help="Also print the guarantee for any K records together.")
+        int | None,
+        typer.Option(
+            metavar="K", help="Also print the guarantee for any K records together."
+        ),
     ] = None,
-    patient: Annotated[bool, typer.Option("--patient", help="However long it takes; for a file of your own.")] = False,
+    patient: Annotated[
+        bool,
+        typer.Option("--patient", help="However long it takes; for a file of your own."),
+    ] = False,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
     if group is not None and group < 1:
-        raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
+        raise CommandError(
+            f"--group: {group} is not a number of records; give a whole number >= 1."
+        )
     body = _read(path)
     try:
         with _bounded(path, patient):
@@ -281,14 +345,18 @@ def verify(
             "unproved     noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved"
         )
     elif body.get("in_floats"):
-        print("unproved     a part of this release is drawn in floating point: its plan names it")
+        print(
+            "unproved     a part of this release is drawn in floating point: its plan names it"
+        )
     if len(few) < len(many):
         print(
             f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
             "largest rate, so the recomputed epsilon is an upper bound"
         )
     for name, value in checks.items():
-        print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
+        print(
+            f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}"
+        )
     if group is not None:
         with _bounded(path, patient):
             _print_group(recomputed, group, run.unit)
@@ -296,12 +364,19 @@ def verify(
         problem = f"{path}: states epsilon {run.epsilon:.6g}, "
         if len(few) < len(many):
             problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
-            problem += f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
+            problem += (
+                f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
+            )
             raise CommandError(problem, code=1)
-        raise CommandError(f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.", code=1)
+        raise CommandError(
+            f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
+            code=1,
+        )
     if shortfall is not None:
         raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
     _check_files(path, body)
     if "trace" in recomputed.release.split(" + ") and not run.says_steps:
-        print("unchecked    the file does not say how many steps the run took, so they may be more than its events")
+        print(
+            "unchecked    the file does not say how many steps the run took, so they may be more than its events"
+        )
     print("verified: the stated epsilon covers the events")

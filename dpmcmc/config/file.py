@@ -69,7 +69,9 @@ class _Loader(yaml.SafeLoader):
             raise
         except Exception:  # readers of types raise errors of many kinds
             kind = node.tag.rpartition(":")[2]
-            raise ConfigError(f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it.") from None
+            raise ConfigError(
+                f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it."
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """Refuse a key that is given twice: YAML would silently keep the last."""
@@ -79,9 +81,13 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise ConfigError(f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names.")
+                raise ConfigError(
+                    f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names."
+                )
             if key in seen:
-                raise ConfigError(f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them.")
+                raise ConfigError(
+                    f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them."
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -128,11 +134,15 @@ def parse_yaml(text: str, where: str) -> object:
         ) from None
     except yaml.MarkedYAMLError as error:
         problem = error.problem or "not valid YAML"
-        raise ConfigError(f"{where}: {problem}{_line(error.problem_mark)}; mend the YAML there.") from None
+        raise ConfigError(
+            f"{where}: {problem}{_line(error.problem_mark)}; mend the YAML there."
+        ) from None
     except yaml.YAMLError:
         raise ConfigError(f"{where}: not valid YAML; mend it.") from None
     except RecursionError:
-        raise ConfigError(f"{where}: values are nested too deeply; a config has at most a few levels.") from None
+        raise ConfigError(
+            f"{where}: values are nested too deeply; a config has at most a few levels."
+        ) from None
 
 
 #: Most characters of a config file. One has a few hundred; a longer file is a data file or a device.
@@ -173,7 +183,9 @@ def load(
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: cannot be read ({reason}); give the path of a YAML text file.") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({reason}); give the path of a YAML text file."
+        ) from None
     if len(text) > _MOST_CHARACTERS:
         raise ConfigError(
             f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
@@ -194,7 +206,9 @@ def load(
 
 
 def of_values(
-    values: dict, overrides: list[str] | None = None, completed: Callable[[dict], dict] | None = None
+    values: dict,
+    overrides: list[str] | None = None,
+    completed: Callable[[dict], dict] | None = None,
 ) -> Config:
     """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
     for override in overrides or []:
@@ -210,7 +224,9 @@ def of_values(
 
 def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
     """Refuse modules that a config in a run folder names, unless the user has allowed them."""
-    modules = dict.fromkeys(module for _, module in sections.foreign(modules_of_ones_own(config), allowed))
+    modules = dict.fromkeys(
+        module for _, module in sections.foreign(modules_of_ones_own(config), allowed)
+    )
     if modules:
         options = " ".join(f"--allow-code {module}" for module in modules)
         raise ConfigError(
@@ -222,11 +238,15 @@ def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -
 def _with_base(config: Config, folder: Path) -> Config:
     """The config with its paths made absolute, which are relative to its file's folder."""
     update = {}
-    for (name, section), key in zip(config.sections("data", "privacy").items(), ("path", "ledger"), strict=True):
+    for (name, section), key in zip(
+        config.sections("data", "privacy").items(), ("path", "ledger"), strict=True
+    ):
         path = None if section is None else dict(section).get(key)
         if section is not None and path is not None:
             # joining keeps an absolute path as it is
-            update[name] = section.model_copy(update={key: str(folder / os.path.expanduser(path))})
+            update[name] = section.model_copy(
+                update={key: str(folder / os.path.expanduser(path))}
+            )
     return config.model_copy(update=update)
 
 
@@ -234,9 +254,13 @@ def _apply(values: dict, override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise ConfigError(f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5.")
+        raise ConfigError(
+            f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5."
+        )
     if not text.strip():
-        raise ConfigError(f"--set {override}: give a value; null is written {key.strip()}=null.")
+        raise ConfigError(
+            f"--set {override}: give a value; null is written {key.strip()}=null."
+        )
     value = parse_yaml(text, f"--set {key.strip()}")
     place = values
     for part in parts[:-1]:

@@ -18,7 +18,17 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpmcmc.config import sections
-from dpmcmc.config.sections import ConfigError, Derived, Keyed, Section, choice, derived, located, of_a_size, refused
+from dpmcmc.config.sections import (
+    ConfigError,
+    Derived,
+    Keyed,
+    Section,
+    choice,
+    derived,
+    located,
+    of_a_size,
+    refused,
+)
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import Checked, DataError, InputError, check_fields
 from dpmcmc.mechanisms import MECHANISMS, OPS
@@ -96,9 +106,14 @@ class Run:
         steps = self.steps
         if steps is None:
             # The tolerance absorbs rounding: 0.1 + 0.2 passes take no more steps than 0.3.
-            steps = max(1, math.ceil((self.passes or 0) / sampling.rate(num_records) - 1e-9))
+            steps = max(
+                1, math.ceil((self.passes or 0) / sampling.rate(num_records) - 1e-9)
+            )
         if steps > MOST_STEPS:
-            raise InputError(f"{self.passes:g} is {steps:.3g} steps, and a run has at most {MOST_STEPS}", "passes")
+            raise InputError(
+                f"{self.passes:g} is {steps:.3g} steps, and a run has at most {MOST_STEPS}",
+                "passes",
+            )
         burn_in = math.floor(self.burn_in * steps + 1e-9)
         if steps - burn_in < self.thin:
             raise InputError(
@@ -153,7 +168,10 @@ class Records(DataRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.generated and self.path is None:
-            raise DataError.at("generated", f"is for your own file, and {self.name} is known; leave it out")
+            raise DataError.at(
+                "generated",
+                f"is for your own file, and {self.name} is known; leave it out",
+            )
 
 
 @dataclass(frozen=True)
@@ -230,14 +248,18 @@ class Config(Keyed):
     data: DataSection
     target: TargetSection
     mechanism: MechanismSection | None = Field(
-        None, description="A one-shot mechanism, in place of sampler, sampling and run; hybrid stands beside them."
+        None,
+        description="A one-shot mechanism, in place of sampler, sampling and run; hybrid stands beside them.",
     )
     sampler: SamplerSection | None = None
     sampling: SamplingSection | None = None
     metric: MetricSection | None = Field(
-        None, description="Metric that the run releases first; null: gradients are clipped and noised as they are."
+        None,
+        description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
     )
-    privacy: PrivacySection | None = Field(description="null: plain SG-MCMC, no guarantee.")
+    privacy: PrivacySection | None = Field(
+        description="null: plain SG-MCMC, no guarantee."
+    )
     run: RunSection | None = None
 
     @model_validator(mode="before")
@@ -247,7 +269,9 @@ class Config(Keyed):
         if not isinstance(values, dict):
             return values
         return values | {
-            key: {"name": values[key]} for key in ("target", "sampler") if isinstance(values.get(key), str)
+            key: {"name": values[key]}
+            for key in ("target", "sampler")
+            if isinstance(values.get(key), str)
         }
 
     @property
@@ -295,10 +319,17 @@ class Config(Keyed):
             yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
-        said: set[str] = self.privacy.model_fields_set if isinstance(self.privacy, BaseModel) else set()
+        said: set[str] = (
+            self.privacy.model_fields_set
+            if isinstance(self.privacy, BaseModel)
+            else set()
+        )
         for key in self.not_taken:
             if key in said:
-                yield f"privacy.{key}", f"mechanism {mechanism} settles this itself; leave it out"
+                yield (
+                    f"privacy.{key}",
+                    f"mechanism {mechanism} settles this itself; leave it out",
+                )
 
 
 def is_secret(config: Config) -> bool:
@@ -309,7 +340,11 @@ def is_secret(config: Config) -> bool:
 def modules_of_ones_own(config: Config) -> dict[str, str]:
     """Return section -> ``module:attribute``, for the target and the sampler that are no registered ones."""
     sections = config.sections("target", "sampler")
-    return {key: section.name for key, section in sections.items() if isinstance(section, CustomSection)}
+    return {
+        key: section.name
+        for key, section in sections.items()
+        if isinstance(section, CustomSection)
+    }
 
 
 def dump(config: Config, folder: Path) -> str:

@@ -19,7 +19,14 @@ from pydantic import ValidationError
 from dpmcmc import data as data_room
 from dpmcmc.config import sections as own_code
 from dpmcmc.config.model import Config, CustomSection, Length, Run, modules_of_ones_own
-from dpmcmc.config.sections import SAID_ALREADY, ConfigError, Derived, located, refusal, schedule_section
+from dpmcmc.config.sections import (
+    SAID_ALREADY,
+    ConfigError,
+    Derived,
+    located,
+    refusal,
+    schedule_section,
+)
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
 from dpmcmc.engine.hardware import mesh
@@ -77,11 +84,25 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
     sampler = _sampler(config)
-    with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
+    with _planned(
+        config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"
+    ):
+        metric = (
+            None
+            if config.metric is None
+            else with_public_facts(_built(config.metric), spec.facts, target)
+        )
         promise = _privacy(config)
         schema = spec.schema
-        return plan(target, num_records=n, sampler=sampler, privacy=promise, metric=metric, schema=schema, **length)
+        return plan(
+            target,
+            num_records=n,
+            sampler=sampler,
+            privacy=promise,
+            metric=metric,
+            schema=schema,
+            **length,
+        )
 
 
 def make_mesh(config: Config) -> Mesh | None:
@@ -103,7 +124,11 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
     except SAID_ALREADY:
         raise
     except Exception as error:  # a user's code may raise anything
-        found = refusal(error, config.sections(*sections), "config") if isinstance(error, InputError) else None
+        found = (
+            refusal(error, config.sections(*sections), "config")
+            if isinstance(error, InputError)
+            else None
+        )
         own = modules_of_ones_own(config)
         if own and (found is None or found.about == "config"):
             path = next(iter(own))
@@ -138,7 +163,9 @@ def _mechanism_plan(
             f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use "
             "noise_aware or a sampler alone",
         )
-    with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
+    with _planned(
+        config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"
+    ):
         if length is None:
             mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
         else:
@@ -156,7 +183,9 @@ def _mechanism_plan(
 def hybrid_of(config: Config, num_records: int) -> Hybrid:
     """Return the hybrid of a config that has one, to be planned for other records than the config's."""
     length = _length(config, num_records)
-    return _hybrid(config.mechanism, _sampler(config), _promise_of_mechanism(config)[1], length)
+    return _hybrid(
+        config.mechanism, _sampler(config), _promise_of_mechanism(config)[1], length
+    )
 
 
 def _hybrid(section: Any, sampler: Sampler, promise: Privacy, length: Length) -> Hybrid:
@@ -177,7 +206,9 @@ def _promise_of_mechanism(config: Config) -> tuple[float, Privacy]:
     """(ε, promise) of a config with a mechanism, which the config's own checks require."""
     promise = _privacy(config)
     if promise is None or promise.epsilon is None:
-        raise ConfigError.at("privacy.epsilon", "a mechanism needs a target epsilon; give one")
+        raise ConfigError.at(
+            "privacy.epsilon", "a mechanism needs a target epsilon; give one"
+        )
     return promise.epsilon, promise
 
 
@@ -185,7 +216,10 @@ def _with_shapes(target: Target, spec: DataSpec) -> Target:
     """The target bound to the declared number of features, where it is one of those that wait for it."""
     if spec.num_features is None or not _waits(target):
         return target
-    row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
+    row = {
+        "x": jax.ShapeDtypeStruct((spec.num_features,), np.float32),
+        "y": jax.ShapeDtypeStruct((), np.float32),
+    }
     return bind(target, row)
 
 
@@ -193,7 +227,11 @@ def _waits(target: Target) -> bool:
     """Whether a target's shapes are known from its number of features alone, and that is not said yet."""
     if isinstance(target, NumPyroTarget):
         return target.leaves is None
-    fields = {field.name for field in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
+    fields = (
+        {field.name for field in dataclasses.fields(target)}
+        if dataclasses.is_dataclass(target)
+        else set[str]()
+    )
     return "num_features" in fields and target_offers(target).num_features is None
 
 
@@ -207,7 +245,12 @@ def _privacy(config: Config) -> Privacy | None:
     """The promise without what only a config says of it."""
     if config.privacy is None:
         return None
-    return Privacy(**{field.name: getattr(config.privacy, field.name) for field in dataclasses.fields(Privacy)})
+    return Privacy(
+        **{
+            field.name: getattr(config.privacy, field.name)
+            for field in dataclasses.fields(Privacy)
+        }
+    )
 
 
 def target_of(config: Config, spec: DataSpec) -> Target:
@@ -216,11 +259,16 @@ def target_of(config: Config, spec: DataSpec) -> Target:
         target = _custom("target", config.target)
         missing = missing_of_target(target)
         if missing:
-            raise ConfigError.at("target.name", f"{config.target.name} makes no target: it lacks {', '.join(missing)}")
+            raise ConfigError.at(
+                "target.name",
+                f"{config.target.name} makes no target: it lacks {', '.join(missing)}",
+            )
     else:
         with located(config.sections("target", "data"), "target"):
             target = with_public_facts(config.target.built(), spec.facts)
-    for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
+    for_owners = spec.records_per_owner is not None and (
+        not config.mechanism or config.mechanism.name == "noise_aware"
+    )
     return PerOwner(target, spec.records_per_owner) if for_owners else target
 
 
@@ -232,7 +280,8 @@ def _sampler(config: Config) -> Sampler:
     missing = missing_of(sampler)
     if missing:
         raise ConfigError.at(
-            "sampler.name", f"{config.sampler.name} lacks {', '.join(missing)} of the Sampler protocol"
+            "sampler.name",
+            f"{config.sampler.name} lacks {', '.join(missing)} of the Sampler protocol",
         )
     return sampler
 
@@ -245,13 +294,17 @@ def _custom(section: str, chosen: CustomSection) -> Any:
         factory = own_code.found(section, chosen.name)
     except InputError as error:
         raise ConfigError.at(f"{section}.name", f"{chosen.name} {error}") from None
-    arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
+    arguments = {
+        key: _argument(f"{section}.{key}", value) for key, value in given.items()
+    }
     try:
         made = factory(**arguments)
         repr(made)  # plan.json holds it
         return made
     except (Exception, SystemExit) as error:  # a user's code may raise anything
-        raise ConfigError.at(section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}") from None
+        raise ConfigError.at(
+            section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}"
+        ) from None
 
 
 def _argument(path: str, value: object) -> object:
@@ -264,4 +317,6 @@ def _argument(path: str, value: object) -> object:
             return _built(section)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError.at(".".join(map(str, (path, *first["loc"]))), first["msg"]) from None
+        raise ConfigError.at(
+            ".".join(map(str, (path, *first["loc"]))), first["msg"]
+        ) from None

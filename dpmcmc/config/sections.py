@@ -23,7 +23,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pydantic
 from pydantic import (
@@ -60,18 +69,28 @@ REQUIRED: dict[str, tuple[str, ...]] = {"target": TARGET_METHODS, "sampler": PRO
 #: Example of a function's return annotation.
 _EXAMPLES = {"target": "dpmcmc.targets.Target", "sampler": "dpmcmc.samplers.Sampler"}
 #: Files that a run leaves in its folder beside its config.
-_MARKS = ("plan.json", "privacy.json", "metrics.json", "draws.nc", "confidential", "checkpoint")
+_MARKS = (
+    "plan.json",
+    "privacy.json",
+    "metrics.json",
+    "draws.nc",
+    "confidential",
+    "checkpoint",
+)
 
 
 def in_run_folder(path: Path) -> bool:
     """Whether a config lies in or below a run folder, and so may be somebody else's."""
-    ways = [list(p.parents) for p in (path.absolute(), path.resolve())]  # through links, and past them
+    ways = [
+        list(p.parents) for p in (path.absolute(), path.resolve())
+    ]  # through links, and past them
     if any(_holds(own, _MARKS) for own, *_ in ways):
         return True
     # In folders above, a file name that other programs use too counts only where a run's config lies next to it.
     above = dict.fromkeys(folder for _, *folders in ways for folder in folders)
     return any(
-        _holds(folder, ("privacy.json",)) or (_holds(folder, ("config.yaml",)) and _holds(folder, _MARKS))
+        _holds(folder, ("privacy.json",))
+        or (_holds(folder, ("config.yaml",)) and _holds(folder, _MARKS))
         for folder in above
     )
 
@@ -106,17 +125,23 @@ def found(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):
-        sys.path.append(here)  # at the end of the path, so that no file of this folder replaces a library's module
+        sys.path.append(
+            here
+        )  # at the end of the path, so that no file of this folder replaces a library's module
     try:
         item: Any = importlib.import_module(module_name)
         before = ""
         for part in attribute.split("."):
             if before and not inspect.isclass(item):
-                raise AttributeError(f"{before} is no class, and only a class may stand before a dot")
+                raise AttributeError(
+                    f"{before} is no class, and only a class may stand before a dot"
+                )
             item = getattr(item, part)
             before = part
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise InputError(f"cannot be imported ({said(error)}); it is looked for from the current folder") from None
+        raise InputError(
+            f"cannot be imported ({said(error)}); it is looked for from the current folder"
+        ) from None
     missing = _missing(section, item)
     if missing:
         raise InputError(
@@ -130,7 +155,11 @@ def _missing(section: str, item: object) -> str:
     """Return why an object does not declare itself a target or a sampler; empty where it does."""
     if inspect.isclass(item):
         lacks = _lacks(section, item)
-        return f"is a class that makes no {section}: it lacks {', '.join(lacks)}" if lacks else ""
+        return (
+            f"is a class that makes no {section}: it lacks {', '.join(lacks)}"
+            if lacks
+            else ""
+        )
     if not inspect.isfunction(item):
         return f"is a {type(item).__name__}, neither a class nor a function that is written in Python"
     made = item.__annotations__.get("return", inspect.Signature.empty)
@@ -145,13 +174,25 @@ def _missing(section: str, item: object) -> str:
     if not inspect.isclass(made):
         return f"is a function that returns {made}, which is no class"
     lacks = _lacks(section, made)
-    return f"is a function that returns a {made.__name__}, which lacks {', '.join(lacks)}" if lacks else ""
+    return (
+        f"is a function that returns a {made.__name__}, which lacks {', '.join(lacks)}"
+        if lacks
+        else ""
+    )
 
 
 def _lacks(section: str, kind: type) -> list[str]:
     """Return what instances of a class lack; a dataclass's field without a default is no attribute of its class."""
-    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
-    return [name for name in REQUIRED[section] if not hasattr(kind, name) and name not in fields]
+    fields = (
+        {field.name for field in dataclasses.fields(kind)}
+        if dataclasses.is_dataclass(kind)
+        else ()
+    )
+    return [
+        name
+        for name in REQUIRED[section]
+        if not hasattr(kind, name) and name not in fields
+    ]
 
 
 def said(error: BaseException) -> str:
@@ -199,10 +240,16 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
         raise refusal(error, sections, otherwise) from None
 
 
-def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
+def refusal(
+    error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str
+) -> InputError:
     """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
     key = error.about.partition(".")[0]
-    owners = [name for name, section in sections.items() if section is not None and key in type(section).model_fields]
+    owners = [
+        name
+        for name, section in sections.items()
+        if section is not None and key in type(section).model_fields
+    ]
     if owners:
         path = f"{owners[0]}.{error.about}"
     elif error.about in sections:
@@ -223,15 +270,30 @@ def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
         path = _yaml_path(one["loc"], values)
         first = not texts
         texts.setdefault(path, []).append(_plain(one))
-        if first and one["type"] not in ("refused", "missing") and not _is_whole_section(one):
+        if (
+            first
+            and one["type"] not in ("refused", "missing")
+            and not _is_whole_section(one)
+        ):
             given = f", got {one['input']!r}"
     (path, said), *others = texts.items()
-    more = f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)" if others else ""
+    more = (
+        f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)"
+        if others
+        else ""
+    )
     # Alternatives of one value (a number, auto, a schedule) have one error each.
-    return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
+    return ConfigError.at(
+        path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}"
+    )
 
 
-_SYMBOLS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
+_SYMBOLS = {
+    "greater_than": ">",
+    "greater_than_equal": ">=",
+    "less_than": "<",
+    "less_than_equal": "<=",
+}
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
 
 
@@ -240,7 +302,9 @@ def _plain(error: ErrorDetails) -> str:
     if kind in _SYMBOLS:
         (bound,) = error["ctx"].values()
         return f"input should be {_SYMBOLS[kind]} {bound:g}"
-    message = _SAID.get(kind) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
+    message = _SAID.get(kind) or re.sub(
+        r"^(Value error|Assertion failed), ", "", error["msg"]
+    )
     return message[0].lower() + message[1:]
 
 
@@ -257,7 +321,9 @@ def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
         if isinstance(place, dict) and part in place:
             path.append(str(part))
             place = place[part]
-        elif isinstance(place, dict) and number == len(loc) - 1:  # the key that is not there
+        elif (
+            isinstance(place, dict) and number == len(loc) - 1
+        ):  # the key that is not there
             path.append(str(part))
     return ".".join(path)
 
@@ -274,8 +340,14 @@ def of_a_size(value: _T) -> _T:
     Raises:
         InputError: a number other than 0 beyond these sizes.
     """
-    if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
-        raise InputError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
+    if (
+        isinstance(value, int | float)
+        and value != 0
+        and not _SMALLEST <= abs(value) <= _LARGEST
+    ):
+        raise InputError(
+            f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}"
+        )
     return value
 
 
@@ -293,9 +365,18 @@ class Keyed(Section):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: object) -> object:
-        unknown = [key for key in values if key not in cls.model_fields] if isinstance(values, dict) else []
+        unknown = (
+            [key for key in values if key not in cls.model_fields]
+            if isinstance(values, dict)
+            else []
+        )
         if unknown:
-            raise refused(*((f"unknown key; known keys: {', '.join(cls.model_fields)}", (key,)) for key in unknown))
+            raise refused(
+                *(
+                    (f"unknown key; known keys: {', '.join(cls.model_fields)}", (key,))
+                    for key in unknown
+                )
+            )
         return values
 
 
@@ -313,7 +394,10 @@ class Derived(Keyed):
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor; a section within this one is built."""
         values = {key: value for key, value in self if key != self.tag}
-        return {key: _part(key, value) if isinstance(value, Derived) else value for key, value in values.items()}
+        return {
+            key: _part(key, value) if isinstance(value, Derived) else value
+            for key, value in values.items()
+        }
 
     def built(self, **facts: Any) -> Any:
         """Call the constructor with its keys and with ``facts``.
@@ -331,7 +415,9 @@ def _part(key: str, section: Derived) -> Any:
         raise InputError(str(error), f"{key}.{error.about}") from None
 
 
-def refused(*problems: tuple[str, tuple[str, ...]], value: object = None) -> ValidationError:
+def refused(
+    *problems: tuple[str, tuple[str, ...]], value: object = None
+) -> ValidationError:
     """Return an error for a validator to raise, from (message, keys that lead to its place) of each problem.
 
     Args:
@@ -339,7 +425,11 @@ def refused(*problems: tuple[str, tuple[str, ...]], value: object = None) -> Val
     """
     kind = "refused" if value is None else "wrong"
     lines: list[InitErrorDetails] = [
-        {"type": PydanticCustomError(kind, "{text}", {"text": text}), "loc": path, "input": value}
+        {
+            "type": PydanticCustomError(kind, "{text}", {"text": text}),
+            "loc": path,
+            "input": value,
+        }
         for text, path in problems
     ]
     return ValidationError.from_exception_data("section", lines)
@@ -351,7 +441,9 @@ def keys(constructor: type) -> list[dataclasses.Field]:
 
 
 @functools.cache
-def derived(constructor: type, tag: str = "", name: str = "", required: tuple[str, ...] = ()) -> type[Derived]:
+def derived(
+    constructor: type, tag: str = "", name: str = "", required: tuple[str, ...] = ()
+) -> type[Derived]:
     """Return the section that builds ``constructor``.
 
     Args:
@@ -364,10 +456,21 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
     described = descriptions(constructor)
     fields: dict[str, Any] = {tag: (Literal[name], ...)} if tag else {}
     for field in keys(constructor):
-        default = ... if field.default is dataclasses.MISSING or field.name in required else field.default
-        fields[field.name] = (_yaml_type(hints[field.name]), Field(default, description=described.get(field.name)))
-    first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
-    with warnings.catch_warnings():  # the key ``schema`` hides a method of pydantic that is not used here
+        default = (
+            ...
+            if field.default is dataclasses.MISSING or field.name in required
+            else field.default
+        )
+        fields[field.name] = (
+            _yaml_type(hints[field.name]),
+            Field(default, description=described.get(field.name)),
+        )
+    first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(
+        "."
+    ) + "."
+    with (
+        warnings.catch_warnings()
+    ):  # the key ``schema`` hides a method of pydantic that is not used here
         warnings.simplefilter("ignore", UserWarning)
         title = f"{constructor.__name__}Section"
         doc = " ".join(first.split())
@@ -393,9 +496,13 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
         if own is not None and isinstance(name, str) and ":" in name:
             return own.model_validate(value)
         if not isinstance(value, dict) or not isinstance(name, str) or name not in known:
-            wanted = ", ".join(known) + (" or your own module:attribute" if own is not None else "")
+            wanted = ", ".join(known) + (
+                " or your own module:attribute" if own is not None else ""
+            )
             there = isinstance(value, dict) and tag not in value
-            raise refused((f"must be one of {wanted}", (tag,)), value=None if there else name)
+            raise refused(
+                (f"must be one of {wanted}", (tag,)), value=None if there else name
+            )
         return derived(known[name], tag, name).model_validate(value)
 
     return Annotated[Hint, PlainValidator(validated)]
@@ -421,13 +528,18 @@ def descriptions(constructor: type) -> dict[str, str]:
     out: dict[str, str] = {}
     for cls in constructor.__mro__:
         text = cls.__dict__.get("__doc__") or ""
-        found = re.search(r"\n\s*Args:\n(.*?)(?:\n\s*\n|\Z)", inspect.cleandoc(text) + "\n\n", re.DOTALL)
+        found = re.search(
+            r"\n\s*Args:\n(.*?)(?:\n\s*\n|\Z)", inspect.cleandoc(text) + "\n\n", re.DOTALL
+        )
         for entry in re.split(r"\n(?=    \w)", found.group(1)) if found else []:
             name, _, rest = entry.strip().partition(":")
             sentence = " ".join(rest.split())
             # A symbol keeps its case: a in (0, 1].
             out.setdefault(
-                name, sentence if sentence[1:2] in (" ", ",", ":", "̂") else sentence[:1].upper() + sentence[1:]
+                name,
+                sentence
+                if sentence[1:2] in (" ", ",", ":", "̂")
+                else sentence[:1].upper() + sentence[1:],
             )
     return out
 
@@ -439,10 +551,16 @@ def _yaml_type(hint: Hint) -> Hint:
     joined = reduce(or_, plain)
     if not any(get_origin(kind) is collections.abc.Callable for kind in kinds):
         return joined
-    otherwise = TypeAdapter[object](joined, config=ConfigDict(strict=True, allow_inf_nan=False))
+    otherwise = TypeAdapter[object](
+        joined, config=ConfigDict(strict=True, allow_inf_nan=False)
+    )
 
     def validated(value: object) -> object:
-        return schedule_section(value) if isinstance(value, dict) else otherwise.validate_python(value)
+        return (
+            schedule_section(value)
+            if isinstance(value, dict)
+            else otherwise.validate_python(value)
+        )
 
     return Annotated[Any, PlainValidator(validated)]
 
@@ -458,4 +576,8 @@ def _plain_type(kind: Hint) -> Hint:
         return dict[str, Any]
     if origin in (list, tuple, collections.abc.Sequence):
         return list[Any]
-    return derived(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
+    return (
+        derived(kind)
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type)
+        else None
+    )

@@ -33,7 +33,17 @@ SPEC = DataSpec(
     description="UCI Abalone: at least ten rings, from sex and seven shell measurements; rows of norm 1.",
 )
 
-COLUMNS = ("sex", "length", "diameter", "height", "whole", "shucked", "viscera", "shell", "intercept")
+COLUMNS = (
+    "sex",
+    "length",
+    "diameter",
+    "height",
+    "whole",
+    "shucked",
+    "viscera",
+    "shell",
+    "intercept",
+)
 # Upper ends of the ranges [0, upper], in the file's own units (200 mm, 200 g); ours, rounded from the
 # published documentation. The few values beyond them (two heights are recording errors) are clipped.
 RANGES = np.array([1.0, 1.0, 0.5, 3.0, 2.0, 1.0, 1.25])
@@ -60,7 +70,9 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
         origin = found.origin
         digests = {"abalone.data": found.sha256}
     rows = encode(sex, measurements, str(spec.encoding))
-    train, test = ({"x": rows[part], "y": labels[part]} for part in fixed_split(_NUM_ROWS, _NUM_TEST))
+    train, test = (
+        {"x": rows[part], "y": labels[part]} for part in fixed_split(_NUM_ROWS, _NUM_TEST)
+    )
     return DataSet(spec, train, test, True, origin, digests, COLUMNS)
 
 
@@ -79,11 +91,15 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if values[0] in _SEX:
             values = [*values[1:], values[0]]
         if len(values) != 9 or values[-1] not in _SEX:
-            raise DataError(f"abalone.data, line {number}: not a record of Abalone: fetch the file again.")
+            raise DataError(
+                f"abalone.data, line {number}: not a record of Abalone: fetch the file again."
+            )
         sexes.append(_SEX[values[-1]])
         numbers.append([float(value) for value in values[:-1]])
     if len(numbers) != _NUM_ROWS:
-        raise DataError(f"abalone.data holds {len(numbers)} records where {_NUM_ROWS} are expected: fetch it again.")
+        raise DataError(
+            f"abalone.data holds {len(numbers)} records where {_NUM_ROWS} are expected: fetch it again."
+        )
     table = np.array(numbers)
     return np.array(sexes), table[:, :7], table[:, 7]
 
@@ -99,7 +115,9 @@ def _standin() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sex = random.randint(-1, 2, _NUM_ROWS).astype(float)
     size = random.beta(5.0, 4.0, _NUM_ROWS)[:, None]
     # Lengths grow with the size of the animal, weights with its cube.
-    shape = np.concatenate([np.repeat(size, 3, axis=1), np.repeat(size**3, 4, axis=1)], axis=1)
+    shape = np.concatenate(
+        [np.repeat(size, 3, axis=1), np.repeat(size**3, 4, axis=1)], axis=1
+    )
     measurements = 0.8 * RANGES * shape * random.lognormal(0.0, 0.1, (_NUM_ROWS, 7))
     weights = 2.0 * np.array([0.0, 3.0, 3.0, 3.0, 2.0, -2.0, 0.0, 3.0, 0.0])
     rows = encode(sex, measurements, "public").astype(float)

@@ -56,7 +56,11 @@ class DataSpec:
     def facts(self) -> dict[str, object]:
         """Facts that ``data/checks.py`` gives a target, a mechanism or a metric."""
         bound = self.row_bound if math.isfinite(self.row_bound) else None
-        known = {"num_classes": self.num_classes, "row_bound": bound, "structure": self.structure}
+        known = {
+            "num_classes": self.num_classes,
+            "row_bound": bound,
+            "structure": self.structure,
+        }
         return {"num_features": self.num_features, **known}
 
 
@@ -169,15 +173,21 @@ class DataRequest:
         except InputError as error:
             raise DataError.at(error.about, str(error)) from None
         if (self.name is None) == (self.path is None):
-            raise DataError("data: give either name (a registered data set) or path (your own .npz file or folder).")
-        said = [key for key, default in _DEFAULTS.items() if getattr(self, key) != default]
+            raise DataError(
+                "data: give either name (a registered data set) or path (your own .npz file or folder)."
+            )
+        said = [
+            key for key, default in _DEFAULTS.items() if getattr(self, key) != default
+        ]
         for given, whose, reason in (
             (self.name, "your own file", f"{self.name} has its own"),
             (self.path, "registered sets", "your own file is used as it is"),
         ):
             wrong = [key for key in _ONLY_FOR[whose] if key in said]
             if given is not None and wrong:
-                raise DataError.at(wrong[0], f"is for {whose}, and {reason}; leave it out")
+                raise DataError.at(
+                    wrong[0], f"is for {whose}, and {reason}; leave it out"
+                )
         wrong = [key for key in ("x", "y", "row_bound", "num_features") if key in said]
         if self.schema is not None and wrong:
             raise DataError.at(wrong[0], "is said by the schema; leave it out")
@@ -186,17 +196,30 @@ class DataRequest:
     @property
     def owners(self) -> Owners | None:
         """Owners that are declared, or None where a record is a row."""
-        if self.owner is None or self.num_owners is None or self.records_per_owner is None:
+        if (
+            self.owner is None
+            or self.num_owners is None
+            or self.records_per_owner is None
+        ):
             return None
         return Owners(self.owner, self.num_owners, self.records_per_owner)
 
     def _check_owners(self) -> None:
         """Refuse half of a declaration of owners, and one that contradicts itself."""
-        for key, value in (("num_owners", self.num_owners), ("records_per_owner", self.records_per_owner)):
+        for key, value in (
+            ("num_owners", self.num_owners),
+            ("records_per_owner", self.records_per_owner),
+        ):
             if self.owner is None and value is not None:
-                raise DataError.at(key, "says nothing without data.owner, the array of who each row belongs to")
+                raise DataError.at(
+                    key,
+                    "says nothing without data.owner, the array of who each row belongs to",
+                )
             if self.owner is not None and value is None:
-                raise DataError.at(key, "with data.owner this must be declared, a public whole number >= 1")
+                raise DataError.at(
+                    key,
+                    "with data.owner this must be declared, a public whole number >= 1",
+                )
         if self.owner is None:
             return
         if self.num_records is not None:
@@ -207,7 +230,8 @@ class DataRequest:
             )
         if self.owner in (self.x, self.y):
             raise DataError.at(
-                "owner", f"{self.owner!r} is also the name of the features or labels; name another array"
+                "owner",
+                f"{self.owner!r} is also the name of the features or labels; name another array",
             )
 
     @classmethod
@@ -222,7 +246,9 @@ class DataRequest:
             DataError: an unknown key, or a value that :class:`DataRequest` refuses.
         """
         known = [one.name for one in fields(cls)]
-        if isinstance(config, os.PathLike) or (isinstance(config, str) and config.endswith(".npz")):
+        if isinstance(config, os.PathLike) or (
+            isinstance(config, str) and config.endswith(".npz")
+        ):
             given: dict[str, Any] = {"path": config}
         elif isinstance(config, str):
             given = {"name": config}
@@ -233,7 +259,9 @@ class DataRequest:
         given.update(options)
         unknown = sorted(set(given) - set(known))
         if unknown:
-            raise DataError(f"data: unknown key {', '.join(unknown)}; the keys are {', '.join(known)}.")
+            raise DataError(
+                f"data: unknown key {', '.join(unknown)}; the keys are {', '.join(known)}."
+            )
         given = {key: value for key, value in given.items() if value is not None}
         if isinstance(given.get("schema"), Mapping):
             given["schema"] = Schema.from_yaml(given["schema"])
@@ -246,7 +274,16 @@ class DataRequest:
 _DEFAULTS = {one.name: one.default for one in fields(DataRequest)}
 #: Keys that only one kind of source takes.
 _ONLY_FOR = {
-    "your own file": ("x", "y", "row_bound", "test_fraction", "public", "owner", "num_features", "schema"),
+    "your own file": (
+        "x",
+        "y",
+        "row_bound",
+        "test_fraction",
+        "public",
+        "owner",
+        "num_features",
+        "schema",
+    ),
     "registered sets": ("encoding", "standin"),
 }
 
@@ -278,12 +315,17 @@ class KnownSet:
             )
         if not self.encodings:
             if request.encoding != ENCODINGS[0]:
-                raise DataError.at("encoding", f"{name} has only one encoding; leave the key out")
+                raise DataError.at(
+                    "encoding", f"{name} has only one encoding; leave the key out"
+                )
             return self.spec
         if request.encoding in self.own_columns:
             return self.own_columns[request.encoding]
         if request.encoding not in self.encodings:
-            raise DataError.at("encoding", f"{name} has no {request.encoding}; give {' or '.join(self.encodings)}")
+            raise DataError.at(
+                "encoding",
+                f"{name} has no {request.encoding}; give {' or '.join(self.encodings)}",
+            )
         return replace(self.spec, encoding=request.encoding)
 
 

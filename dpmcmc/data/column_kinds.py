@@ -82,16 +82,29 @@ class Range:
     def __post_init__(self) -> None:
         check_fields(self)
         ends = (self.low, self.high)
-        if not all(isinstance(end, int | float) and math.isfinite(number(end)) for end in ends):
-            raise InputError(f"range: ends must be finite numbers, got {shown(self.low)} and {shown(self.high)}", "low")
-        if not self.low < self.high:
-            raise InputError(f"range: {self.low:g} is not below {self.high:g}; give the smaller end first", "low")
-        if self.scale == "log1p" and self.low <= -1:
-            raise InputError(f"range: scale log1p needs a lower end above -1, got {self.low:g}", "low")
-        middle, half = self.middle_and_half
-        if not (math.isfinite(middle) and 0 < half < math.inf and math.isfinite(1 / half)):
+        if not all(
+            isinstance(end, int | float) and math.isfinite(number(end)) for end in ends
+        ):
             raise InputError(
-                f"range: {self.low:g} and {self.high:g} are too far apart, or too close, for 64-bit floats", "low"
+                f"range: ends must be finite numbers, got {shown(self.low)} and {shown(self.high)}",
+                "low",
+            )
+        if not self.low < self.high:
+            raise InputError(
+                f"range: {self.low:g} is not below {self.high:g}; give the smaller end first",
+                "low",
+            )
+        if self.scale == "log1p" and self.low <= -1:
+            raise InputError(
+                f"range: scale log1p needs a lower end above -1, got {self.low:g}", "low"
+            )
+        middle, half = self.middle_and_half
+        if not (
+            math.isfinite(middle) and 0 < half < math.inf and math.isfinite(1 / half)
+        ):
+            raise InputError(
+                f"range: {self.low:g} and {self.high:g} are too far apart, or too close, for 64-bit floats",
+                "low",
             )
 
     @property
@@ -102,7 +115,10 @@ class Range:
     @property
     def middle_and_half(self) -> tuple[float, float]:
         """Middle and half the width of the range, on its scale."""
-        low, high = (math.log1p(end) if self.scale == "log1p" else float(end) for end in (self.low, self.high))
+        low, high = (
+            math.log1p(end) if self.scale == "log1p" else float(end)
+            for end in (self.low, self.high)
+        )
         return (low + high) / 2, (high - low) / 2
 
     def own_units(self, name: str) -> dict[str, dict[str, float]]:
@@ -110,7 +126,11 @@ class Range:
         middle, half = self.middle_and_half
         value = {name: 1 / half, "": -middle / half}
         gone = f"{name}={MISSING}"
-        return {name: value | {gone: middle / half}, gone: {gone: 1.0}} if self.missing else {name: value}
+        return (
+            {name: value | {gone: middle / half}, gone: {gone: 1.0}}
+            if self.missing
+            else {name: value}
+        )
 
     def scaled(self, column: Values) -> Encoded:
         """Return the column on [-1, 1], (N,), NaN where a value is missing.
@@ -118,7 +138,9 @@ class Range:
         Raises:
             DataError: values that are no numbers, or that are missing and may not be.
         """
-        numbers = column.numbers()  # before missing values: a column of text has another remedy
+        numbers = (
+            column.numbers()
+        )  # before missing values: a column of text has another remedy
         column.refuse_missing(self.missing)
         inside = np.clip(numbers, self.low, self.high)
         middle, half = self.middle_and_half
@@ -129,14 +151,19 @@ class Range:
     def encode(self, column: Values) -> Encoded:
         """Return (N, 1), or (N, 2) where values may be missing; raises as :meth:`scaled`."""
         scaled, outside = self.scaled(column)
-        columns = (np.where(column.missing, 0.0, scaled), column.missing.astype(np.float64))
+        columns = (
+            np.where(column.missing, 0.0, scaled),
+            column.missing.astype(np.float64),
+        )
         return Encoded(np.stack(columns[: len(self.suffixes)], axis=1), outside)
 
     def decoded(self, block: np.ndarray) -> np.ndarray:
         """Return values within the range, (N,), of encoded columns (N, 1 or 2); NaN where one is missing."""
         middle, half = self.middle_and_half
         on_scale = middle + half * np.clip(block[:, 0].astype(np.float64), -1.0, 1.0)
-        values = np.clip(np.expm1(on_scale) if self.scale == "log1p" else on_scale, self.low, self.high)
+        values = np.clip(
+            np.expm1(on_scale) if self.scale == "log1p" else on_scale, self.low, self.high
+        )
         return np.where(block[:, 1] > 0.5, np.nan, values) if self.missing else values
 
 
@@ -191,7 +218,11 @@ class Levels:
     @property
     def names(self) -> tuple[str, ...]:
         """Every level as a text, with those that ``other`` and ``missing`` add."""
-        return (*self.texts, *([OTHER] if self.other else []), *([MISSING] if self.missing else []))
+        return (
+            *self.texts,
+            *([OTHER] if self.other else []),
+            *([MISSING] if self.missing else []),
+        )
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -218,7 +249,11 @@ class Levels:
     @functools.cached_property
     def _spelled(self) -> dict[int | Decimal, int]:
         """Number of the level -> its place, of levels that were declared as numbers."""
-        return {exact(level): k for k, level in enumerate(self.levels) if not isinstance(level, str | bool)}
+        return {
+            exact(level): k
+            for k, level in enumerate(self.levels)
+            if not isinstance(level, str | bool)
+        }
 
     def _of_text(self, text: str) -> int:
         """Return the place of the level that takes a text, -1 where none does."""
@@ -238,7 +273,10 @@ class Levels:
         cells = column.values.tolist()
         if column.values.dtype == object:
             texts = {cell for cell in cells if type(cell) is str}
-            known = known | {str: {text: self._of_text(text) for text in texts}, type(None): {}}
+            known = known | {
+                str: {text: self._of_text(text) for text in texts},
+                type(None): {},
+            }
         codes = np.array([known[type(cell)].get(cell, -1) for cell in cells], np.int64)
         unknown = (codes < 0) & ~column.missing
         if not self.other:
@@ -297,7 +335,9 @@ def _declared(given: object) -> Level:
     if isinstance(level, bool):
         return level
     if not is_short(level):
-        raise InputError(f"levels: numbers must be finite and of at most {LONGEST} digits", "levels")
+        raise InputError(
+            f"levels: numbers must be finite and of at most {LONGEST} digits", "levels"
+        )
     found = exact(level)
     near = found if isinstance(found, int) else as_float(found)
     return shortest(found) if near is None else near
@@ -318,7 +358,11 @@ def _met(level: Level) -> list[str | bool | int | float | Decimal]:
     truth = [value for value in (True, False) if str(value).lower() == level.lower()]
     found = spelled(level)
     numeral = found is not None and is_short(found) and shortest(exact(found)) == level
-    return [level, *truth, *(_equal(exact(found)) if found is not None and numeral else [])]
+    return [
+        level,
+        *truth,
+        *(_equal(exact(found)) if found is not None and numeral else []),
+    ]
 
 
 def _equal(number: int | Decimal) -> list[str | bool | int | float | Decimal]:
@@ -346,14 +390,21 @@ def column_of(name: str, given: object) -> Column:
     """
     if isinstance(given, Range | Levels | Counts):
         return given
-    known: dict[str, Callable[..., Column]] = {"range": _range, "levels": Levels, "counts": Counts}
+    known: dict[str, Callable[..., Column]] = {
+        "range": _range,
+        "levels": Levels,
+        "counts": Counts,
+    }
     keys = [key for key in known if isinstance(given, Mapping) and key in given]
     try:
         if not isinstance(given, Mapping) or len(keys) != 1:
             raise InputError(
                 f"must be {{range: [low, high]}}, {{levels: [...]}} or {{counts: largest}}, got {shown(given)}"
             )
-        return known[keys[0]](given[keys[0]], **{key: value for key, value in given.items() if key != keys[0]})
+        return known[keys[0]](
+            given[keys[0]],
+            **{key: value for key, value in given.items() if key != keys[0]},
+        )
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error}", f"columns.{name}") from None
 
@@ -372,6 +423,14 @@ def to_yaml(column: Column) -> dict[str, object]:
     if isinstance(column, Range):
         first = {"range": [column.low, column.high]}
         scale = {"scale": column.scale}
-        return first | (scale if column.scale != "linear" else {}) | ({"missing": True} if column.missing else {})
-    flags = {name: True for name, said in ((OTHER, column.other), (MISSING, column.missing)) if said}
+        return (
+            first
+            | (scale if column.scale != "linear" else {})
+            | ({"missing": True} if column.missing else {})
+        )
+    flags = {
+        name: True
+        for name, said in ((OTHER, column.other), (MISSING, column.missing))
+        if said
+    }
     return {"levels": list(column.levels), **flags}

@@ -19,14 +19,29 @@ if TYPE_CHECKING:
     from formulaic.parser.types import Term
 
 #: Functions of formulas whose result for a row depends on other rows.
-_READ_DATA = ("scale", "standardize", "center", "poly", "bs", "cr", "cs", "cc", "ns", "te", "Q", "lag")
+_READ_DATA = (
+    "scale",
+    "standardize",
+    "center",
+    "poly",
+    "bs",
+    "cr",
+    "cs",
+    "cc",
+    "ns",
+    "te",
+    "Q",
+    "lag",
+)
 _CATEGORICAL = re.compile(r"C\(\s*(.*?)\s*\)")
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 _EVERY = re.compile(r"(?<![\w.])\.(?![\w.])")
 _CALL = re.compile(r"([\w.]+)\(")
 
 
-def parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, tuple[tuple[str, ...], ...], bool]:
+def parsed(
+    formula: str, columns: tuple[str, ...]
+) -> tuple[str, tuple[tuple[str, ...], ...], bool]:
     """Return (label, or empty; source columns of each term; whether there is an intercept).
 
     Args:
@@ -43,11 +58,15 @@ def parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, tuple[tuple[str
     quoted: dict[str, str] = {}
 
     def word(found: re.Match) -> str:
-        return quoted.setdefault(found.group(1).replace("``", "`"), f"{stem}{len(quoted)}")
+        return quoted.setdefault(
+            found.group(1).replace("``", "`"), f"{stem}{len(quoted)}"
+        )
 
     label = ""
     right = _sides(_QUOTED.sub(word, formula), formula)
-    known = {name: name for name in columns} | {made: name for name, made in quoted.items()}
+    known = {name: name for name in columns} | {
+        made: name for name, made in quoted.items()
+    }
     if hasattr(right, "lhs"):
         sides = [_source(term, columns, known) for term in right.lhs]
         if len(sides) != 1 or len(sides[0]) != 1:
@@ -55,7 +74,9 @@ def parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, tuple[tuple[str
         label = sides[0][0]
         right = right.rhs
     if not all(hasattr(term, "factors") for term in right):
-        raise InputError("formula: must have one right side, such as income ~ age + job", "formula")
+        raise InputError(
+            "formula: must have one right side, such as income ~ age + job", "formula"
+        )
     sources = [_source(term, columns, known) for term in right]
     return label, tuple(term for term in sources if term), () in sources
 
@@ -77,17 +98,24 @@ def _sides(formula: str, given: str) -> Any:
         from formulaic import Formula
         from formulaic.errors import FormulaicError
     except ImportError:
-        raise InputError("formula: needs formulaic: pip install formulaic", "formula") from None
+        raise InputError(
+            "formula: needs formulaic: pip install formulaic", "formula"
+        ) from None
     try:
         return Formula(formula)
     except (FormulaicError, SyntaxError, TypeError, ValueError):
         if _EVERY.search(formula):
             said = "formula: . for all other columns is not taken; leave the formula out (None), or name the columns"
             raise InputError(said, "formula") from None
-        raise InputError(f"formula: {shown(given)} is no formula such as income ~ age + C(job)", "formula") from None
+        raise InputError(
+            f"formula: {shown(given)} is no formula such as income ~ age + C(job)",
+            "formula",
+        ) from None
 
 
-def _source(term: Term, columns: tuple[str, ...], known: dict[str, str]) -> tuple[str, ...]:
+def _source(
+    term: Term, columns: tuple[str, ...], known: dict[str, str]
+) -> tuple[str, ...]:
     """Return the source columns of a term; none for the intercept.
 
     Args:
@@ -113,5 +141,9 @@ def _unknown(expression: str, columns: tuple[str, ...]) -> str:
     if call is None:
         return f"{expression} is no column of the schema ({', '.join(columns)})"
     fitted = call.group(1) in _READ_DATA
-    why = "would be fitted to the data, which publishes what it reads" if fitted else "of a column has no public range"
+    why = (
+        "would be fitted to the data, which publishes what it reads"
+        if fitted
+        else "of a column has no public range"
+    )
     return f"{call.group(1)}() {why}; give the column scale='log1p', or declare the range of a column made beforehand"

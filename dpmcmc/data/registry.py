@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dpmcmc.data import abalone, adult, store, user_file
 from dpmcmc.data import store as synthetic
-from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
+from dpmcmc.data.base import (
+    ENCODINGS,
+    DataError,
+    DataRequest,
+    DataSet,
+    DataSpec,
+    KnownSet,
+)
 
 REGISTRY: dict[str, KnownSet] = {
     "adult": KnownSet(adult.SPEC, adult.load, (*ENCODINGS, "bins"), {"bins": adult.BINS}),

@@ -58,18 +58,28 @@ class RowStructure:
     def __post_init__(self) -> None:
         columns = [column for block in self.blocks for column in block]
         if not all(self.blocks):
-            raise InputError("blocks: a one-hot block has no columns; leave it out", "blocks")
+            raise InputError(
+                "blocks: a one-hot block has no columns; leave it out", "blocks"
+            )
         if self.blocks and self.constant is None:
-            raise InputError("blocks: one-hot blocks are declared relative to the intercept; give its column, constant")
+            raise InputError(
+                "blocks: one-hot blocks are declared relative to the intercept; give its column, constant"
+            )
         if len(set(columns)) != len(columns) or self.constant in columns:
-            raise InputError("blocks: a column belongs to one block at most, and the intercept to none")
+            raise InputError(
+                "blocks: a column belongs to one block at most, and the intercept to none"
+            )
 
     def check(self, num_features: int) -> None:
         """Raise ValueError where a declared column is beyond the row."""
-        columns = [column for block in self.blocks for column in block] + list(self.nonnegative)
+        columns = [column for block in self.blocks for column in block] + list(
+            self.nonnegative
+        )
         for column in columns + ([] if self.constant is None else [self.constant]):
             if not 0 <= column < num_features:
-                raise InputError(f"structure: declares column {column}, and rows have {num_features}")
+                raise InputError(
+                    f"structure: declares column {column}, and rows have {num_features}"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values; :meth:`of_json` takes them."""
@@ -79,10 +89,14 @@ class RowStructure:
     def of_json(cls, facts: dict[str, Any]) -> Self:
         """Return the structure of :meth:`to_json`."""
         blocks = tuple(tuple(block) for block in facts["blocks"])
-        return cls(**{**facts, "blocks": blocks, "nonnegative": tuple(facts["nonnegative"])})
+        return cls(
+            **{**facts, "blocks": blocks, "nonnegative": tuple(facts["nonnegative"])}
+        )
 
     @classmethod
-    def of_columns(cls, columns: Sequence[str], *, nonnegative: Sequence[str] = (), unit_norm: bool) -> RowStructure:
+    def of_columns(
+        cls, columns: Sequence[str], *, nonnegative: Sequence[str] = (), unit_norm: bool
+    ) -> RowStructure:
         """Return the structure that column names state: ``name=level`` is one of a block, ``intercept`` the intercept.
 
         Args:
@@ -158,49 +172,86 @@ class Schema:
 
     def __post_init__(self) -> None:
         given = self.columns
-        if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
-            raise InputError("columns must map names to Range, Levels or Counts", "columns")
+        if not isinstance(given, Mapping) or not all(
+            isinstance(name, str) and name for name in given
+        ):
+            raise InputError(
+                "columns must map names to Range, Levels or Counts", "columns"
+            )
         for name in given:
             check_name(name, "columns")
-        object.__setattr__(self, "columns", {name: column_of(name, column) for name, column in given.items()})
-        terms: tuple[tuple[str, ...], ...] = tuple((name,) for name in self.columns if name != self.label)
+        object.__setattr__(
+            self,
+            "columns",
+            {name: column_of(name, column) for name, column in given.items()},
+        )
+        terms: tuple[tuple[str, ...], ...] = tuple(
+            (name,) for name in self.columns if name != self.label
+        )
         if not isinstance(self.label, str) or not isinstance(self.formula, str | None):
             raise InputError("label, formula: must be texts", "formula")
         if self.formula is not None:
             check_name(self.formula, "formula")
             label, terms, intercept = formula.parsed(self.formula, tuple(self.columns))
             if label and self.label not in ("", label):
-                raise InputError(f"formula: its label is {label}, and label says {self.label}; give one", "formula")
+                raise InputError(
+                    f"formula: its label is {label}, and label says {self.label}; give one",
+                    "formula",
+                )
             object.__setattr__(self, "label", label or self.label)
             object.__setattr__(self, "intercept", intercept)
         object.__setattr__(self, "terms", terms)
         if self.label not in self.columns:
-            raise InputError(f"label: {self.label!r} is no column of {', '.join(self.columns)}", "label")
+            raise InputError(
+                f"label: {self.label!r} is no column of {', '.join(self.columns)}",
+                "label",
+            )
         self._check()
 
     def _check(self) -> None:
         label = self.columns[self.label]
         few = isinstance(label, Levels) and (label.other or len(label.levels) < 2)
         if few or (isinstance(label, Levels | Range) and label.missing):
-            raise InputError("label: needs two levels or more, or a range, without other and missing", "label")
+            raise InputError(
+                "label: needs two levels or more, or a range, without other and missing",
+                "label",
+            )
         if not self.terms and not self.intercept:
-            raise InputError("columns: no feature is left; declare one, or an intercept", "columns")
+            raise InputError(
+                "columns: no feature is left; declare one, or an intercept", "columns"
+            )
         for name in self._sources:
             if isinstance(self.columns[name], Counts):
-                raise InputError(f"{name}: counts are for labels; give a feature a range", f"columns.{name}")
+                raise InputError(
+                    f"{name}: counts are for labels; give a feature a range",
+                    f"columns.{name}",
+                )
             if name == self.label:
-                raise InputError(f"formula: the label {name} is a feature too; leave it out", "formula")
+                raise InputError(
+                    f"formula: the label {name} is a feature too; leave it out", "formula"
+                )
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
-            raise InputError(f"columns: {', '.join(sorted(twice))} would name two features; rename one", "columns")
+            raise InputError(
+                f"columns: {', '.join(sorted(twice))} would name two features; rename one",
+                "columns",
+            )
 
     def __hash__(self) -> int:
-        return hash((tuple(self.columns.items()), self.label, self.intercept, self.formula))
+        return hash(
+            (tuple(self.columns.items()), self.label, self.intercept, self.formula)
+        )
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Schema) or [*self.columns.items()] != [*other.columns.items()]:
+        if not isinstance(other, Schema) or [*self.columns.items()] != [
+            *other.columns.items()
+        ]:
             return False
-        return (self.label, self.intercept, self.formula) == (other.label, other.intercept, other.formula)
+        return (self.label, self.intercept, self.formula) == (
+            other.label,
+            other.intercept,
+            other.formula,
+        )
 
     def with_formula(self, formula: str) -> Schema:
         """Return the schema whose features and label a formula chooses."""
@@ -209,7 +260,9 @@ class Schema:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Name of each encoded column, as in ``age``, ``job=office``, ``age:job=office``, ``intercept``."""
-        return tuple(":".join(parts) or INTERCEPT for block in self.blocks for parts in block)
+        return tuple(
+            ":".join(parts) or INTERCEPT for block in self.blocks for parts in block
+        )
 
     @functools.cached_property
     def own_names(self) -> tuple[str, ...]:
@@ -220,22 +273,34 @@ class Schema:
     def own_name(self, name: str) -> str:
         """Return what a column is called in its own units: ``log1p(NAME)`` on scale ``log1p``, else its name."""
         column = self.columns.get(name)
-        return f"log1p({name})" if isinstance(column, Range) and column.scale == "log1p" else name
+        return (
+            f"log1p({name})"
+            if isinstance(column, Range) and column.scale == "log1p"
+            else name
+        )
 
     @functools.cached_property
     def answers(self) -> tuple[tuple[str, ...], ...]:
         """Names that each encoded column answers to, which are its own, its term's, and those of its source columns."""
         out: list[tuple[str, ...]] = []
         for term, block in zip((*self.terms, ()), self.blocks, strict=False):
-            out += [(":".join(parts), ":".join(term), *term) if term else (INTERCEPT,) for parts in block]
+            out += [
+                (":".join(parts), ":".join(term), *term) if term else (INTERCEPT,)
+                for parts in block
+            ]
         return tuple(out)
 
     @functools.cached_property
     def blocks(self) -> list[list[tuple[str, ...]]]:
         """Factors of each encoded column, block by block; none of the intercept's, the last block."""
         terms = (*self.terms, *([()] if self.intercept else []))
-        parts = {name: [f"{name}{s}" for s in _feature(self.columns[name]).suffixes] for name in self._sources}
-        return [list(itertools.product(*(parts[name] for name in term))) for term in terms]
+        parts = {
+            name: [f"{name}{s}" for s in _feature(self.columns[name]).suffixes]
+            for name in self._sources
+        }
+        return [
+            list(itertools.product(*(parts[name] for name in term))) for term in terms
+        ]
 
     @property
     def _sources(self) -> list[str]:
@@ -277,7 +342,9 @@ class Schema:
         only_levels = len(hot) == len(self.terms)
         if self.intercept:
             return RowStructure(start, tuple(hot), tuple(nonnegative), only_levels)
-        return RowStructure(nonnegative=(*nonnegative, *itertools.chain(*hot)), unit_norm=only_levels)
+        return RowStructure(
+            nonnegative=(*nonnegative, *itertools.chain(*hot)), unit_norm=only_levels
+        )
 
     @functools.cached_property
     def outcome(self) -> Label:
@@ -321,7 +388,9 @@ class Schema:
         """
         return self.encode_counted(table)[0]
 
-    def encode_counted(self, table: Table) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    def encode_counted(
+        self, table: Table
+    ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the records of a table, and how many of its values lay outside the schema.
 
         The counts, column -> values clipped or sent to ``other``, are functions of private records: they are for the
@@ -338,15 +407,22 @@ class Schema:
 
     def _rows(self, found: Mapping[str, Values]) -> tuple[np.ndarray, dict[str, int]]:
         if not found:
-            raise DataError("data: the schema has no feature but the intercept, so no column tells the number of rows.")
-        encoded = {name: _feature(self.columns[name]).encode(found[name]) for name in self._sources}
+            raise DataError(
+                "data: the schema has no feature but the intercept, so no column tells the number of rows."
+            )
+        encoded = {
+            name: _feature(self.columns[name]).encode(found[name])
+            for name in self._sources
+        }
         count = len(next(iter(found.values())).values)
         x = np.full((count, self.num_features), self.row_scale, np.float32)
         start = 0
         for term in self.terms:
             block = np.full((count, 1), self.row_scale)
             for name in term:
-                block = (block[:, :, None] * encoded[name].block[:, None, :]).reshape(count, -1)
+                block = (block[:, :, None] * encoded[name].block[:, None, :]).reshape(
+                    count, -1
+                )
             x[:, start : start + block.shape[1]] = block
             start += block.shape[1]
         return x, {name: one.outside for name, one in encoded.items()}
@@ -377,10 +453,14 @@ class Schema:
             part = x[:, start : start + len(block)]
             start = start + len(block)
             if len(term) == 1:
-                found[term[0]] = _feature(self.columns[term[0]]).decoded(part / self.row_scale)
+                found[term[0]] = _feature(self.columns[term[0]]).decoded(
+                    part / self.row_scale
+                )
         lost = [name for name in self._sources if name not in found]
         if lost:
-            raise InputError(f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula")
+            raise InputError(
+                f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula"
+            )
         return found
 
     def decode(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -389,7 +469,11 @@ class Schema:
         if isinstance(kind, Levels):
             label = np.array(kind.texts, object)[np.asarray(y, int)]
         else:
-            label = kind.decoded(y[:, None]) if isinstance(kind, Range) else np.clip(y, 0, kind.largest).astype(int)
+            label = (
+                kind.decoded(y[:, None])
+                if isinstance(kind, Range)
+                else np.clip(y, 0, kind.largest).astype(int)
+            )
         return {**self.decode_features(x), self.label: label}
 
     def label_of(self, predicted: np.ndarray) -> np.ndarray:
@@ -420,7 +504,11 @@ class Schema:
         half = 1.0
         if self.outcome.kind == "real":
             middle, half = self.columns[self.label].middle_and_half  # type: ignore[union-attr]
-        out = theta @ (self._expanded(Levels) @ self._expanded(Range)).T * (half * self.row_scale)
+        out = (
+            theta
+            @ (self._expanded(Levels) @ self._expanded(Range)).T
+            * (half * self.row_scale)
+        )
         if middle:
             out[..., self._index(())] += middle
         return np.moveaxis(out, -1, -2) if classes else out
@@ -429,7 +517,9 @@ class Schema:
         """Matrix to coefficients where every column of a kind is the sum that ``own_units`` states, (d, d)."""
         out = np.zeros((self.num_features, self.num_features))
         columns = itertools.count()
-        there = [frozenset(term) for term in (*self.terms, *([()] if self.intercept else []))]
+        there = [
+            frozenset(term) for term in (*self.terms, *([()] if self.intercept else []))
+        ]
         for term, block in zip((*self.terms, ()), self.blocks, strict=False):
             sums = {part: {part: 1.0} for parts in block for part in parts}
             for name in term:
@@ -441,7 +531,9 @@ class Schema:
                 for chosen in itertools.product(*(sums[part].items() for part in parts)):
                     weight = math.prod(weight for _, weight in chosen)
                     if weight:
-                        out[self._index(part for part, _ in chosen if part), column] += weight
+                        out[self._index(part for part, _ in chosen if part), column] += (
+                            weight
+                        )
         return out
 
     def _index(self, parts: Iterable[str]) -> int:
@@ -449,7 +541,9 @@ class Schema:
         wanted = frozenset(parts)
         if wanted not in self._places:
             missing = ":".join(sorted(wanted)) or INTERCEPT
-            raise InputError(f"original units: need the term {missing}; add it to the schema")
+            raise InputError(
+                f"original units: need the term {missing}; add it to the schema"
+            )
         return self._places[wanted]
 
     @functools.cached_property
@@ -461,7 +555,11 @@ class Schema:
     def to_yaml(self) -> dict[str, object]:
         """Return the schema as a YAML says it; :meth:`from_yaml` takes it back."""
         columns = {name: to_yaml(column) for name, column in self.columns.items()}
-        out: dict[str, object] = {"columns": columns, "label": self.label, "intercept": self.intercept}
+        out: dict[str, object] = {
+            "columns": columns,
+            "label": self.label,
+            "intercept": self.intercept,
+        }
         return out if self.formula is None else out | {"formula": self.formula}
 
     @classmethod

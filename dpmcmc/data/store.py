@@ -75,8 +75,12 @@ def load_two_normals(spec: DataSpec, request: DataRequest) -> DataSet:
     for size in (TWO_NORMALS.num_records or 0, _NUM_TEST):
         y = random.randint(0, 2, size=size).astype(np.int32)
         points = random.normal(size=(size, 2)) + _MEAN * (2.0 * y[:, None] - 1.0)
-        parts.append({"x": clipped_rows(with_intercept(points) / _SCALE, spec.row_bound), "y": y})
-    return DataSet(spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "intercept"))
+        parts.append(
+            {"x": clipped_rows(with_intercept(points) / _SCALE, spec.row_bound), "y": y}
+        )
+    return DataSet(
+        spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "intercept")
+    )
 
 
 def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
@@ -91,10 +95,20 @@ def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
         rows = clipped_rows(with_intercept(points) / np.sqrt(2.0), spec.row_bound)
         counts = random.poisson(np.exp(rows.astype(float) @ POISSON_COEFFICIENTS))
         parts.append({"x": rows, "y": counts.astype(np.int32)})
-    return DataSet(spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "x3", "x4", "intercept"))
+    return DataSet(
+        spec,
+        parts[0],
+        parts[1],
+        True,
+        "generated",
+        {},
+        ("x1", "x2", "x3", "x4", "intercept"),
+    )
 
 
-def random_levels(random: np.random.RandomState, num_rows: int, sizes: Sequence[int]) -> np.ndarray:
+def random_levels(
+    random: np.random.RandomState, num_rows: int, sizes: Sequence[int]
+) -> np.ndarray:
     """Level numbers (num_rows, len(sizes)), int64; level k of a column has weight 1 / (k + 1)."""
     columns = []
     for size in sizes:
@@ -104,7 +118,11 @@ def random_levels(random: np.random.RandomState, num_rows: int, sizes: Sequence[
 
 
 def logistic_labels(
-    random: np.random.RandomState, rows: np.ndarray, weights: np.ndarray, rate: float, num_train: int
+    random: np.random.RandomState,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    rate: float,
+    num_train: int,
 ) -> np.ndarray:
     """Labels (N,), int32, of a logistic model on rows (N, d); ``rate`` is the share of ones in training.
 
@@ -141,10 +159,12 @@ class KnownFile:
 
 KNOWN_FILES: dict[str, KnownFile] = {
     "adult.data": KnownFile(
-        f"{_UCI}/adult/adult.data", ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",)
+        f"{_UCI}/adult/adult.data",
+        ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",),
     ),
     "adult.test": KnownFile(
-        f"{_UCI}/adult/adult.test", ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)
+        f"{_UCI}/adult/adult.test",
+        ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",),
     ),
     "abalone.data": KnownFile(
         f"{_UCI}/abalone/abalone.data",
@@ -183,7 +203,9 @@ def find(name: str) -> FoundFile:
     if named:
         folder = Path(os.path.expanduser(named))
         if not folder.is_dir():
-            raise DataError(f"DPMCMC_DATA names {folder}, which is not a folder: correct or unset it.")
+            raise DataError(
+                f"DPMCMC_DATA names {folder}, which is not a folder: correct or unset it."
+            )
         found = _read(folder / name, name, "DPMCMC_DATA")
         if found is not None:
             return found
@@ -223,9 +245,15 @@ def _read(path: Path, name: str, origin: str) -> FoundFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as reason:
-        raise DataError(f"{path} cannot be read ({reason}): mend its permissions or move it away.") from reason
+        raise DataError(
+            f"{path} cannot be read ({reason}): mend its permissions or move it away."
+        ) from reason
     remedy = f"delete it, or replace it by {KNOWN_FILES[name].url}"
-    return FoundFile(content, _digest(content, name, f"{path} is not the official {name}", remedy), origin)
+    return FoundFile(
+        content,
+        _digest(content, name, f"{path} is not the official {name}", remedy),
+        origin,
+    )
 
 
 def _download(name: str) -> FoundFile:
@@ -243,10 +271,14 @@ def _download(name: str) -> FoundFile:
         # off leaves nothing that a later run could mistake for the file.
         with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:
             downloader = pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS)
-            fetched = pooch.retrieve(url, known_hash=None, fname=name, path=folder, downloader=downloader)
+            fetched = pooch.retrieve(
+                url, known_hash=None, fname=name, path=folder, downloader=downloader
+            )
             content = Path(fetched).read_bytes()
             remedy = "nothing was kept, so get the file by another way and set DPMCMC_DATA to its folder"
-            digest = _digest(content, name, f"{url} answered with something else than {name}", remedy)
+            digest = _digest(
+                content, name, f"{url} answered with something else than {name}", remedy
+            )
             os.replace(fetched, cache / name)
     except OSError as reason:
         folder_text = os.environ.get("DPMCMC_DATA") or "unset"
@@ -265,7 +297,9 @@ def _digest(content: bytes, name: str, otherwise: str, remedy: str) -> str:
     digest = hashlib.sha256(content).hexdigest()
     known = KNOWN_FILES[name].sha256
     if digest not in known:
-        raise DataError(f"{otherwise}: expected SHA-256 {' or '.join(known)}, found {digest}; {remedy}.")
+        raise DataError(
+            f"{otherwise}: expected SHA-256 {' or '.join(known)}, found {digest}; {remedy}."
+        )
     return digest
 
 
@@ -369,16 +403,30 @@ def load_diabetes(spec: DataSpec, request: DataRequest) -> DataSet:
     from sklearn.datasets import load_diabetes as bundled_diabetes
 
     bundle = bundled_diabetes(scaled=False)
-    scaled = np.clip((np.asarray(bundle.data, dtype=float) - _ADULT_MIDDLE) / _ADULT_HALF_WIDTH, -1.0, 1.0)
+    scaled = np.clip(
+        (np.asarray(bundle.data, dtype=float) - _ADULT_MIDDLE) / _ADULT_HALF_WIDTH,
+        -1.0,
+        1.0,
+    )
     rows = clipped_rows(with_intercept(scaled) / _ROW_SCALE, spec.row_bound)
-    labels = np.clip((np.asarray(bundle.target, dtype=float) - _SCORE_MIDDLE) / _SCORE_UNIT, *DIABETES_LABELS)
+    labels = np.clip(
+        (np.asarray(bundle.target, dtype=float) - _SCORE_MIDDLE) / _SCORE_UNIT,
+        *DIABETES_LABELS,
+    )
     return _split(spec, bundle, rows, labels.astype(np.float32))
 
 
 def _classified(spec: DataSpec, bundle: Bunch, upper: np.ndarray) -> DataSet:
     """Rows of norm 1 from columns of public range [0, upper], and class numbers."""
-    scaled = ranged_columns(np.asarray(bundle.data, dtype=float), upper, str(spec.encoding))
-    return _split(spec, bundle, normalised_rows(with_intercept(scaled)), np.asarray(bundle.target, dtype=np.int32))
+    scaled = ranged_columns(
+        np.asarray(bundle.data, dtype=float), upper, str(spec.encoding)
+    )
+    return _split(
+        spec,
+        bundle,
+        normalised_rows(with_intercept(scaled)),
+        np.asarray(bundle.target, dtype=np.int32),
+    )
 
 
 def _split(spec: DataSpec, bundle: Bunch, x: np.ndarray, y: np.ndarray) -> DataSet:

@@ -16,7 +16,15 @@ from typing import IO
 import numpy as np
 
 from dpmcmc.data import tables
-from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec, Owners, clipped_rows, fixed_split
+from dpmcmc.data.base import (
+    DataError,
+    DataRequest,
+    DataSet,
+    DataSpec,
+    Owners,
+    clipped_rows,
+    fixed_split,
+)
 from dpmcmc.data.checks import check_name, check_records, norms, refuse_mask
 from dpmcmc.data.columnar import NAMES
 from dpmcmc.storage.files import opened
@@ -32,7 +40,11 @@ MASK = "mask"
 
 
 def by_owner(
-    rows: Mapping[str, np.ndarray], owner: np.ndarray, *, num_owners: int, records_per_owner: int
+    rows: Mapping[str, np.ndarray],
+    owner: np.ndarray,
+    *,
+    num_owners: int,
+    records_per_owner: int,
 ) -> dict[str, np.ndarray]:
     """Return one record per owner, as :class:`dpmcmc.targets.PerOwner` takes them.
 
@@ -57,11 +69,15 @@ def by_owner(
         refuse_mask(array, f"data: {name!r}")
     arrays = {name: np.asarray(array) for name, array in rows.items()}
     if MASK in arrays:
-        raise DataError(f"data: an array named {MASK!r} has no place beside owners, whose padding it names; rename it.")
+        raise DataError(
+            f"data: an array named {MASK!r} has no place beside owners, whose padding it names; rename it."
+        )
     owner = checked_owner(owner, num_owners)
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != len(owner):
-            raise DataError(f"data: {name!r} has shape {array.shape} where there are {len(owner)} owners of rows.")
+            raise DataError(
+                f"data: {name!r} has shape {array.shape} where there are {len(owner)} owners of rows."
+            )
     # A stable sort keeps each owner's rows in their order; the place of a row is its rank among its owner's.
     order = np.argsort(owner, kind="stable")
     of_row = owner[order]
@@ -93,14 +109,24 @@ def checked_owner(owner: np.ndarray, num_owners: int, name: str = "owner") -> np
         )
     outside = np.flatnonzero((owner < 0) | (owner >= num_owners))
     if outside.size:
-        raise DataError(f"data: {name!r} has numbers outside 0 to {num_owners - 1}: {how}.", rows=outside)
+        raise DataError(
+            f"data: {name!r} has numbers outside 0 to {num_owners - 1}: {how}.",
+            rows=outside,
+        )
     return owner.astype(np.int64)
 
 
 def check_counts(num_owners: int, records_per_owner: int) -> None:
     """Raise DataError unless both are whole numbers >= 1."""
-    for name, value in (("num_owners", num_owners), ("records_per_owner", records_per_owner)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+    for name, value in (
+        ("num_owners", num_owners),
+        ("records_per_owner", records_per_owner),
+    ):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, np.integer))
+            or value < 1
+        ):
             raise DataError(f"data.{name}: {value!r} is not a whole number >= 1.")
 
 
@@ -111,7 +137,9 @@ def describe(request: DataRequest) -> DataSpec:
     bound = math.inf if request.row_bound is None else float(request.row_bound)
     return DataSpec(
         name=Path(str(request.path)).stem,
-        num_records=request.num_records if owners is None else owners.count - _held_out(owners.count, request),
+        num_records=request.num_records
+        if owners is None
+        else owners.count - _held_out(owners.count, request),
         num_features=request.num_features if schema is None else schema.num_features,
         num_classes=None if schema is None else schema.outcome.num_classes,
         public=request.public,
@@ -156,18 +184,30 @@ def load(request: DataRequest) -> DataSet:
         found = tables.columns(table, more).items()
         # Numbers that are no owners' stay so as int64, which has no infinity.
         ends = (-1, 0 if owners is None else owners.count)
-        arrays = {name: np.clip(column.whole_numbers(), *ends).astype(np.int64) for name, column in found}
+        arrays = {
+            name: np.clip(column.whole_numbers(), *ends).astype(np.int64)
+            for name, column in found
+        }
     elif path.suffix.lower() in tables.SUFFIXES:
         raise DataError.at("schema", f"{tables.no_schema(path)}")
     else:
         arrays = _read(path, *names, *more)
-        rows = checked_rows(arrays[request.x], arrays[request.y], names, path, spec.row_bound, request.num_features)
+        rows = checked_rows(
+            arrays[request.x],
+            arrays[request.y],
+            names,
+            path,
+            spec.row_bound,
+            request.num_features,
+        )
         columns = tuple(f"{request.x}[{k}]" for k in range(rows["x"].shape[1]))
     x = rows["x"]
     y = rows["y"]
     if owners is not None:
         train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
-        return DataSet(spec, train, test, request.public, "user file", {}, columns, outside, source)
+        return DataSet(
+            spec, train, test, request.public, "user file", {}, columns, outside, source
+        )
     train_rows, test_rows = fixed_split(x.shape[0], _held_out(x.shape[0], request))
     if spec.num_records not in (None, train_rows.size):
         raise DataError.at(
@@ -177,11 +217,18 @@ def load(request: DataRequest) -> DataSet:
         )
     train = {"x": x[train_rows], "y": y[train_rows]}
     test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
-    return DataSet(spec, train, test, request.public, "user file", {}, columns, outside, source)
+    return DataSet(
+        spec, train, test, request.public, "user file", {}, columns, outside, source
+    )
 
 
 def checked_rows(
-    x: np.ndarray, y: np.ndarray, names: tuple[str, str], path: Path, bound: float, num_features: int | None = None
+    x: np.ndarray,
+    y: np.ndarray,
+    names: tuple[str, str],
+    path: Path,
+    bound: float,
+    num_features: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Return ``{"x": float32 (N, d), "y": int32 or float32 (N,)}`` of rows in memory.
 
@@ -205,7 +252,11 @@ def _held_out(count: int, request: DataRequest) -> int:
 
 
 def _split_owners(
-    request: DataRequest, owners: Owners, rows: dict[str, np.ndarray], owner: np.ndarray, path: Path
+    request: DataRequest,
+    owners: Owners,
+    rows: dict[str, np.ndarray],
+    owner: np.ndarray,
+    path: Path,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """(training owners as records, rows of the others or None); which owner is on which side is public."""
     owner = checked_owner(owner, owners.count, owners.array)
@@ -231,20 +282,30 @@ def _split_owners(
             "fewer",
         ) from None
     # Owners without rows leave nothing to test on.
-    return train, None if kept.all() else {name: array[~kept] for name, array in rows.items()}
+    return train, None if kept.all() else {
+        name: array[~kept] for name, array in rows.items()
+    }
 
 
 def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise DataError(f"data.path: there is no file {path}: correct the path (a relative one starts at the config).")
+        raise DataError(
+            f"data.path: there is no file {path}: correct the path (a relative one starts at the config)."
+        )
     try:
         with opened(path) as stream:
             if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
-                raise DataError(f"{path} holds a single array: store both arrays together with numpy.savez.")
+                raise DataError(
+                    f"{path} holds a single array: store both arrays together with numpy.savez."
+                )
             with zipfile.ZipFile(stream) as archive:
                 entries = archive.infolist()
                 held = {info.filename.removesuffix(".npy"): info for info in entries}
-                twice = [name for name in names if sum(e.filename.removesuffix(".npy") == name for e in entries) > 1]
+                twice = [
+                    name
+                    for name in names
+                    if sum(e.filename.removesuffix(".npy") == name for e in entries) > 1
+                ]
                 if twice:
                     raise DataError(
                         f"{path} has more than one array {', '.join(map(repr, twice))} (x and x.npy are one name): "
@@ -260,8 +321,12 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     except DataError:
         raise
     except MemoryError:
-        raise DataError(f"{path} holds more than there is memory for: store fewer or smaller arrays.") from None
-    except Exception as reason:  # a damaged archive makes zipfile and NumPy raise anything
+        raise DataError(
+            f"{path} holds more than there is memory for: store fewer or smaller arrays."
+        ) from None
+    except (
+        Exception
+    ) as reason:  # a damaged archive makes zipfile and NumPy raise anything
         raise DataError(
             f"{path} is damaged, is no .npz archive, or holds Python objects ({type(reason).__name__}): write plain "
             "numbers with numpy.savez."
@@ -270,21 +335,37 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
 
 def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Return (shape, whether by columns, type) that a ``.npy`` stream states; whoever reads on must not believe it."""
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     return readers[np.lib.format.read_magic(stream)](stream)
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path) -> np.ndarray:
+def _array(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path
+) -> np.ndarray:
     """One array of an archive; room is made for what the file holds, never for what a header claims.
 
     ``numpy.load`` would allocate the shape that a damaged header states, or advise to unpickle.
     """
     with archive.open(info) as member:
         shape, by_columns, dtype = npy_header(member)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
-            what = "Python objects" if dtype.hasobject else f"not the {shape} numbers that its header states"
-            raise DataError(f"{path} is damaged, or {name!r} holds {what}: write plain numbers with numpy.savez.")
-        return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+        if (
+            dtype.hasobject
+            or math.prod(shape) * dtype.itemsize != info.file_size - member.tell()
+        ):
+            what = (
+                "Python objects"
+                if dtype.hasobject
+                else f"not the {shape} numbers that its header states"
+            )
+            raise DataError(
+                f"{path} is damaged, or {name!r} holds {what}: write plain numbers with numpy.savez."
+            )
+        return np.frombuffer(member.read(), dtype).reshape(
+            shape, order="F" if by_columns else "C"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -321,7 +402,8 @@ def load_folder(request: DataRequest) -> DataSet:
     folder = path_of(request)
     _check_request(request, folder)
     train: dict[str, np.ndarray] = {
-        name: _mapped(folder, array, "float" if name == "x" else "real") for name, array in _names(request)
+        name: _mapped(folder, array, "float" if name == "x" else "real")
+        for name, array in _names(request)
     }
     x = train["x"]
     y = train["y"]
@@ -332,8 +414,12 @@ def load_folder(request: DataRequest) -> DataSet:
             f"declares {request.num_records} training records, and {request.x}.npy has {len(x)}: correct the "
             f"declaration or {folder}",
         )
-    check_records(x, y, (request.x, request.y), str(folder), spec.row_bound, request.num_features)
-    columns = _columns(folder, x.shape[1]) or tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
+    check_records(
+        x, y, (request.x, request.y), str(folder), spec.row_bound, request.num_features
+    )
+    columns = _columns(folder, x.shape[1]) or tuple(
+        f"{request.x}[{k}]" for k in range(x.shape[1])
+    )
     test = _test_rows(request, folder, spec.row_bound, x.shape[1])
     return DataSet(spec, train, test, request.public, "user file", {}, columns)
 
@@ -344,11 +430,15 @@ def _columns(folder: Path, count: int) -> tuple[str, ...]:
     try:
         found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     except (OSError, ValueError) as reason:
-        raise DataError(f"{path} cannot be read ({type(reason).__name__}): write names in UTF-8, one a line.") from None
+        raise DataError(
+            f"{path} cannot be read ({type(reason).__name__}): write names in UTF-8, one a line."
+        ) from None
     for name in found:
         check_name(name, str(path))
     if found and len(found) != count:
-        raise DataError(f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it.")
+        raise DataError(
+            f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it."
+        )
     return tuple(found)
 
 
@@ -371,7 +461,9 @@ def _check_request(request: DataRequest, folder: Path) -> None:
         )
     for key, name in _names(request):
         if Path(name).name != name:
-            raise DataError(f"data.{key}: {name!r} is no name of a file in {folder}; give it without folder and .npy.")
+            raise DataError(
+                f"data.{key}: {name!r} is no name of a file in {folder}; give it without folder and .npy."
+            )
 
 
 def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
@@ -387,17 +479,26 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
             start = stream.tell()
             size = stream.seek(0, os.SEEK_END)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from None
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}): mend its permissions."
+        ) from None
     except Exception as reason:  # a damaged header makes NumPy raise anything
         raise DataError(
             f"{path} is damaged or is no .npy file ({type(reason).__name__}): write plain numbers with numpy.save."
         ) from None
     if dtype.hasobject:
-        raise DataError(f"{path} holds Python objects: write plain numbers with numpy.save.")
+        raise DataError(
+            f"{path} holds Python objects: write plain numbers with numpy.save."
+        )
     if dtype.kind not in ("f" if wanted == "float" else "fiub") or not dtype.isnative:
         kind = "float32" if wanted == "float" else "whole numbers or floats"
-        raise DataError(f"{path} has type {dtype}: store {kind} in the byte order of this machine.")
-    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize != size - start:
+        raise DataError(
+            f"{path} has type {dtype}: store {kind} in the byte order of this machine."
+        )
+    if (
+        any(length < 0 for length in shape)
+        or math.prod(shape) * dtype.itemsize != size - start
+    ):
         raise DataError(
             f"{path} is damaged: its header states {shape} numbers of {dtype.itemsize} bytes, and {size - start} bytes "
             "follow; write it again with numpy.save."
@@ -412,7 +513,9 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
     return np.memmap(path, dtype, "r", start, shape)
 
 
-def _test_rows(request: DataRequest, folder: Path, bound: float, num_features: int) -> dict[str, np.ndarray] | None:
+def _test_rows(
+    request: DataRequest, folder: Path, bound: float, num_features: int
+) -> dict[str, np.ndarray] | None:
     """Test rows in memory, or None where there are none."""
     names = {key: f"{name}{_SUFFIX}" for key, name in _names(request)}
     if not any((folder / f"{name}.npy").exists() for name in names.values()):

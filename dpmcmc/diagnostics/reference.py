@@ -81,7 +81,9 @@ class MaximumAPosteriori:
         return jax.vmap(self.unravel)(jnp.asarray(self.mean[None, :], jnp.float32))
 
 
-def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumAPosteriori:
+def fit(
+    target: Target, records: PyTree, steps: int = 400
+) -> Laplace | MaximumAPosteriori:
     """Return Laplace's approximation, or where there is none the MAP alone, with the reason.
 
     Args:
@@ -99,7 +101,9 @@ def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumA
         return dataclasses.replace(point, reason=str(error))
 
 
-def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> MaximumAPosteriori:
+def maximum_a_posteriori(
+    target: Target, records: PyTree, steps: int = 400
+) -> MaximumAPosteriori:
     """Return the MAP by optax L-BFGS on full batches, from the target's starting point under a fixed key.
 
     Raises:
@@ -123,7 +127,13 @@ def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> M
             flat, state, i = carry
             value, gradient = value_and_grad(flat, records, state=state)
             updates, state = solver.update(
-                gradient, state, flat, value=value, grad=gradient, value_fn=loss, records=records
+                gradient,
+                state,
+                flat,
+                value=value,
+                grad=gradient,
+                value_fn=loss,
+                records=records,
             )
             return optax.apply_updates(flat, updates), state, i + 1
 
@@ -135,7 +145,12 @@ def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> M
     return MaximumAPosteriori(mean, unravel)
 
 
-def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPosteriori | None = None) -> Laplace:
+def laplace(
+    target: Target,
+    records: PyTree,
+    steps: int = 400,
+    at: MaximumAPosteriori | None = None,
+) -> Laplace:
     """Return the MAP and the inverse Hessian there.
 
     Args:
@@ -152,7 +167,9 @@ def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPoste
     count = length_of(records)
     size = ravel_pytree(target.init(jax.random.key(0)))[0].size
     if size > _MOST_PARAMETERS:
-        raise InputError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
+        raise InputError(
+            f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}"
+        )
     point = maximum_a_posteriori(target, records, steps) if at is None else at
     gradient = jax.grad(_mean_loss(target, point.unravel))
 
@@ -165,14 +182,21 @@ def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPoste
         # last one fill its batch, since a shorter one is traced and compiled anew.
         return jax.lax.map(column, jnp.eye(size + -size % 16, size), batch_size=16)[:size]
 
-    precision = np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64) * count
+    precision = (
+        np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64)
+        * count
+    )
     precision = (precision + precision.T) / 2
     if not np.all(np.isfinite(precision)) or np.any(np.linalg.eigvalsh(precision) <= 0):
-        raise InputError("the Hessian at the MAP is not positive definite; the target has no Laplace fit")
+        raise InputError(
+            "the Hessian at the MAP is not positive definite; the target has no Laplace fit"
+        )
     return Laplace(point.mean, np.linalg.inv(precision), point.unravel)
 
 
-def _mean_loss(target: Target, unravel: Unravel) -> Callable[[jax.Array, PyTree], jax.Array]:
+def _mean_loss(
+    target: Target, unravel: Unravel
+) -> Callable[[jax.Array, PyTree], jax.Array]:
     """Return the potential over N, which keeps float32 gradients well scaled, as a function of (flat, records).
 
     Records are an argument of everything compiled: a closure would write them into the compilation cache.
@@ -194,7 +218,10 @@ def distance(reference: Laplace, flat_draws: PyTree) -> dict[str, float | None]:
         ``std_ratio`` (median over coordinates), ``coverage_90`` (share of coordinates whose reference mean lies
         in the draws' central 90 % interval).
     """
-    flat = np.asarray(jax.vmap(lambda p: ravel_pytree(p)[0])(jax.tree.map(jnp.asarray, flat_draws)), np.float64)
+    flat = np.asarray(
+        jax.vmap(lambda p: ravel_pytree(p)[0])(jax.tree.map(jnp.asarray, flat_draws)),
+        np.float64,
+    )
     count = len(flat)
     quantiles = ndtri((np.arange(count) + 0.5) / count)
     wanted = reference.mean[None, :] + quantiles[:, None] * reference.std[None, :]
@@ -203,6 +230,8 @@ def distance(reference: Laplace, flat_draws: PyTree) -> dict[str, float | None]:
     return {
         "wasserstein_mean": float(w1.mean()),
         "wasserstein_max": float(w1.max()),
-        "std_ratio": float(np.median(flat.std(axis=0) / reference.std)) if count > 1 else None,
+        "std_ratio": float(np.median(flat.std(axis=0) / reference.std))
+        if count > 1
+        else None,
         "coverage_90": float(np.mean((low <= reference.mean) & (reference.mean <= high))),
     }

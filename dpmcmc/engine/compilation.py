@@ -16,10 +16,23 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from dpmcmc.engine.hardware import BATCHES, CHAIN, DATA, DRAWN_STEPS, MOST_WORK, STEPS, hardware, sizes
+from dpmcmc.engine.hardware import (
+    BATCHES,
+    CHAIN,
+    DATA,
+    DRAWN_STEPS,
+    MOST_WORK,
+    STEPS,
+    hardware,
+    sizes,
+)
 from dpmcmc.engine.program import Cells, DeviceCalls, DrawnRandomness, Program, rung
 from dpmcmc.privacy.query.exact_sums import traced_for
-from dpmcmc.privacy.query.per_record_gradients import GRADIENT_BYTES, LINEAR_ROWS, MICROBATCH
+from dpmcmc.privacy.query.per_record_gradients import (
+    GRADIENT_BYTES,
+    LINEAR_ROWS,
+    MICROBATCH,
+)
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
@@ -32,7 +45,9 @@ from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
 _CHUNK_STEPS = 1024
 _CHUNK_READ = 1 << 30
 #: Compiler options of a CPU's program that does not share an operation out to threads.
-ONE_THREAD: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+ONE_THREAD: dict[str, str | bool] = {
+    "xla_disable_hlo_passes": "cpu-parallel-task-assigner"
+}
 
 
 class Sizes(NamedTuple):
@@ -67,10 +82,17 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     each = cell_bytes(program, positions, records)
     suited = hardware(program.platform)
     # Cells that read rows of their own, in place, have nothing in common but the program.
-    alone = program.slots < program.num_records and program.target.without().clipped_gradient_sum is not None
+    alone = (
+        program.slots < program.num_records
+        and program.target.without().clipped_gradient_sum is not None
+    )
     few = 1 if alone else suited.cells
     most = max(suited.lane // each, min(few, MOST_WORK // each), 1)
-    parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(program.platform), count)
+    parts = (
+        sizes(program.mesh)[0]
+        if program.mesh is not None
+        else min(cores(program.platform), count)
+    )
     even = math.ceil(count / math.ceil(count / (most * parts)))
     return math.ceil(even / parts) * parts
 
@@ -88,14 +110,19 @@ def compiler_options(lane_work: int, lanes: int, platform: str) -> dict[str, str
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
     have woken up, and where there is a lane to each core they have work of their own.
     """
-    if platform != "cpu" or (lanes < cores(platform) and lane_work > hardware(platform).work):
+    if platform != "cpu" or (
+        lanes < cores(platform) and lane_work > hardware(platform).work
+    ):
         return {}
     return ONE_THREAD
 
 
 def draws_ahead(lane_work: int, lanes: int, platform: str) -> bool:
     """Whether so many lanes leave a core idle, on which the randomness of their next steps can be drawn."""
-    return lanes < cores(platform) and compiler_options(lane_work, lanes, platform) == ONE_THREAD
+    return (
+        lanes < cores(platform)
+        and compiler_options(lane_work, lanes, platform) == ONE_THREAD
+    )
 
 
 def lanes_of(size: int, program: Program) -> int:
@@ -109,7 +136,9 @@ def cores(platform: str) -> int:
     if platform != "cpu":
         return 1
     # Not every system says which cores a process may run on.
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    )
 
 
 def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:
@@ -132,7 +161,9 @@ def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:
     if most <= DRAWN_STEPS:
         return most
     # Groups of steps that are drawn together divide a call.
-    return min(math.ceil(most / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1))
+    return min(
+        math.ceil(most / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1)
+    )
 
 
 #: Compiler options, sorted: by them an executable is kept.
@@ -166,7 +197,9 @@ class Compiled(NamedTuple):
     tested: set[Options]
 
 
-def compiled(program: Program, width: int, ahead: bool, shapes: Hashable = None) -> Compiled:
+def compiled(
+    program: Program, width: int, ahead: bool, shapes: Hashable = None
+) -> Compiled:
     """A program's functions for chunks of so many steps, shared by runs of equal programs.
 
     Args:
@@ -206,14 +239,20 @@ KEPT_PROGRAMS = 32
 def _shapes_cached(
     program: Program, structure: jax.tree_util.PyTreeDef, leaves: tuple
 ) -> tuple[PyTree, DrawnRandomness]:
-    cells = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    cells = jax.tree.unflatten(
+        structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]
+    )
     # On a mesh the randomness is that of all its shards together.
     whole = program if program.mesh is None else dataclasses.replace(program, mesh=None)
-    return jax.eval_shape(jax.vmap(program.traced.start), cells).position, whole.traced.drawn(cells)
+    return jax.eval_shape(
+        jax.vmap(program.traced.start), cells
+    ).position, whole.traced.drawn(cells)
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable) -> Compiled:
+def _compile_cached(
+    program: Program, width: int, ahead: bool, shapes: Hashable
+) -> Compiled:
     calls = DeviceCalls(program, width, ahead)
     draw: Callable[..., DrawnRandomness] = calls.draw
     chunk: Callable[..., tuple] = calls.chunk
@@ -225,7 +264,10 @@ def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable)
         prepared=jax.jit(program.prepared),
         start=jax.jit(jax.vmap(program.traced.start), compiler_options=RUN_ONCE),
         # Drawn on one core, while steps have another.
-        draw=jax.jit(here(draw), compiler_options=ONE_THREAD if ahead and not program.supplied else None),
+        draw=jax.jit(
+            here(draw),
+            compiler_options=ONE_THREAD if ahead and not program.supplied else None,
+        ),
         chunk=jax.jit(here(chunk), donate_argnums=(0,)),
         ahead=ahead,
         executables={},
@@ -244,7 +286,13 @@ def _shared_out(
     if supplied:
         batch: Any = BATCHES
         drawn = StepRandomness((batch, batch), None, STEPS, STEPS), STEPS
-        draw = jax.shard_map(draw, mesh=mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False)
+        draw = jax.shard_map(
+            draw,
+            mesh=mesh,
+            in_specs=(chains, whole, chains),
+            out_specs=drawn,
+            check_vma=False,
+        )
         rows = batch, (drawn[0]._replace(batch=(None, batch)), STEPS)
     chunk = jax.shard_map(
         calls.chunk,

@@ -49,12 +49,26 @@ class Hardware(NamedTuple):
 #: By the name that JAX gives to a device's platform. On a CPU four cells beyond the cache are up to twice as fast
 #: together as one by one.
 KINDS = {
-    "cpu": Hardware(work=1 << 20, lane=5 << 16, cells=4, drawn=1 << 20, chunk=32 << 20, branches=True, overlaps=False)
+    "cpu": Hardware(
+        work=1 << 20,
+        lane=5 << 16,
+        cells=4,
+        drawn=1 << 20,
+        chunk=32 << 20,
+        branches=True,
+        overlaps=False,
+    )
 }
 #: Any other device. With 1,024 chains of logistic regression these sizes need less than 256 MB beside the records
 #: (docs/performance.md).
 ACCELERATOR = Hardware(
-    work=MOST_WORK, lane=MOST_WORK, cells=1, drawn=96 << 20, chunk=56 << 20, branches=False, overlaps=True
+    work=MOST_WORK,
+    lane=MOST_WORK,
+    cells=1,
+    drawn=96 << 20,
+    chunk=56 << 20,
+    branches=False,
+    overlaps=True,
 )
 
 
@@ -65,7 +79,11 @@ def hardware(platform: str) -> Hardware:
 
 def platform_of(mesh: Mesh | None) -> str:
     """Return the platform that programs are compiled for: of a mesh, or without one of JAX's default device."""
-    devices = jax.device_put(np.float32(0)).devices() if mesh is None else set(mesh.devices.flat)
+    devices = (
+        jax.device_put(np.float32(0)).devices()
+        if mesh is None
+        else set(mesh.devices.flat)
+    )
     return next(iter(devices)).platform
 
 
@@ -110,7 +128,10 @@ def mesh(chain: int = 1, data: int | None = None) -> Mesh:
             "mesh",
         )
     if len({device.device_kind for device in devices}) > 1:
-        raise InputError("mesh: its devices must be of one kind, which rounds alike; hide the others from JAX", "mesh")
+        raise InputError(
+            "mesh: its devices must be of one kind, which rounds alike; hide the others from JAX",
+            "mesh",
+        )
     if jax.process_count() > 1 and chain * data != len(devices):
         said = f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}"
         raise InputError(said, "mesh")
@@ -139,7 +160,9 @@ def checked(mesh: Mesh | None) -> Mesh | None:
         ValueError: it has others.
     """
     if mesh is not None and tuple(mesh.axis_names) != (CHAIN, DATA):
-        raise InputError(f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}")
+        raise InputError(
+            f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}"
+        )
     return mesh
 
 
@@ -166,7 +189,9 @@ def spread(tree: PyTree, mesh: Mesh, axis: str) -> PyTree:
             assert index is not None
             own = host[index]
             start, stop, _ = index[0].indices(rows)
-            return np.pad(own, [(0, stop - start - len(own))] + [(0, 0)] * (host.ndim - 1))
+            return np.pad(
+                own, [(0, stop - start - len(own))] + [(0, 0)] * (host.ndim - 1)
+            )
 
         return jax.make_array_from_callback((rows, *host.shape[1:]), sharding, part)
 

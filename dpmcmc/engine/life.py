@@ -121,13 +121,18 @@ class Life:
                 self.reservation = self._ledger
             elif self._ledger is not None:
                 planned = self.plan.guarantee if self.secret else None
-                self.reservation = Reservation(self._ledger, planned, self._label, self.kept, self.plan.num_records)
+                self.reservation = Reservation(
+                    self._ledger, planned, self._label, self.kept, self.plan.num_records
+                )
             self.begun = self.kept is not None and self.kept.begun
             self._open = stack.pop_all()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             if kind is None or not self.begun:
@@ -139,7 +144,11 @@ class Life:
     def guarantee(self) -> Guarantee | None:
         """Guarantee of the whole run; it costs more than the plan says where the run went on elsewhere."""
         planned = self.plan.guarantee if self.secret else None
-        return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
+        return (
+            planned
+            if planned is None or self.kept is None
+            else with_charged_again(planned, self.kept)
+        )
 
     def read(self, data: PyTree, starts: PyTree = None, like: Life | None = None) -> None:
         """Read the records; see :func:`sample` for what is refused.
@@ -155,11 +164,17 @@ class Life:
             self.reservation.identify(data, lambda: self.plan.columns_of(given))
         streams, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = agreed(
-            streams, self.secret, self.plan, (None if like is not None else self.work.records, starts), self.mesh
+            streams,
+            self.secret,
+            self.plan,
+            (None if like is not None else self.work.records, starts),
+            self.mesh,
         )
         if self.kept is not None:
             shape = None if self.mesh is None else sizes(self.mesh)
-            self.streams = self.kept.keys(self.plan, (data, starts), self.streams, self.secret, shape)
+            self.streams = self.kept.keys(
+                self.plan, (data, starts), self.streams, self.secret, shape
+            )
             self._new = self.kept.new
             self._claims = self.kept.claims
 
@@ -191,7 +206,9 @@ class Life:
         if not self.secret or self.plan.guarantee is None:
             return (), ""
         events, why = self.work.repeated(kept)
-        with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
+        with_charged_again(
+            self.plan.guarantee, kept, events
+        )  # raises where nothing covers both
         return events, why
 
     def carry_out(self, progress: Progress | None = None) -> Result:
@@ -203,7 +220,9 @@ class Life:
         failed: RuntimeError | None = None
         try:
             result = self.work.carry_out(self, progress)
-        except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
+        except (
+            RuntimeError
+        ) as error:  # a chain diverged, or no draw was made, which is told too
             failed = error
         # The checkpoint may have been copied meanwhile.
         if self.reservation is not None and self.kept is not None and self.begun:
@@ -214,7 +233,11 @@ class Life:
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with the run's entry in its ledger, or with the count of the runs that have none."""
-        more = {"uncharged": self._uncharged} if self.reservation is None else {"receipt": self.reservation.receipt}
+        more = (
+            {"uncharged": self._uncharged}
+            if self.reservation is None
+            else {"receipt": self.reservation.receipt}
+        )
         return dataclasses.replace(result, **more) if any(more.values()) else result
 
     def settle(self, ended: bool = True) -> None:
@@ -342,12 +365,16 @@ def sample_all(
     starts = [None] * len(plans) if starts is None else list(starts)
     for name, given in (("keys", len(keys)), ("starts", len(starts))):
         if given != len(plans):
-            raise InputError(f"{name} must be one per plan: got {given} for {len(plans)} plans")
+            raise InputError(
+                f"{name} must be one per plan: got {given} for {len(plans)} plans"
+            )
     if not plans:
         return []
     with contextlib.ExitStack() as stack:
         lives = [
-            stack.enter_context(Life(plan, key=key, ledger=ledger, mesh=mesh, label="sweep"))
+            stack.enter_context(
+                Life(plan, key=key, ledger=ledger, mesh=mesh, label="sweep")
+            )
             for plan, key in zip(plans, keys, strict=True)
         ]
         _read(lives, data, starts)
@@ -373,7 +400,9 @@ def _grouped(lives: list[Life]) -> list[_Group]:
     groups: dict[Hashable, _Group] = {}
     for at, life in enumerate(lives):
         if not isinstance(life.work, Chains):
-            raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
+            raise InputError(
+                f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample"
+            )
         run = life.work.bound(life.streams, life.secret)
         program = life.work.program()
         # Runs that release something first begin in metrics or at starts of their own.
@@ -395,8 +424,13 @@ class _Group:
 
     def add(self, at: int, program: Program, run: BoundPlan, life: Life) -> None:
         """Add a run with its program, which may have fewer slots and other numbers of draws than the group's."""
-        levels = tuple(tuple(sorted({*a, *b})) for a, b in zip(program.levels, self.program.levels, strict=True))
-        self.program = dataclasses.replace(program, slots=max(program.slots, self.program.slots), levels=levels)
+        levels = tuple(
+            tuple(sorted({*a, *b}))
+            for a, b in zip(program.levels, self.program.levels, strict=True)
+        )
+        self.program = dataclasses.replace(
+            program, slots=max(program.slots, self.program.slots), levels=levels
+        )
         self.places.append(at)
         self.runs.append(run)
         self.lives.append(life)
@@ -410,7 +444,9 @@ class _Group:
         return given
 
 
-def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> list[Result | DivergedError]:
+def _run(
+    groups: list[_Group], records: PyTree, progress: Progress | None
+) -> list[Result | DivergedError]:
     found: dict[int, Result | DivergedError] = {}
     total = sum(run.plan.steps for group in groups for run in group.runs)
     before = 0
@@ -420,7 +456,9 @@ def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> li
             if progress is not None:
                 progress(before + done, total)
 
-        outcomes = run_together(group.program, group.runs, records, report, None, group.begin)
+        outcomes = run_together(
+            group.program, group.runs, records, report, None, group.begin
+        )
         found |= zip(group.places, outcomes, strict=True)
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.
@@ -441,4 +479,6 @@ def _identity(program: Program, run: BoundPlan) -> Hashable:
 
 def _alike(program: Program) -> Program:
     """Return a program without what those of one group may differ in; whether they are private is not among it."""
-    return dataclasses.replace(program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels))
+    return dataclasses.replace(
+        program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels)
+    )

@@ -61,7 +61,11 @@ def connect() -> None:
                 f"distributed: {COORDINATOR} (host:port), {PROCESSES} and {PROCESS} (whole numbers) go together; set "
                 "all three, or none under SLURM or Open MPI"
             )
-        who = {"coordinator_address": address, "num_processes": int(count), "process_id": int(process)}
+        who = {
+            "coordinator_address": address,
+            "num_processes": int(count),
+            "process_id": int(process),
+        }
         who["cluster_detection_method"] = "deactivate"
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
@@ -90,7 +94,9 @@ def ended(code: int) -> int:
     return code
 
 
-def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _fail(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     sys.__excepthook__(kind, error, trace)
     ended(1)
 
@@ -103,10 +109,14 @@ def check_alone(**given: object) -> None:
     """
     for name, value in given.items():
         if value is not None and jax.process_count() > 1:
-            raise InputError(f"{name}: not with several processes; run on the devices of one process")
+            raise InputError(
+                f"{name}: not with several processes; run on the devices of one process"
+            )
 
 
-def agreed(streams: Streams, secret: bool, plan: AnyPlan, records: PyTree, mesh: Mesh | None) -> Streams:
+def agreed(
+    streams: Streams, secret: bool, plan: AnyPlan, records: PyTree, mesh: Mesh | None
+) -> Streams:
     """The keys of process 0, on every process.
 
     Args:
@@ -138,6 +148,8 @@ def agreed(streams: Streams, secret: bool, plan: AnyPlan, records: PyTree, mesh:
     shared = multihost_utils.broadcast_one_to_all(words)
 
     def like(own: jax.Array, words: np.ndarray) -> jax.Array:
-        return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=jax.random.key_impl(own))
+        return jax.random.wrap_key_data(
+            jnp.asarray(words, jnp.uint32), impl=jax.random.key_impl(own)
+        )
 
     return Streams(*map(like, streams, shared))

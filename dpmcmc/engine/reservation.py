@@ -110,7 +110,9 @@ class Reservation:
         self._events = run_length(guarantee.events)
         self._name = ""
 
-    def identify(self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict) -> None:
+    def identify(
+        self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict
+    ) -> None:
         """Refuse records of another data set than the ledger's.
 
         Args:
@@ -124,10 +126,18 @@ class Reservation:
             return
         self.ledger.identify(
             lambda key: fingerprint(key, data),
-            lambda key: {name: fingerprint(key, {name: column}) for name, column in columns().items()},
+            lambda key: {
+                name: fingerprint(key, {name: column})
+                for name, column in columns().items()
+            },
         )
 
-    def start(self, guarantee: Guarantee | None, kept: Checkpoint | None = None, claims: Collection[str] = ()) -> None:
+    def start(
+        self,
+        guarantee: Guarantee | None,
+        kept: Checkpoint | None = None,
+        claims: Collection[str] = (),
+    ) -> None:
         """The run of this guarantee begins to compute from records, or goes on.
 
         Args:
@@ -139,7 +149,9 @@ class Reservation:
             LedgerError: it is not what was reserved, or the reservation has been used or settled.
         """
         if guarantee is None or run_length(guarantee.events) != self._events:
-            raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
+            raise LedgerError(
+                f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself."
+            )
         # A run that failed at its end computes that end again, and nothing else.
         complete = kept is not None and (kept.complete or bool(kept.noted(_FAILED)))
         self._name = self._claim(kept, claims, complete)
@@ -161,7 +173,9 @@ class Reservation:
         if failed:
             kept.note(**{_FAILED: True})
 
-    def _claim(self, kept: Checkpoint | None, claims: Collection[str], complete: bool) -> str:
+    def _claim(
+        self, kept: Checkpoint | None, claims: Collection[str], complete: bool
+    ) -> str:
         """Return a fresh name by which the ledger knows the run from now on; on the disk of both."""
         name = secrets.token_hex(16)
         if kept is not None:
@@ -184,10 +198,15 @@ class Reservation:
         if not self._settles:
             return
         try:
-            self.ledger.settle(self.receipt) if ended else self.ledger.give_back(self.receipt)
+            self.ledger.settle(self.receipt) if ended else self.ledger.give_back(
+                self.receipt
+            )
         except (LedgerError, OSError) as error:
             # The run's result must not be lost.
-            warnings.warn(f"{error} The run was not settled: what its ledger holds for it stays spent.", stacklevel=2)
+            warnings.warn(
+                f"{error} The run was not settled: what its ledger holds for it stays spent.",
+                stacklevel=2,
+            )
         self._settles = False
 
 
@@ -196,7 +215,9 @@ class Reservation:
 
 
 def check_apart(
-    out: str | Path, checkpoint: Checkpoint | str | Path | None, ledger: Reservation | Ledger | str | Path | None
+    out: str | Path,
+    checkpoint: Checkpoint | str | Path | None,
+    ledger: Reservation | Ledger | str | Path | None,
 ) -> None:
     """Refuse keys or a ledger in the folder that is to be published, and a folder that is taken.
 
@@ -219,7 +240,8 @@ def check_apart(
 
 
 def check_unpublished(
-    checkpoint: Checkpoint | str | Path | None, ledger: Reservation | Ledger | str | Path | None
+    checkpoint: Checkpoint | str | Path | None,
+    ledger: Reservation | Ledger | str | Path | None,
 ) -> None:
     """Refuse keys or a ledger in the folder of a result.
 
@@ -236,13 +258,18 @@ def check_unpublished(
 
 
 def _paths(
-    checkpoint: Checkpoint | str | Path | None, ledger: Reservation | Ledger | str | Path | None
+    checkpoint: Checkpoint | str | Path | None,
+    ledger: Reservation | Ledger | str | Path | None,
 ) -> dict[str, Path]:
     """Return the paths of what is confidential, by argument."""
     kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
     book = ledger.ledger if isinstance(ledger, Reservation) else ledger
     book = book.path if isinstance(book, Ledger) else book
-    return {name: Path(path) for name, path in (("checkpoint", kept), ("ledger", book)) if path is not None}
+    return {
+        name: Path(path)
+        for name, path in (("checkpoint", kept), ("ledger", book))
+        if path is not None
+    }
 
 
 def save(result: Result, out: str | Path, day: datetime.date) -> None:

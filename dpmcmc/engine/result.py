@@ -35,7 +35,7 @@ from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.names import ALONE
-from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
@@ -49,7 +49,16 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.figures import ROWS, Reading, Summary
 from dpmcmc.report.page import FILE as PAGE
-from dpmcmc.report.page import Circumstances, Context, attributes, datasets, draws_content, page, privacy_json, title
+from dpmcmc.report.page import (
+    Circumstances,
+    Context,
+    attributes,
+    datasets,
+    draws_content,
+    page,
+    privacy_json,
+    title,
+)
 from dpmcmc.storage.files import (
     PRIVACY,
     RunFolder,
@@ -114,7 +123,10 @@ def counted(plan: AnyPlan, guarantee: Guarantee | None) -> Uncharged | None:
     with _LOCK:
         before = _SEEN.get(about, Uncharged(0, plan.num_records, 0.0, 0.0))
         now = Uncharged(
-            before.runs + 1, plan.num_records, before.epsilon + guarantee.epsilon, before.delta + guarantee.delta
+            before.runs + 1,
+            plan.num_records,
+            before.epsilon + guarantee.epsilon,
+            before.delta + guarantee.delta,
         )
         _SEEN[about] = now
     return now
@@ -149,7 +161,9 @@ def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
         raise _none_there(folder, error) from None
     try:
         result = _loaded(make, folder, facts, target)
-    except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
+    except (
+        Exception
+    ) as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
         raise _none_there(folder, error) from None
     if not has_digests(facts):
         warnings.warn(
@@ -167,13 +181,19 @@ def _none_there(folder: Path, error: Exception) -> InputError:
     return InputError(f"{said} result.save", "folder")
 
 
-def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None) -> _R:
+def _loaded(
+    make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None
+) -> _R:
     """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
     import xarray
 
     plan, judged = (_json(folder / name) for name in ("plan.json", "metrics.json"))
-    with xarray.open_datatree(io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf") as tree:
-        groups = {name: group.to_dataset().load() for name, group in tree.children.items()}
+    with xarray.open_datatree(
+        io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf"
+    ) as tree:
+        groups = {
+            name: group.to_dataset().load() for name, group in tree.children.items()
+        }
     draws, columns = _draws(groups["posterior"])
     info = None if "sample_stats" not in groups else _arrays(groups["sample_stats"])
     guarantee = Guarantee.from_json(facts) if facts["events"] else None
@@ -190,7 +210,17 @@ def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target
         released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
     )
     evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
-    return make(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns, evidence=evidence)
+    return make(
+        saved,
+        draws,
+        draws,
+        info,
+        guarantee,
+        {},
+        metric=_metric(groups),
+        columns=columns,
+        evidence=evidence,
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -206,7 +236,11 @@ def _arrays(group: xarray.Dataset) -> dict[str, np.ndarray]:
 
 def _draws(posterior: xarray.Dataset) -> tuple[PyTree, tuple[str, ...] | None]:
     """Return (the draws as a pytree, names of the columns of the records)."""
-    columns = tuple(map(str, posterior["column"].values)) if "column" in posterior.coords else None
+    columns = (
+        tuple(map(str, posterior["column"].values))
+        if "column" in posterior.coords
+        else None
+    )
     draws: PyTree = {}
     for name, leaf in _arrays(posterior).items():
         *path, last = name.split(".")
@@ -220,7 +254,9 @@ def _draws(posterior: xarray.Dataset) -> tuple[PyTree, tuple[str, ...] | None]:
 def _metric(groups: dict[str, xarray.Dataset]) -> ReleasedMetric | None:
     if "metric" not in groups:
         return None
-    return ReleasedMetric.of(_arrays(groups["metric"]), json.loads(groups["metric"].attrs["facts"]))
+    return ReleasedMetric.of(
+        _arrays(groups["metric"]), json.loads(groups["metric"].attrs["facts"])
+    )
 
 
 #: Runs without a ledger from which on a summary adds them up.
@@ -300,25 +336,37 @@ class Result:
         return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
+        if isinstance(
+            self.plan.target, LastLayer
+        ):  # its coefficients are of features, and not of columns
             object.__setattr__(self, "columns", None)
         elif self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
         if self.evidence is not None and self.columns is not None:
-            object.__setattr__(self, "evidence", dataclasses.replace(self.evidence, names=self._names(self.evidence)))
+            object.__setattr__(
+                self,
+                "evidence",
+                dataclasses.replace(self.evidence, names=self._names(self.evidence)),
+            )
 
     def _names(self, evidence: Evidence) -> tuple[tuple[str, ...], ...]:
         """Return the names that each coefficient of the evidence answers to; those of the K classes are the same."""
         columns = self.columns or ()
         schema = self.plan.schema
-        of_schema = schema is not None and schema.names == columns
-        names = schema.answers if of_schema else tuple((name, name.partition("=")[0]) for name in columns)  # type: ignore[union-attr]
+        if schema is not None and schema.names == columns:
+            names = schema.answers
+        else:
+            names = tuple((name, name.partition("=")[0]) for name in columns)
         classes, left = divmod(len(evidence.scales), max(len(names), 1))
         return () if left else tuple(one for one in names for _ in range(classes))
 
     def named(self, data: object) -> Result:
         """Return the result with the names of a data set's columns; of other data, the result as it is."""
-        return dataclasses.replace(self, columns=data.columns) if isinstance(data, DataSet) else self
+        return (
+            dataclasses.replace(self, columns=data.columns)
+            if isinstance(data, DataSet)
+            else self
+        )
 
     @functools.cached_property
     def trace(self) -> Trace:
@@ -327,7 +375,9 @@ class Result:
         Raises:
             UnsupportedCombination: no posterior follows from it; the reason, and what would be needed.
         """
-        return self.plan.released_path or trace_of(self.plan, self.draws, self.means, self.metric)
+        return self.plan.released_path or trace_of(
+            self.plan, self.draws, self.means, self.metric
+        )
 
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
@@ -363,7 +413,11 @@ class Result:
         """
         from dpmcmc.inference import predictive as convergence
 
-        return {"ess": None, "rhat": None} if not self.plan.has_chains else convergence.summary(self.draws)
+        return (
+            {"ess": None, "rhat": None}
+            if not self.plan.has_chains
+            else convergence.summary(self.draws)
+        )
 
     @functools.cached_property
     def verdict(self) -> Verdict:
@@ -372,7 +426,11 @@ class Result:
         Where intervals come from :meth:`noise_aware` alone, the reason says so.
         """
         found = of_draws(self.plan, self.diagnostics, self.metric)
-        return found if INTERVALS in found.usable_for or self._of_path is None else found.with_path()
+        return (
+            found
+            if INTERVALS in found.usable_for or self._of_path is None
+            else found.with_path()
+        )
 
     @functools.cached_property
     def _of_path(self) -> NoiseAwarePosterior | None:
@@ -391,10 +449,19 @@ class Result:
 
     def _repr_html_(self) -> str:
         summary = self.summary(most=ROWS)
-        costs = (line for line in self.verdict.lines() if line[0] not in ("usable for", *self.verdict.reasons))
+        costs = (
+            line
+            for line in self.verdict.lines()
+            if line[0] not in ("usable for", *self.verdict.reasons)
+        )
         return html_table([("result", repr(self)), *costs]) + summary._repr_html_()
 
-    def summary(self, level: float = 0.9, original_units: bool | None = None, most: int | None = None) -> Summary:
+    def summary(
+        self,
+        level: float = 0.9,
+        original_units: bool | None = None,
+        most: int | None = None,
+    ) -> Summary:
         """Return mean, spread and range of each parameter by name, with the verdict; ``print`` shows the table.
 
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
@@ -415,14 +482,23 @@ class Result:
         summary = self._summary(level, original_units, most)
         if self.uncharged is None or self.uncharged.runs < _SEVERAL:
             return summary
-        return dataclasses.replace(summary, said=(*summary.said, ("together", str(self.uncharged))))
+        return dataclasses.replace(
+            summary, said=(*summary.said, ("together", str(self.uncharged)))
+        )
 
-    def _summary(self, level: float = 0.9, original_units: bool | None = None, most: int | None = None) -> Summary:
+    def _summary(
+        self,
+        level: float = 0.9,
+        original_units: bool | None = None,
+        most: int | None = None,
+    ) -> Summary:
         """Return the summary of this run alone, which a page may have."""
         reading = self._reading(original_units)
         if INTERVALS not in self.usable_for and self._of_path is not None:
             return Summary.of_path(self._of_path, reading, level, self.verdict)
-        return Summary.of_draws(reading.of(self.draws, most), level, self.verdict, self.plan.has_chains)
+        return Summary.of_draws(
+            reading.of(self.draws, most), level, self.verdict, self.plan.has_chains
+        )
 
     def _reading(self, original_units: bool | None) -> Reading:
         return Reading(self.plan.target, self.plan.schema, self.columns, original_units)
@@ -431,7 +507,9 @@ class Result:
         """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
         return self.summary(level, original_units, ROWS).plot()
 
-    def predict(self, x: np.ndarray | Table | None = None, **arguments: np.ndarray) -> np.ndarray:
+    def predict(
+        self, x: np.ndarray | Table | None = None, **arguments: np.ndarray
+    ) -> np.ndarray:
         """Return the posterior predictive mean of rows; it costs nothing more.
 
         Args:
@@ -449,19 +527,31 @@ class Result:
         if (is_table(x) or isinstance(x, Mapping)) and not arguments:
             if self.plan.schema is None:
                 raise no_schema(x)
-            return self.plan.schema.label_of(self.predict(self.plan.schema.encode_features(x)))
+            return self.plan.schema.label_of(
+                self.predict(self.plan.schema.encode_features(x))
+            )
         target, _ = by_row(self.plan.target, {})
         if isinstance(target, NumPyroTarget):
-            inputs = {name: np.asarray(value) for name, value in (arguments | ({} if x is None else {"x": x})).items()}
+            inputs = {
+                name: np.asarray(value)
+                for name, value in (arguments | ({} if x is None else {"x": x})).items()
+            }
             return predictive.mean(target.predictor(inputs), self.flat_draws(), inputs)
         if x is None or arguments:
-            raise InputError(f"predict: {type(target).__name__} predicts from rows x alone: give predict(x)", "x")
+            raise InputError(
+                f"predict: {type(target).__name__} predicts from rows x alone: give predict(x)",
+                "x",
+            )
         refuse_mask(x, "predict: x")
         rows = {"x": np.asarray(x)}
         rows["y"] = np.zeros(len(rows["x"]))
-        return predictive.mean(bind(target, record_shapes(rows)), self.flat_draws(), rows["x"])
+        return predictive.mean(
+            bind(target, record_shapes(rows)), self.flat_draws(), rows["x"]
+        )
 
-    def to_arviz(self, original_units: bool = False) -> arviz.InferenceData | xarray.DataTree:
+    def to_arviz(
+        self, original_units: bool = False
+    ) -> arviz.InferenceData | xarray.DataTree:
         """Return draws and statistics for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
 
         Guarantee and verdict are attributes of its groups.
@@ -480,7 +570,11 @@ class Result:
 
         if INTERVALS not in self.usable_for:
             shows = "Intervals of ArviZ, such as those of az.summary, are intervals of these draws; do not report them."
-            warnings.warn(f"{self.verdict.reasons[INTERVALS]} {shows}", NotForIntervals, stacklevel=2)
+            warnings.warn(
+                f"{self.verdict.reasons[INTERVALS]} {shows}",
+                NotForIntervals,
+                stacklevel=2,
+            )
         said = attributes(self.guarantee, self.verdict)
         draws = self._reading(original_units).in_units(self.draws)[0]
         groups: dict = datasets(draws, self.info, said, self.columns)
@@ -500,9 +594,17 @@ class Result:
 
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
-        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
+        return jax.tree.map(
+            lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions
+        )
 
-    def save(self, folder: str | Path, *, public: bool = False, day: datetime.date | None = None) -> Path:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        public: bool = False,
+        day: datetime.date | None = None,
+    ) -> Path:
         """Write ``privacy.json``, ``plan.json`` and then draws and verdict into a folder: no draw without what it cost.
 
         It holds no key and no record; :meth:`load` reads it. A folder is one result. ``privacy.json`` has the SHA-256
@@ -519,14 +621,22 @@ class Result:
         """
         check_free(folder)
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
-        run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
+        run_folder = RunFolder(
+            Path(folder), day or today(), owner_only=not (covered or public)
+        )
         said = privacy_json(self.plan, self.guarantee, receipt=self.receipt)
         circumstances = Circumstances.of_plan(self.plan, public)
         drawn = netcdf(self)
-        shown = self.page(Context(title(self.plan), run_folder.day, circumstances=circumstances))
+        shown = self.page(
+            Context(title(self.plan), run_folder.day, circumstances=circumstances)
+        )
         run_folder.make()
         run_folder.state(said)
-        run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json())
+        run_folder.json(
+            "plan.json",
+            self.plan.to_json(secret=self.guarantee is not None)
+            | circumstances.to_json(),
+        )
         run_folder.write("draws.nc", drawn)
         self.write_trace(run_folder)
         run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())

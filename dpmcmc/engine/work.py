@@ -77,7 +77,9 @@ class Work(Protocol):
 
     records: PyTree
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(
+        self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
+    ) -> None:
         """Refuse records and starts that do not fit the plan, and keep them.
 
         Args:
@@ -117,7 +119,9 @@ class Release(Protocol[_R]):
         """Return what was released."""
 
 
-def released(stage: int, work: Release[_R], streams: Streams, session: Session, last: bool) -> _R:
+def released(
+    stage: int, work: Release[_R], streams: Streams, session: Session, last: bool
+) -> _R:
     """Return what a stage releases: what was committed of it, else what is made now and then committed.
 
     Args:
@@ -144,4 +148,6 @@ def work_of(plan: AnyPlan) -> Work:
     Raises:
         ValueError: nobody carries out such a plan.
     """
-    raise InputError(f"plan: {type(plan).__name__} is no plan; make one with dpmcmc.plan or a mechanism's plan")
+    raise InputError(
+        f"plan: {type(plan).__name__} is no plan; make one with dpmcmc.plan or a mechanism's plan"
+    )

@@ -7,9 +7,15 @@
 """
 
 from dpmcmc.estimators.fitting import fit as fit
-from dpmcmc.estimators.regressions import PrivateLinearRegression as PrivateLinearRegression
-from dpmcmc.estimators.regressions import PrivateLogisticRegression as PrivateLogisticRegression
-from dpmcmc.estimators.regressions import PrivatePoissonRegression as PrivatePoissonRegression
+from dpmcmc.estimators.regressions import (
+    PrivateLinearRegression as PrivateLinearRegression,
+)
+from dpmcmc.estimators.regressions import (
+    PrivateLogisticRegression as PrivateLogisticRegression,
+)
+from dpmcmc.estimators.regressions import (
+    PrivatePoissonRegression as PrivatePoissonRegression,
+)
 from dpmcmc.estimators.regressions import PublicKFold as PublicKFold
 from dpmcmc.estimators.regressions import expected_failed_checks as expected_failed_checks
 from dpmcmc.estimators.suggestion import NotAchievable as NotAchievable

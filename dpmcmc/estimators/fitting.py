@@ -16,7 +16,12 @@ from dpmcmc.estimators.suggestion import Given, Goal, asked_epsilon, suggest
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
+from dpmcmc.targets.glm import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
 
 #: Prior standard deviation of a coefficient where the user gives no model, for rows of norm at most 1. Without privacy
 #: the coefficients of Adult, 401ksubs, fertil2 and thornton_hiv have root mean squares of 1.6, 2.4, 2.6 and 1.6. A
@@ -74,13 +79,20 @@ def fit(
     if isinstance(formula_or_columns, Mapping) or (
         is_table(formula_or_columns) and not isinstance(formula_or_columns, str)
     ):
-        raise InputError("fit: the table stands first; swap the two: fit(formula_or_columns, data, schema)", "data")
+        raise InputError(
+            "fit: the table stands first; swap the two: fit(formula_or_columns, data, schema)",
+            "data",
+        )
     if not isinstance(formula_or_columns, Iterable | None):
-        raise InputError("fit: a formula, a list of columns or None stands first", "formula_or_columns")
+        raise InputError(
+            "fit: a formula, a list of columns or None stands first", "formula_or_columns"
+        )
     if schema is None:
         raise no_schema(data, formula_or_columns)
     if not isinstance(schema, Schema):
-        raise InputError(f"schema: must be a Schema, got a {type(schema).__name__}", "schema")
+        raise InputError(
+            f"schema: must be a Schema, got a {type(schema).__name__}", "schema"
+        )
     epsilon = asked_epsilon(epsilon)
     schema = _chosen(schema, formula_or_columns)
     records = schema.encode(data)
@@ -89,7 +101,13 @@ def fit(
         target = model_of(schema.outcome)
         given = settings_of(target, goal)
     plan = suggest(
-        target, num_records=len(records["x"]), epsilon=epsilon, delta=delta, schema=schema, goal=goal, **given
+        target,
+        num_records=len(records["x"]),
+        epsilon=epsilon,
+        delta=delta,
+        schema=schema,
+        goal=goal,
+        **given,
     )
     return sample(plan, EncodedTable(records, data), ledger=ledger, progress=progress)
 
@@ -104,10 +122,21 @@ def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> S
         return schema
     if not isinstance(formula_or_columns, str):
         names = list(formula_or_columns)
-        wrong = [name for name in names if not isinstance(name, str) or name not in schema.columns]
+        wrong = [
+            name
+            for name in names
+            if not isinstance(name, str) or name not in schema.columns
+        ]
         if wrong or not names:
-            what = f"{shown(wrong[0])} is no column of the schema" if wrong else "the list of columns is empty"
-            raise InputError(f"fit: {what}; name columns of the schema, or give None for all", "formula_or_columns")
+            what = (
+                f"{shown(wrong[0])} is no column of the schema"
+                if wrong
+                else "the list of columns is empty"
+            )
+            raise InputError(
+                f"fit: {what}; name columns of the schema, or give None for all",
+                "formula_or_columns",
+            )
         return schema.with_formula(of_names(schema.label, names, schema.intercept))
     found = schema.with_formula(formula_or_columns)
     if found.label != schema.label:

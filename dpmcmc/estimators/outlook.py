@@ -76,15 +76,31 @@ DESIGNS = (
 #: The first and the last are extremes; the third stands for all where only one is tried.
 REAL = (
     SimulatedDesign("independent columns that fill their ranges", 0.0, 1.0),
-    SimulatedDesign("correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8),
-    SimulatedDesign("correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5),
-    SimulatedDesign("strongly correlated columns that fill little of their ranges", 0.6, 0.35, 0.5, 0.3),
-    SimulatedDesign("strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2),
+    SimulatedDesign(
+        "correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8
+    ),
+    SimulatedDesign(
+        "correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5
+    ),
+    SimulatedDesign(
+        "strongly correlated columns that fill little of their ranges",
+        0.6,
+        0.35,
+        0.5,
+        0.3,
+    ),
+    SimulatedDesign(
+        "strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2
+    ),
 )
 
 
 def simulated_rows(
-    design: SimulatedDesign, size: int, row_bound: float, structure: RowStructure | None, rng: np.random.Generator
+    design: SimulatedDesign,
+    size: int,
+    row_bound: float,
+    structure: RowStructure | None,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Return rows of norm at most ``row_bound``, (n, size).
 
@@ -107,7 +123,9 @@ def simulated_rows(
     for columns in sources:
         sign = rng.choice([-1.0, 1.0])
         own = rng.normal(size=count)
-        latent = math.sqrt(design.common) * sign * factor + math.sqrt(1 - design.common) * own
+        latent = (
+            math.sqrt(design.common) * sign * factor + math.sqrt(1 - design.common) * own
+        )
         if len(columns) > 1 or columns in blocks:
             weights = np.arange(1, len(columns) + 1) ** (-2 * (1 - design.spread))
             ends = np.cumsum(weights) / weights.sum()
@@ -117,11 +135,15 @@ def simulated_rows(
             number = (2 * ndtr(latent) - 1) * design.spread
             if design.centre:
                 number = np.clip(number + design.centre * rng.normal(), -1, 1)
-            out[:, columns[0]] = np.abs(number) if columns[0] in known.nonnegative else number
+            out[:, columns[0]] = (
+                np.abs(number) if columns[0] in known.nonnegative else number
+            )
     if known.constant is not None:
         out[:, known.constant] = 1.0
     if known.unit_norm:
-        return out * (row_bound / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12))
+        return out * (
+            row_bound / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+        )
     return out * (row_bound / math.sqrt(len(sources) + (known.constant is not None)))
 
 
@@ -200,7 +222,9 @@ class Outlook(NamedTuple):
     def learned(self) -> float:
         """Share of the prior's variance that the release removes, mean over contrasts."""
         private = variances(self.covariances.private, self.contrasts)
-        return float(np.mean(1 - private / variances(np.diag(self.prior), self.contrasts)))
+        return float(
+            np.mean(1 - private / variances(np.diag(self.prior), self.contrasts))
+        )
 
     def accuracy_lost(self, score: BoundedScore, rng: np.random.Generator) -> np.ndarray:
         """Return the loss of a binary model's expected accuracy that is due to privacy, (draws,).
@@ -213,7 +237,10 @@ class Outlook(NamedTuple):
         private = _root(np.diag(self.prior) - of_private) @ rng.normal(size=size)
         alone = private + _root(of_private - of_alone) @ rng.normal(size=size)
         p = score.mean(self.rows @ (alone + _root(of_alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
-        right = [np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0) for known in (private, alone)]
+        right = [
+            np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0)
+            for known in (private, alone)
+        ]
         return right[1] - right[0]
 
 
@@ -243,14 +270,26 @@ class OutlookFacts:
         """Return rows (n, d) of a design, and a parameter (d,) from the prior, scaled so that predictors have their
         expected spread."""
         rng = np.random.default_rng(0)
-        rows = simulated_rows(design, len(self.scales), self.row_bound, self.structure, rng)
+        rows = simulated_rows(
+            design, len(self.scales), self.row_bound, self.structure, rng
+        )
         truth = self.scales * rng.normal(size=len(self.scales))
         expected = math.sqrt(np.mean((rows * self.scales) ** 2) * len(self.scales))
-        if not math.isfinite(self.score.clip):  # the prior ignores that labels are bounded
+        if not math.isfinite(
+            self.score.clip
+        ):  # the prior ignores that labels are bounded
             expected = min(expected, math.sqrt(self.score.dispersion))  # type: ignore[attr-defined]
-        return rows, truth * expected / max(float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12)
+        return rows, truth * expected / max(
+            float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12
+        )
 
-    def outlook(self, design: SimulatedDesign, num_records: int, noise: ReleaseNoise, rough: bool = False) -> Outlook:
+    def outlook(
+        self,
+        design: SimulatedDesign,
+        num_records: int,
+        noise: ReleaseNoise,
+        rough: bool = False,
+    ) -> Outlook:
         """Return the predictions for a release with this noise.
 
         Args:
@@ -273,7 +312,9 @@ class OutlookFacts:
         score = each * spread * _second_moment(rows, free.variance)
         alone = np.linalg.inv(precision + curvature / spread)
 
-        gram, error = self._denoised(each * rows.T @ rows, noise, REAL.index(design) + 1, rough)
+        gram, error = self._denoised(
+            each * rows.T @ rows, noise, REAL.index(design) + 1, rough
+        )
         if math.isfinite(self.score.clip):
             clip = noise.clip or self.score.clip
             law = self.score.law(eta, clip)
@@ -297,7 +338,9 @@ class OutlookFacts:
         covariances = predicted(local, variance, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 
-    def _denoised(self, moment: np.ndarray, noise: ReleaseNoise, seed: int, rough: bool) -> Denoised:
+    def _denoised(
+        self, moment: np.ndarray, noise: ReleaseNoise, seed: int, rough: bool
+    ) -> Denoised:
         """Return the estimate of a second moment of rows from a simulated release of it."""
         size = len(moment)
         rng = np.random.default_rng(seed)
@@ -309,7 +352,9 @@ class OutlookFacts:
             return Denoised(moment, isotropic_error(noise.gram / 2))
         return denoised(known, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
 
-    def outlooks(self, num_records: int, noise: ReleaseNoise, rough: bool = False) -> list[Outlook]:
+    def outlooks(
+        self, num_records: int, noise: ReleaseNoise, rough: bool = False
+    ) -> list[Outlook]:
         """Return the outlook of every design, or for many columns of the third one alone."""
         designs = REAL if len(self.scales) <= _MANY else REAL[2:3]
         return [self.outlook(design, num_records, noise, rough) for design in designs]

@@ -88,7 +88,9 @@ def _look_at(given: ArrayLike, name: str, numeric: bool) -> None:
         return
     array = np.asarray(given)
     if array.dtype.kind == "c":
-        raise InputError(f"Complex data not supported: {name} must hold real numbers", name)
+        raise InputError(
+            f"Complex data not supported: {name} must hold real numbers", name
+        )
     if name == "X" and array.ndim < 2:
         raise InputError(
             f"Expected 2D array, got {array.ndim}D array instead: give X one row for each record. Reshape your data "
@@ -101,7 +103,8 @@ def _look_at(given: ArrayLike, name: str, numeric: bool) -> None:
             array.astype(np.float64)
         except (ValueError, OverflowError):
             raise InputError(
-                f"{name}: a column holds text, or another value that is no number; mend it", name
+                f"{name}: a column holds text, or another value that is no number; mend it",
+                name,
             ) from None
 
 
@@ -133,7 +136,11 @@ def expected_failed_checks(estimator: BaseEstimator) -> dict[str, str]:
     They concern classes that were declared. With ``classes="observed"`` a classifier passes every check. The checks fit
     clones to tables of many sizes, so they are for an estimator with an ε and ``num_records="observed"``.
     """
-    declared = estimator.classes if isinstance(estimator, PrivateLogisticRegression) else OBSERVED
+    declared = (
+        estimator.classes
+        if isinstance(estimator, PrivateLogisticRegression)
+        else OBSERVED
+    )
     return {} if isinstance(declared, str) and declared == OBSERVED else dict(_FAILED)
 
 
@@ -179,11 +186,25 @@ class PublicKFold(BaseCrossValidator):
         self.n_splits = n_splits
         self.num_records = num_records
         self.seed = seed
-        for name, value, least in (("n_splits", n_splits, 2), ("num_records", num_records, 1), ("seed", seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}", name)
+        for name, value, least in (
+            ("n_splits", n_splits, 2),
+            ("num_records", num_records, 1),
+            ("seed", seed, 0),
+        ):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | np.integer)
+                or value < least
+            ):
+                raise InputError(
+                    f"{name}: must be a whole number of at least {least}, got {value!r}",
+                    name,
+                )
         if n_splits > num_records or self.train_records < 1:
-            raise InputError(f"n_splits: {num_records} records are too few for {n_splits} folds", "n_splits")
+            raise InputError(
+                f"n_splits: {num_records} records are too few for {n_splits} folds",
+                "n_splits",
+            )
 
     @property
     def train_records(self) -> int:
@@ -191,13 +212,19 @@ class PublicKFold(BaseCrossValidator):
         return int(self.num_records - -(-self.num_records // self.n_splits) - 1)
 
     def get_n_splits(
-        self, X: ArrayLike | None = None, y: ArrayLike | None = None, groups: ArrayLike | None = None
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> int:
         """Return k; nothing is read of scikit-learn's arguments."""
         return self.n_splits
 
     def split(
-        self, X: ArrayLike | None = None, y: ArrayLike | None = None, groups: ArrayLike | None = None
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (rows to train on, rows to test on) of each fold, in ascending order.
 
@@ -210,7 +237,10 @@ class PublicKFold(BaseCrossValidator):
             InputError: another number of rows than N, or groups.
         """
         if groups is not None:
-            raise InputError("groups: folds by groups depend on private rows; leave groups out", "groups")
+            raise InputError(
+                "groups: folds by groups depend on private rows; leave groups out",
+                "groups",
+            )
         if X is not None and _rows(X) != self.num_records:
             raise InputError(
                 f"num_records: these folds are of {self.num_records} records, and the table has another number of "
@@ -307,7 +337,9 @@ class PrivateRegression(BaseEstimator):
         made._is_clone = True
         return made
 
-    def _read(self, X: ArrayLike, y: ArrayLike, **options: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _read(
+        self, X: ArrayLike, y: ArrayLike, **options: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return checked arrays of rows and labels."""
         x, labels = checked_records(self, X, y, **options)
         self._check(len(x))
@@ -330,7 +362,9 @@ class PrivateRegression(BaseEstimator):
                 "folds=dpmcmc.estimators.PublicKFold(5, num_records=...), or 'observed' where all of them are public",
                 "num_records",
             )
-        if rows not in ((declared,) if isinstance(declared, int | np.integer | str) else declared):
+        if rows not in (
+            (declared,) if isinstance(declared, int | np.integer | str) else declared
+        ):
             raise InputError(
                 f"num_records: {declared} was declared, and fit was handed another number of rows, which is private "
                 "then: stratified folds and meta-estimators that take rows out by their labels do so; "
@@ -342,7 +376,11 @@ class PrivateRegression(BaseEstimator):
         given = _UNDECLARED if self.ranges is None else self.ranges
         try:
             pairs = np.asarray(given, float)
-        except (TypeError, ValueError, OverflowError):  # no numbers, or not as many for each column
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+        ):  # no numbers, or not as many for each column
             pairs = np.empty(0)
         if pairs.shape not in ((2,), (size, 2)):
             raise InputError(
@@ -350,7 +388,13 @@ class PrivateRegression(BaseEstimator):
                 "ranges",
             )
         ends = np.broadcast_to(pairs, (size, 2)).tolist()
-        return Schema({**{f"x{j}": Range(*pair) for j, pair in enumerate(ends)}, _LABEL: self._label()}, label=_LABEL)
+        return Schema(
+            {
+                **{f"x{j}": Range(*pair) for j, pair in enumerate(ends)},
+                _LABEL: self._label(),
+            },
+            label=_LABEL,
+        )
 
     def _table(self, x: np.ndarray) -> dict[str, np.ndarray]:
         return {f"x{j}": x[:, j] for j in range(x.shape[1])}
@@ -371,7 +415,15 @@ class PrivateRegression(BaseEstimator):
         schema = self.schema_ = self._schema(x.shape[1])
         records = schema.encode({**self._table(x), _LABEL: self._labels(y)})
         target = model_of(schema.outcome)
-        asked = ask(target, len(x), self.epsilon, self.delta, schema, None, settings_of(target, self.goal))
+        asked = ask(
+            target,
+            len(x),
+            self.epsilon,
+            self.delta,
+            schema,
+            None,
+            settings_of(target, self.goal),
+        )
         plan = asked.suggested(self.goal)
         try:
             asked.require(plan, self.goal)
@@ -387,7 +439,9 @@ class PrivateRegression(BaseEstimator):
         self.intercept_interval_ = ends[-1] if given else None
         return self
 
-    def _released(self, plan: Plan | MechanismPlan, records: dict[str, np.ndarray]) -> Result:
+    def _released(
+        self, plan: Plan | MechanismPlan, records: dict[str, np.ndarray]
+    ) -> Result:
         """Return the release, charged to the ledger where there is one."""
         key = None
         if self.random_state is not None:
@@ -402,7 +456,9 @@ class PrivateRegression(BaseEstimator):
         reservation = None
         if self.ledger is not None:
             guarantee = plan.guarantee if key is None else None
-            reservation = Reservation(self.ledger, guarantee, type(self).__name__, parts=True)
+            reservation = Reservation(
+                self.ledger, guarantee, type(self).__name__, parts=True
+            )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotForIntervals)
@@ -421,7 +477,10 @@ class PrivateRegression(BaseEstimator):
         rows = self.schema_.encode_features(self._table(checked_rows(self, x)))
         draws = self.result_.flat_draws()
         block = max(1, _ENTRIES // len(draws))
-        parts = (self._link(rows[i : i + block] @ draws.T).mean(axis=1) for i in range(0, len(rows), block))
+        parts = (
+            self._link(rows[i : i + block] @ draws.T).mean(axis=1)
+            for i in range(0, len(rows), block)
+        )
         return np.concatenate(list(parts))
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
@@ -474,7 +533,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         x, labels = self._read(X, y)
         check_classification_targets(labels)
         observed = isinstance(self.classes, str) and self.classes == OBSERVED
-        given = np.unique(labels) if observed else (0, 1) if self.classes is None else self.classes
+        given = (
+            np.unique(labels)
+            if observed
+            else (0, 1)
+            if self.classes is None
+            else self.classes
+        )
         self.classes_ = np.asarray(given)
         if len(self.classes_) != 2 or type_of_target(labels) == "multiclass":
             # The first sentence is scikit-learn's own.
@@ -560,12 +625,17 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     @property
     def _undeclared(self) -> list[str]:
-        return [*super()._undeclared, *(["label_range"] if self.label_range is None else [])]
+        return [
+            *super()._undeclared,
+            *(["label_range"] if self.label_range is None else []),
+        ]
 
     def _label(self) -> Range:
         ends = _UNDECLARED if self.label_range is None else self.label_range
         if np.shape(ends) != (2,):
-            raise InputError(f"label_range: give (low, high), got {ends!r}", "label_range")
+            raise InputError(
+                f"label_range: give (low, high), got {ends!r}", "label_range"
+            )
         return Range(*ends)
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -19,7 +19,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.estimators.outlook import (
-    DESIGNS,
     REAL,
     Outlook,
     OutlookFacts,
@@ -27,17 +26,14 @@ from dpmcmc.estimators.outlook import (
     accuracy_line,
     mean_width,
     one_thread,
-    simulated_rows,
     width_line,
 )
-from dpmcmc.inference.noise_aware import MetricName, metric_floor
+from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.base import OneShot
 from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.planning.description import INTERVALS, PREDICTION
-from dpmcmc.planning.forecast import curvatures
-from dpmcmc.planning.making import plan
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
@@ -45,122 +41,12 @@ from dpmcmc.planning.verdict import SIGNAL
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.charging import AdjacencyName, Clipping, Privacy
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.sampling import Full, Sampling
+from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.report.figures import STYLE, File
-from dpmcmc.samplers import SGLD
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, LogisticRegression
-
-# ----------------------------------------------------------------------------------------------------
-# Settings of a chain for prediction, chosen from public facts.
-#
-# The second moment of the rows is released with 30 % of the squared budget, and SGLD runs in its metric on full
-# batches: at a fixed budget the number of steps costs no privacy. A direction of typical curvature h relaxes 6 times
-# before the first kept draw, so η·h·(burn-in steps) = 6. On public tables accuracy did not change between 4 and 16
-# relaxations at ε = 1. At ε = 0.3 it fell beyond 8 where columns are many. The step stays below 1.5 over the largest
-# curvature of simulated designs, and the number of steps grows to keep the 6 relaxations.
-
-#: Part of μ² for the metric, relaxations before the first draw that is kept, and numbers of steps.
-_SHARE, _RELAXATIONS, _STEPS, _MOST_STEPS = 0.3, 6.0, 160, 640
-#: Largest η times curvature; the stability limit is 2.
-_STEEPEST = 1.5
-
-
-def suggested_chain(
-    target: Target,
-    num_records: int,
-    privacy: Privacy,
-    structure: RowStructure | None,
-    given: Mapping[str, Any],
-) -> tuple[Plan, list[str]]:
-    """Return the plan, and the reasons for its settings.
-
-    Args:
-        target: model, bound to its public facts.
-        num_records: N.
-        privacy: promise.
-        structure: of the rows, or None.
-        given: settings of :func:`dpmcmc.plan` that the user chose; they are kept.
-
-    Raises:
-        InputError: a model without public facts that a step size could rest on.
-    """
-    offers = target_offers(target)
-    of_rows = offers.row_bound is not None and offers.num_features is not None
-    name: MetricName = "gram" if of_rows else "second_moment"
-    settings: dict[str, Any] = {
-        "metric": PrivateMetric(name, share=_SHARE, structure=structure if of_rows else None),
-        "sampling": Full(),
-        "steps": _STEPS,
-        "sampler": SGLD(step_size=1.0),
-    }
-    settings |= {key: value for key, value in given.items() if value is not None}
-    settings.setdefault("burn_in", settings["steps"] // 2)
-    settings |= {"num_records": num_records, "privacy": privacy}
-    rough = plan(target, **settings)
-    asked = settings["metric"]
-    reasons = [
-        f"metric: {asked.name} takes {asked.share:.0%} of the squared budget; clip and noise follow it",
-        "batch: all records, since at a fixed budget few noisy batches are worth no more than full ones",
-    ]
-    if "sampler" in given:
-        return rough, [*reasons, "step size: as given"]
-    typical = _typical(rough, target)
-    steepest = _steepest(rough, typical)
-    steps = settings["steps"]
-    burn_in = settings["burn_in"]
-    if "steps" not in given and "burn_in" not in given:
-        steps = min(_MOST_STEPS, max(steps, math.ceil(2 * _RELAXATIONS * steepest / (typical * _STEEPEST))))
-        burn_in = steps // 2
-    step_size = min(_RELAXATIONS / (max(burn_in, 1) * typical), _STEEPEST / steepest)
-    settings |= {"steps": steps, "burn_in": burn_in, "sampler": SGLD(step_size=float(f"{step_size:.3g}"))}
-    reasons.append(
-        f"step size {step_size:.3g}, {steps} steps: a typical direction relaxes {step_size * burn_in * typical:.3g} "
-        "times before the first draw that is kept"
-    )
-    return plan(target, **settings), reasons
-
-
-def _typical(rough: Plan, target: Target) -> float:
-    """Return the curvature of the mean loss in a typical direction, in the units of the run."""
-    known = curvatures(rough).records
-    if known is not None:
-        return known / rough.num_records
-    bound = target_offers(target).curvature_bound
-    if rough.metric is None or bound is None:
-        raise InputError(
-            f"sampler: no public fact of {type(target).__name__} tells a step size without a metric; give sampler",
-            "sampler",
-        )
-    # A record's typical curvature is about half of the largest.
-    return bound / 2 * rough.metric.typical_norm**2 / rough.metric.release.rows.size
-
-
-def _steepest(rough: Plan, typical: float) -> float:
-    """Return the largest curvature of the mean loss in the metric, over simulated designs
-    (``inference/noise_aware.py``)."""
-    metric = rough.metric
-    assert metric is not None
-    release = metric.release
-    asked = metric.asked
-    size = release.rows.size
-    bound = release.rows.row_bound
-    if not asked.of_rows:  # all of it in one direction
-        return typical * size
-    n = rough.num_records
-    floor = metric_floor(bound**2, release.noise_std, n, size)
-    most = rough.target.curvature_bound  # type: ignore[attr-defined]
-    prior = (rough.target_offers.prior_precision or 0.0) / n
-    found = []
-    for design in DESIGNS:
-        rows = simulated_rows(design, size, bound, asked.structure, np.random.default_rng(0))
-        values = np.linalg.eigvalsh(rows.T @ rows / len(rows)).clip(min=0.0)
-        scale = metric.typical_norm**2 / float(np.sum(values / (values + floor)))
-        found.append(float(np.max((most * values + prior) / (values + floor))) * scale)
-    return max(found)
-
 
 Goal = Literal["intervals", "prediction"]
 #: Share of the prior's variance that a release must remove: with less, intervals are the prior's.
@@ -168,7 +54,9 @@ _LEAST_LEARNED = 0.1
 #: Candidates for the second moment's share of μ², and the share of its trace.
 _GRAM_SHARES, _TRACE_SHARE = (0.2, 0.3, 0.4, 0.5), 0.01
 #: How good a chain's settings were on public tables (docs/figures.md).
-_MEASURED = "; on five public tables settings tuned on the data predicted at most a point better"
+_MEASURED = (
+    "; on five public tables settings tuned on the data predicted at most a point better"
+)
 _UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
 #: Bound on rows where none is declared.
 _ROW_BOUND = 1.0
@@ -218,7 +106,9 @@ def default_delta(num_records: int) -> float:
         InputError: N is less than 1.
     """
     if num_records < 1:
-        raise InputError(f"num_records: must be at least 1, got {num_records}", "num_records")
+        raise InputError(
+            f"num_records: must be at least 1, got {num_records}", "num_records"
+        )
     return min(1e-5, num_records**-1.2)
 
 
@@ -274,8 +164,15 @@ def asked_epsilon(epsilon: float | None) -> float:
             "promise, 2 to 4 a usual one, and at 8 or more it is weak",
             "epsilon",
         )
-    if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < epsilon <= _MOST_EPSILON:
-        raise InputError(f"epsilon: must be a number in (0, {_MOST_EPSILON:g}], got {epsilon!r}", "epsilon")
+    if (
+        isinstance(epsilon, bool)
+        or not isinstance(epsilon, Real)
+        or not 0 < epsilon <= _MOST_EPSILON
+    ):
+        raise InputError(
+            f"epsilon: must be a number in (0, {_MOST_EPSILON:g}], got {epsilon!r}",
+            "epsilon",
+        )
     return float(epsilon)
 
 
@@ -297,26 +194,46 @@ def ask(
         raise InputError(said, "target")
     if schema is not None:
         target = schema.with_public_facts(target)
-        structure = None if target_offers(target).features is not None else schema.structure
+        structure = (
+            None if target_offers(target).features is not None else schema.structure
+        )
     offers = target_offers(target)
-    facts = {"num_features": (offers.num_features, num_features), "row_bound": (offers.row_bound, _ROW_BOUND)}
-    names = {f.name for f in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
-    missing = {key: usual for key, (own, usual) in facts.items() if key in names and own is None}
+    facts = {
+        "num_features": (offers.num_features, num_features),
+        "row_bound": (offers.row_bound, _ROW_BOUND),
+    }
+    names = (
+        {f.name for f in dataclasses.fields(target)}
+        if dataclasses.is_dataclass(target)
+        else set[str]()
+    )
+    missing = {
+        key: usual for key, (own, usual) in facts.items() if key in names and own is None
+    }
     if "num_features" in missing and num_features is None:
         raise InputError(
-            "num_features: neither target nor schema says how many columns a row has; give it", "num_features"
+            "num_features: neither target nor schema says how many columns a row has; give it",
+            "num_features",
         )
     if "row_bound" in missing:
-        reasons.append(f"row_bound: none was declared, so rows are taken to have norm at most {_ROW_BOUND:g}")
+        reasons.append(
+            f"row_bound: none was declared, so rows are taken to have norm at most {_ROW_BOUND:g}"
+        )
     if missing:
         target = dataclasses.replace(target, **missing)  # type: ignore[type-var]
     declared = target_offers(target).num_features
     if num_features is not None and declared not in (None, num_features):
-        raise InputError(f"num_features: {num_features}, and the target has {declared}; give one")
+        raise InputError(
+            f"num_features: {num_features}, and the target has {declared}; give one"
+        )
     if delta is None:
         delta = default_delta(num_records)
-        reasons.append(f"delta {delta:.3g}: the least of 1e-5 and N^-1.2, since none was given")
-    return Request(target, num_records, epsilon, delta, structure, schema, given, tuple(reasons))
+        reasons.append(
+            f"delta {delta:.3g}: the least of 1e-5 and N^-1.2, since none was given"
+        )
+    return Request(
+        target, num_records, epsilon, delta, structure, schema, given, tuple(reasons)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,15 +262,27 @@ class Request:
     def suggested(self, goal: Goal) -> Plan | MechanismPlan:
         """Return the plan, whether or not it reaches the goal."""
         if goal not in (INTERVALS, PREDICTION):
-            raise InputError(f"goal: must be intervals or prediction, got {goal!r}", "goal")
+            raise InputError(
+                f"goal: must be intervals or prediction, got {goal!r}", "goal"
+            )
         of_chain = [key for key in self.given if key not in ("adjacency", "mechanism")]
         if "mechanism" in self.given and of_chain:
-            raise InputError(f"mechanism: takes no {', '.join(of_chain)}; leave one of the two out", "mechanism")
+            raise InputError(
+                f"mechanism: takes no {', '.join(of_chain)}; leave one of the two out",
+                "mechanism",
+            )
         # A chain clips residuals of labels that have no bound, which biases it.
-        unbounded = score_of(self.target) is not None and not target_offers(self.target).bounded_labels
-        one_shot = "mechanism" in self.given or (not of_chain and (goal == INTERVALS or unbounded))
+        unbounded = (
+            score_of(self.target) is not None
+            and not target_offers(self.target).bounded_labels
+        )
+        one_shot = "mechanism" in self.given or (
+            not of_chain and (goal == INTERVALS or unbounded)
+        )
         plan, reasons = self._release(goal) if one_shot else self._chain(goal)
-        return dataclasses.replace(plan, reasons=(*self.reasons, *reasons), schema=self.schema)
+        return dataclasses.replace(
+            plan, reasons=(*self.reasons, *reasons), schema=self.schema
+        )
 
     def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
         """Return the plan of a one-shot release, and why."""
@@ -366,7 +295,9 @@ class Request:
             )
         if mechanism is None:
             # A prior that is too wide or too narrow costs predictions more than the search for its scale.
-            scale: Literal["target", "evidence"] = "target" if goal == INTERVALS else "evidence"
+            scale: Literal["target", "evidence"] = (
+                "target" if goal == INTERVALS else "evidence"
+            )
             mechanism = NoiseAware(prior_scale=scale, structure=self.structure)
             why = (
                 "method: noise_aware, since only its draws account for the noise of privacy"
@@ -377,28 +308,49 @@ class Request:
         if not isinstance(mechanism, NoiseAware) or self.facts is None:
             return plan, [why]
         if mechanism.gram_share is None and "gram_share" in plan.settings:
-            plans = [self._planned(dataclasses.replace(mechanism, gram_share=share)) for share in _GRAM_SHARES]
+            plans = [
+                self._planned(dataclasses.replace(mechanism, gram_share=share))
+                for share in _GRAM_SHARES
+            ]
             plan = min(plans, key=self._rough_width)
             share = plan.settings["gram_share"]
             why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
         outlooks = self.facts.outlooks(self.num_records, self.noise(plan))
-        plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)})
+        plan = dataclasses.replace(
+            plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)}
+        )
         return plan, [why, *self._expected(outlooks, width=True)]
 
     def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a sampler's run, and why."""
-        given: dict[str, Any] = {k: v for k, v in self.given.items() if k not in ("adjacency", "clip", "clipping")}
-        promised: dict[str, Any] = {k: v for k, v in self.given.items() if k not in (*given, "mechanism")}
+        given: dict[str, Any] = {
+            k: v
+            for k, v in self.given.items()
+            if k not in ("adjacency", "clip", "clipping")
+        }
+        promised: dict[str, Any] = {
+            k: v for k, v in self.given.items() if k not in (*given, "mechanism")
+        }
         promise = Privacy(epsilon=self.epsilon, delta=self.delta, **promised)
-        plan, reasons = suggested_chain(self.target, self.num_records, promise, self.structure, given)
-        method = f"method: {plan.label}" + " in a private metric" * (plan.metric is not None)
+        plan, reasons = suggested_chain(
+            self.target, self.num_records, promise, self.structure, given
+        )
+        method = f"method: {plan.label}" + " in a private metric" * (
+            plan.metric is not None
+        )
         if goal == PREDICTION and not given:
             measured = isinstance(self.target, LogisticRegression)
             method += _MEASURED if measured else _UNMEASURED
-        if self.facts is not None and plan.metric is not None and plan.metric.asked.of_rows:
+        if (
+            self.facts is not None
+            and plan.metric is not None
+            and plan.metric.asked.of_rows
+        ):
             share = plan.metric.asked.share
             # Only the gradients after burn-in, half of them, make the draws.
-            noise = ReleaseNoise(plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2))
+            noise = ReleaseNoise(
+                plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2)
+            )
             outlooks = self.facts.outlooks(self.num_records, noise)
             reasons = [*reasons, *self._expected(outlooks, width=False)]
         return plan, [method, *reasons]
@@ -427,10 +379,14 @@ class Request:
         size = target_offers(self.target).num_features
         if score is None or score.size != 1 or size is None:
             return None
-        options = self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
+        options = (
+            self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
+        )
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
-        return OutlookFacts(score, Prior.of(options, target).scales, bound, self.structure)
+        return OutlookFacts(
+            score, Prior.of(options, target).scales, bound, self.structure
+        )
 
     def _gradient(self, share: float) -> float:
         """Return the std of a gradient with this share of μ², over the clip norm."""
@@ -445,11 +401,15 @@ class Request:
             gradient = settings["label_noise_std"] / self.target.noise_scale**2
             return ReleaseNoise(settings["noise_std"], gradient, sandwich)
         gradient = self._gradient(1 - settings["gram_share"] - _TRACE_SHARE)
-        return ReleaseNoise(settings["gram_noise_std"], gradient, clip=settings.get("clip_ratio"))
+        return ReleaseNoise(
+            settings["gram_noise_std"], gradient, clip=settings.get("clip_ratio")
+        )
 
     def _rough_width(self, plan: MechanismPlan) -> float:
         assert self.facts is not None
-        return self.facts.outlook(REAL[2], self.num_records, self.noise(plan), rough=True).width
+        return self.facts.outlook(
+            REAL[2], self.num_records, self.noise(plan), rough=True
+        ).width
 
     def _expected(self, outlooks: list[Outlook], *, width: bool) -> list[str]:
         """Return the lines of width and accuracy, predicted over simulated designs."""
@@ -470,11 +430,18 @@ class Request:
             return
         reason = plan.verdict.reasons[goal]
         if goal == INTERVALS:
-            if goal not in plan.usable_for:  # the given settings prevent it, at any N and ε
-                raise NotAchievable(f"goal intervals is not achievable with these settings: {reason}", "goal")
+            if (
+                goal not in plan.usable_for
+            ):  # the given settings prevent it, at any N and ε
+                raise NotAchievable(
+                    f"goal intervals is not achievable with these settings: {reason}",
+                    "goal",
+                )
             lowered = f"the release would lower by less than {_LEAST_LEARNED:.0%}"
             reason = f"intervals would be the prior's, whose variance {lowered}"
-        records = _least(lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS)
+        records = _least(
+            lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS
+        )
 
         def would_do(epsilon: float) -> bool:
             try:
@@ -498,29 +465,39 @@ class Request:
         """Return a quick outlook of a noise-aware release for one design; None for other models."""
         if self.facts is None:
             return None
-        return self.facts.outlook(REAL[2], self.num_records, self._usual_noise(), rough=True)
+        return self.facts.outlook(
+            REAL[2], self.num_records, self._usual_noise(), rough=True
+        )
 
     @one_thread()
     def width(self) -> float:
         """Return the predicted width of intervals over that without privacy; ``facts`` must not be None."""
         assert self.facts is not None
-        return mean_width(self.facts.outlooks(self.num_records, self._usual_noise(), rough=True))
+        return mean_width(
+            self.facts.outlooks(self.num_records, self._usual_noise(), rough=True)
+        )
 
     def _usual_noise(self) -> ReleaseNoise:
         """Return the noise of a noise-aware release with a usual share for the second moment."""
         if isinstance(self.target, LinearRegression):
             given = self.given.get("mechanism")
             mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
-            return self.noise(self._planned(dataclasses.replace(mechanism, structure=self.structure)))
+            return self.noise(
+                self._planned(dataclasses.replace(mechanism, structure=self.structure))
+            )
         share = _GRAM_SHARES[1]
         moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
         gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
         return ReleaseNoise(gram, self._gradient(1 - share - _TRACE_SHARE))
 
-    def at(self, num_records: float | None = None, epsilon: float | None = None) -> Request:
+    def at(
+        self, num_records: float | None = None, epsilon: float | None = None
+    ) -> Request:
         """Return the request at another N or ε; δ stays below 1/N."""
         n = self.num_records if num_records is None else math.ceil(num_records)
-        other = dataclasses.replace(self, num_records=n, delta=min(self.delta, default_delta(n)))
+        other = dataclasses.replace(
+            self, num_records=n, delta=min(self.delta, default_delta(n))
+        )
         return other if epsilon is None else dataclasses.replace(other, epsilon=epsilon)
 
     def _beats_prior(self) -> bool:
@@ -534,7 +511,9 @@ class Request:
             return self._beats_prior()
         shapes = parameter_shapes(self.target)
         size = 1 if shapes is None else size_of(shapes)
-        return self.num_records * gaussian_mu(self.epsilon, self.delta) >= SIGNAL * math.sqrt(size)
+        return self.num_records * gaussian_mu(
+            self.epsilon, self.delta
+        ) >= SIGNAL * math.sqrt(size)
 
 
 def _least(reaches: Callable[[float], bool], start: float, most: float) -> float | None:
@@ -573,7 +552,9 @@ def picture(file: File, asked: Request) -> None:
         UnsupportedCombination: no noise-aware intervals are derived for the model.
     """
     if asked.facts is None:
-        raise UnsupportedCombination(f"picture: no width is predicted for {type(asked.target).__name__}")
+        raise UnsupportedCombination(
+            f"picture: no width is predicted for {type(asked.target).__name__}"
+        )
     numbers = sorted({max(10, round(asked.num_records * part)) for part in _MULTIPLES})
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
@@ -584,21 +565,46 @@ def picture(file: File, asked: Request) -> None:
             own = epsilon == asked.epsilon
             label = f"ε = {epsilon:g}" + " (asked)" * own
             peak = int(np.argmax(widths))
-            (drawn,) = axis.plot(numbers[peak:], widths[peak:], marker="o", lw=2.5 if own else 1.2, label=label)
+            (drawn,) = axis.plot(
+                numbers[peak:],
+                widths[peak:],
+                marker="o",
+                lw=2.5 if own else 1.2,
+                label=label,
+            )
             axis.plot(
-                numbers[: peak + 1], widths[: peak + 1], "o:", mfc="w", color=drawn.get_color(), markevery=slice(peak)
+                numbers[: peak + 1],
+                widths[: peak + 1],
+                "o:",
+                mfc="w",
+                color=drawn.get_color(),
+                markevery=slice(peak),
             )
             left_to_prior |= peak > 0
         if left_to_prior:
             figure.supxlabel(
-                "Dotted: too few records; the prior makes most of the interval, with privacy or without.", size="small"
+                "Dotted: too few records; the prior makes most of the interval, with privacy or without.",
+                size="small",
             )
         axis.axvline(asked.num_records, color="0.6", lw=1, ls="--")
-        axis.set(xscale="log", yscale="log", xlabel="N, records", ylabel="width of intervals ÷ without privacy")
-        axis.set_title(f"{type(asked.target).__name__}, {len(asked.facts.scales)} columns, predicted from public facts")
-        for line, digits, form in ((axis.xaxis, _OF_NUMBERS, "{x:,.0f}"), (axis.yaxis, _OF_WIDTHS, "{x:g}")):
+        axis.set(
+            xscale="log",
+            yscale="log",
+            xlabel="N, records",
+            ylabel="width of intervals ÷ without privacy",
+        )
+        axis.set_title(
+            f"{type(asked.target).__name__}, {len(asked.facts.scales)} columns, predicted from public facts"
+        )
+        for line, digits, form in (
+            (axis.xaxis, _OF_NUMBERS, "{x:,.0f}"),
+            (axis.yaxis, _OF_WIDTHS, "{x:g}"),
+        ):
             line.set_major_locator(LogLocator(subs=digits, numticks=30))
             line.set_major_formatter(form)
             line.set_minor_locator(NullLocator())
-        figure.legend(*(reversed(part) for part in axis.get_legend_handles_labels()), loc="outside right upper")
+        figure.legend(
+            *(reversed(part) for part in axis.get_legend_handles_labels()),
+            loc="outside right upper",
+        )
         figure.savefig(file, format=None if isinstance(file, Path) else "png")

@@ -51,7 +51,11 @@ from dpmcmc.inference.trace import NoiseAwarePosterior
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.glm import LinearRegression, NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.glm import (
+    LinearRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+)
 
 #: Coefficients, by number or by name.
 Without = str | Sequence[int | str]
@@ -96,7 +100,9 @@ class Evidence:
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
 
-    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def posterior(
+        self, *, without: Without = (), scales: np.ndarray | None = None
+    ) -> NoiseAwarePosterior:
         """Return the posterior; of a nested model or under another prior with ``without`` or ``scales``.
 
         Args:
@@ -110,12 +116,17 @@ class Evidence:
         covariance = prior - gain @ self.curvature @ prior
         return NoiseAwarePosterior(gain @ self.statistic, (covariance + covariance.T) / 2)
 
-    def log_density(self, *, without: Without = (), scales: np.ndarray | None = None) -> float:
+    def log_density(
+        self, *, without: Without = (), scales: np.ndarray | None = None
+    ) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
         factor = cho_factor(self._marginal(self._prior(without, scales)), lower=True)
         square = float(self.statistic @ cho_solve(factor, self.statistic))
         half_log_determinant = float(np.sum(np.log(np.diag(factor[0]))))
-        return -0.5 * (square + len(self.statistic) * math.log(2 * math.pi)) - half_log_determinant
+        return (
+            -0.5 * (square + len(self.statistic) * math.log(2 * math.pi))
+            - half_log_determinant
+        )
 
     def log_bayes_factor(self, without: Without) -> float:
         """Return log p(u | those coefficients are 0) − log p(u | the whole model).
@@ -131,7 +142,10 @@ class Evidence:
         Under ``prior_scale: evidence`` the scales were chosen from u, and the p-value is too large.
         """
         marginal = self._marginal(self._prior((), None))
-        return _beyond(float(self.statistic @ np.linalg.solve(marginal, self.statistic)), len(self.statistic))
+        return _beyond(
+            float(self.statistic @ np.linalg.solve(marginal, self.statistic)),
+            len(self.statistic),
+        )
 
     def rows_check(self) -> float:
         """Return the p-value of the released Gram matrix under what is declared of the rows.
@@ -140,18 +154,24 @@ class Evidence:
             UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
         """
         noisy = self.gram
-        equations = [] if noisy is None else _equations(self.structure or RowStructure(), noisy)
+        equations = (
+            [] if noisy is None else _equations(self.structure or RowStructure(), noisy)
+        )
         if noisy is None or not equations:
             raise UnsupportedCombination(
                 "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
                 "one-hot blocks or rows of norm 1 (RowStructure)."
             )
         left = np.stack([svec(matrix) for matrix, _ in equations])
-        apart = left @ svec(noisy.gram) - np.array([self.num_records * value for _, value in equations])
+        apart = left @ svec(noisy.gram) - np.array(
+            [self.num_records * value for _, value in equations]
+        )
         square = float(apart @ np.linalg.solve(left @ left.T, apart)) / noisy.noise_std**2
         return _beyond(square, len(equations))
 
-    def replicates(self, count: int, seed: int = 0, *, of_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def replicates(
+        self, count: int, seed: int = 0, *, of_prior: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return replicates (θ, u), each (count, d): a draw, and a release that the model simulates under it.
 
         Args:
@@ -163,11 +183,18 @@ class Evidence:
         size = (count, len(self.scales))
         prior = Gaussian(np.zeros(len(self.scales)), self._prior((), None))
         found = self.posterior()
-        theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(rng.normal(size=size))
-        return theta, theta @ self.curvature + Gaussian(np.zeros(size[1]), self.covariance).draws(rng.normal(size=size))
+        theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(
+            rng.normal(size=size)
+        )
+        return theta, theta @ self.curvature + Gaussian(
+            np.zeros(size[1]), self.covariance
+        ).draws(rng.normal(size=size))
 
     def predictive_check(
-        self, discrepancy: Callable[[np.ndarray, np.ndarray], float], count: int = 1000, seed: int = 0
+        self,
+        discrepancy: Callable[[np.ndarray, np.ndarray], float],
+        count: int = 1000,
+        seed: int = 0,
     ) -> float:
         """Return the share of replicates whose ``discrepancy(θ, u)`` is at least that of the release at the same θ.
 
@@ -175,7 +202,14 @@ class Evidence:
         used to draw θ. ``prior_check`` is uniform.
         """
         pairs = zip(*self.replicates(count, seed), strict=True)
-        return float(np.mean([discrepancy(theta, u) >= discrepancy(theta, self.statistic) for theta, u in pairs]))
+        return float(
+            np.mean(
+                [
+                    discrepancy(theta, u) >= discrepancy(theta, self.statistic)
+                    for theta, u in pairs
+                ]
+            )
+        )
 
     def _prior(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
         """Return the prior's covariance, (d, d)."""
@@ -184,7 +218,10 @@ class Evidence:
             raise InputError(f"scales: must be {len(self.scales)} numbers > 0", "scales")
         columns = self._numbers(without)
         if columns.size and not (columns.min() >= 0 and columns.max() < len(own)):
-            raise InputError(f"without: must number coefficients 0 to {len(own) - 1}, got {list(without)}", "without")
+            raise InputError(
+                f"without: must number coefficients 0 to {len(own) - 1}, got {list(without)}",
+                "without",
+            )
         own = own.copy()
         own[columns] = 0.0
         return np.diag(own**2)
@@ -193,11 +230,21 @@ class Evidence:
         """Return the indices of coefficients that are given by number or by name."""
         out: list[int] = []
         for one in [without] if isinstance(without, str) else without:
-            found = [k for k, names in enumerate(self.names) if one in names] if isinstance(one, str) else [int(one)]
+            found = (
+                [k for k, names in enumerate(self.names) if one in names]
+                if isinstance(one, str)
+                else [int(one)]
+            )
             if not found:
                 known = dict.fromkeys(name for names in self.names for name in names)
-                there = f"names are {', '.join(known)}" if known else "none has a name here; give numbers"
-                raise InputError(f"without: no coefficient is called {one!r}; {there}", "without")
+                there = (
+                    f"names are {', '.join(known)}"
+                    if known
+                    else "none has a name here; give numbers"
+                )
+                raise InputError(
+                    f"without: no coefficient is called {one!r}; {there}", "without"
+                )
             out += found
         return np.array(out, int)
 
@@ -215,7 +262,11 @@ class Evidence:
         """Return what :meth:`content` holds."""
         facts = saved.unpacked(content)
         gram = None if facts["gram"] is None else NoisyGram(**facts["gram"])
-        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
+        structure = (
+            None
+            if facts["structure"] is None
+            else RowStructure.of_json(facts["structure"])
+        )
         names = tuple(map(tuple, facts["names"]))
         return cls(**{**facts, "gram": gram, "structure": structure, "names": names})
 
@@ -226,7 +277,9 @@ class Evidence:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        return saved.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
+        return saved.loaded(
+            Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it"
+        )
 
 
 def _beyond(square: float, degrees: int) -> float:
@@ -234,7 +287,9 @@ def _beyond(square: float, degrees: int) -> float:
     return float(chdtrc(degrees, np.maximum(square, 0.0)))
 
 
-def _equations(structure: RowStructure, noisy: NoisyGram) -> list[tuple[np.ndarray, float]]:
+def _equations(
+    structure: RowStructure, noisy: NoisyGram
+) -> list[tuple[np.ndarray, float]]:
     """Return independent pairs (A, a): Σ A·G = a·N for every Gram matrix of such rows; A (d, d) is symmetric."""
     out: list[tuple[np.ndarray, float]] = []
     size = len(noisy.gram)
@@ -331,7 +386,11 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
     within = np.mean(variances, axis=0)
     least = np.var(estimates, axis=0, ddof=1) / count
     degrees = (count - 1) * np.clip(1 - within / between, 1 / count, 1.0) ** 2
-    return Combined(np.mean(estimates, axis=0), np.maximum(between - within, least), np.maximum(degrees, 1.0))
+    return Combined(
+        np.mean(estimates, axis=0),
+        np.maximum(between - within, least),
+        np.maximum(degrees, 1.0),
+    )
 
 
 def tables(
@@ -363,11 +422,15 @@ def tables(
     parameters = evidence.posterior().draws(count, seed)
     out = []
     for theta in parameters:
-        rows = _rows(evidence, rng) if public_x is None else np.asarray(public_x, np.float64)
+        rows = (
+            _rows(evidence, rng) if public_x is None else np.asarray(public_x, np.float64)
+        )
         if schema is not None:
             rows = schema.encode_features(schema.decode_features(rows))
         labels = _labels(target, theta, rows, rng)
-        out.append({"x": rows, "y": labels} if schema is None else schema.decode(rows, labels))
+        out.append(
+            {"x": rows, "y": labels} if schema is None else schema.decode(rows, labels)
+        )
     return out
 
 
@@ -383,10 +446,14 @@ def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
     nearest = project(noisy.gram, noisy.trace, structure)
     again = rows_of_moments(nearest, count, structure, rng)
     moments = again.T @ again + noisy.noise_std * symmetric_noise(rng, len(nearest))
-    return rows_of_moments(project(moments, noisy.trace, structure), count, structure, rng)
+    return rows_of_moments(
+        project(moments, noisy.trace, structure), count, structure, rng
+    )
 
 
-def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
+def rows_of_moments(
+    gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator
+) -> np.ndarray:
     """Return rows (count, d) with Gram matrix ``gram`` in expectation; see above."""
     size = len(gram)
     moments = gram / count
@@ -399,22 +466,32 @@ def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: 
     rest = [column for column in range(size) if column not in (*before, *hot)]
     for group in (*structure.blocks, *([column] for column in rest)):
         columns = list(group)
-        known = np.linalg.pinv(moments[np.ix_(before, before)], rcond=1e-8, hermitian=True)
+        known = np.linalg.pinv(
+            moments[np.ix_(before, before)], rcond=1e-8, hermitian=True
+        )
         weights = known @ moments[np.ix_(before, columns)]
         predicted = out[:, before] @ weights
         if columns[0] in hot:
             chance = np.cumsum(np.maximum(predicted, 0.0), axis=1)
             level = np.sum(rng.random((count, 1)) * chance[:, -1:] > chance, axis=1)
-            out[np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]] = out[:, before[0]]
+            out[
+                np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]
+            ] = out[:, before[0]]
         else:
             column = columns[0]
-            left = moments[column, column] - float(moments[before, column] @ weights[:, 0])
-            out[:, column] = predicted[:, 0] + np.sqrt(max(left, 0.0)) * rng.normal(size=count)
+            left = moments[column, column] - float(
+                moments[before, column] @ weights[:, 0]
+            )
+            out[:, column] = predicted[:, 0] + np.sqrt(max(left, 0.0)) * rng.normal(
+                size=count
+            )
         before += columns
     return out
 
 
-def _labels(target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _labels(
+    target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Return labels (n,) of the model at one θ."""
     classes = target_offers(target).num_classes
     parameter = theta.reshape(x.shape[1], -1) if theta.size > x.shape[1] else theta
@@ -422,12 +499,20 @@ def _labels(target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Gen
     if classes == 2:
         return (rng.random(len(x)) < mean).astype(np.int32)
     if classes is not None:
-        return np.sum(rng.random((len(x), 1)) > np.cumsum(mean, axis=1), axis=1).clip(max=classes - 1).astype(np.int32)
+        return (
+            np.sum(rng.random((len(x), 1)) > np.cumsum(mean, axis=1), axis=1)
+            .clip(max=classes - 1)
+            .astype(np.int32)
+        )
     if isinstance(target, LinearRegression):
         return mean + target.noise_scale * rng.normal(size=len(x))
     if isinstance(target, PoissonRegression):
         return rng.poisson(mean).astype(np.float64)
     if isinstance(target, NegativeBinomialRegression):
         # A Poisson whose rate is gamma: mean μ and variance μ + αμ².
-        return rng.poisson(rng.gamma(1 / target.dispersion, target.dispersion * mean)).astype(np.float64)
-    raise UnsupportedCombination(f"synthetic tables: labels of {type(target).__name__} are not made; use its own model")
+        return rng.poisson(
+            rng.gamma(1 / target.dispersion, target.dispersion * mean)
+        ).astype(np.float64)
+    raise UnsupportedCombination(
+        f"synthetic tables: labels of {type(target).__name__} are not made; use its own model"
+    )

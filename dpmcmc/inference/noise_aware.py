@@ -21,7 +21,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -94,7 +94,11 @@ def symmetric_noise(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def posterior(
-    release: GradientRelease, local: Local, precision: np.ndarray, start: Gaussian, rounds: int = 4
+    release: GradientRelease,
+    local: Local,
+    precision: np.ndarray,
+    start: Gaussian,
+    rounds: int = 4,
 ) -> Gaussian:
     """Iterate equation (2).
 
@@ -109,7 +113,9 @@ def posterior(
     u = h @ release.position - release.gradient
     now = start
     for _ in range(rounds):
-        informed, covariance = _informed(h, total_covariance(release, local, now), precision)
+        informed, covariance = _informed(
+            h, total_covariance(release, local, now), precision
+        )
         now = Gaussian(covariance @ (informed.T @ u), covariance)
     return now
 
@@ -118,7 +124,9 @@ def posterior(
 Releases = Callable[[Gaussian], tuple[GradientRelease, Local]]
 
 
-def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int) -> Gaussian:
+def conclude(
+    law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int
+) -> Gaussian:
     """Return the posterior given private gradients, a mechanism's or those of a chain's path.
 
     Args:
@@ -135,7 +143,9 @@ def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int,
     return now
 
 
-def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _informed(
+    h: np.ndarray, total: np.ndarray, precision: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return 𝒞⁻¹ H and S of equation (2), (..., d, d)."""
     informed = np.linalg.solve(total, h)
     covariance = np.linalg.inv(precision + h @ informed)
@@ -145,11 +155,18 @@ def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[
 def total_covariance(release: GradientRelease, local: Local, now: Gaussian) -> np.ndarray:
     """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean
-    return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
+    return (
+        local.score
+        + release.noise
+        + local.curvature_error(now.covariance + np.outer(away, away))
+    )
 
 
 def weighted_mean(
-    positions: np.ndarray, gradients: np.ndarray, precisions: np.ndarray, metric: np.ndarray
+    positions: np.ndarray,
+    gradients: np.ndarray,
+    precisions: np.ndarray,
+    metric: np.ndarray,
 ) -> GradientRelease:
     """Return the mean of releases, weighted by their precision; under a linear model it is sufficient.
 
@@ -160,7 +177,9 @@ def weighted_mean(
         metric: F², (d, d).
     """
     weights = precisions / precisions.sum()
-    return GradientRelease(weights @ positions, weights @ gradients, metric / precisions.sum())
+    return GradientRelease(
+        weights @ positions, weights @ gradients, metric / precisions.sum()
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -202,7 +221,9 @@ def variances(covariance: np.ndarray, directions: np.ndarray | None = None) -> n
     return np.einsum("kd,de,ke->k", directions, covariance, directions)
 
 
-def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.ndarray) -> Predicted:
+def predicted(
+    local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.ndarray
+) -> Predicted:
     """Return the predicted covariances of a posterior whose gradients are released near it.
 
     Args:
@@ -245,7 +266,9 @@ _ROUNDS = 12
 _LINEAR_ROUNDS = 3
 
 
-def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = None) -> np.ndarray:
+def project(
+    noisy: np.ndarray, trace: float, structure: RowStructure | None = None
+) -> np.ndarray:
     """Return the second moment nearest to a noisy one.
 
     Args:
@@ -253,7 +276,9 @@ def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = No
         trace: of the result, > 0.
         structure: of the rows, or None where nothing is declared.
     """
-    if structure is None or not (structure.blocks or structure.nonnegative or structure.constant is not None):
+    if structure is None or not (
+        structure.blocks or structure.nonnegative or structure.constant is not None
+    ):
         return _semidefinite(noisy, trace)
     linear = _Linear.of(structure, len(noisy))
     # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
@@ -281,7 +306,9 @@ def shrunk(noisy: NoisyGram) -> NoisyGram:
     away = noisy.gram - centre
     noise = (size * (size + 1) / 2 - 1) * noisy.noise_std**2
     left = max(0.0, 1 - noise / max(float(np.sum(away**2)), np.finfo(float).tiny))
-    return noisy._replace(gram=centre + left * away, noise_std=math.sqrt(left) * noisy.noise_std)
+    return noisy._replace(
+        gram=centre + left * away, noise_std=math.sqrt(left) * noisy.noise_std
+    )
 
 
 class Denoised(NamedTuple):
@@ -311,11 +338,17 @@ def denoised(
     trace = noisy.trace
     nearest = project(noisy.gram, trace, structure)
     again = (
-        project(nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure) for _ in range(bootstraps)
+        project(
+            nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure
+        )
+        for _ in range(bootstraps)
     )
     errors = np.stack([one - nearest for one in again])
     of_shape = bootstrapped_error(errors)
-    return Denoised(nearest, lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * nearest @ q @ nearest)
+    return Denoised(
+        nearest,
+        lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * nearest @ q @ nearest,
+    )
 
 
 @dataclass(frozen=True)
@@ -341,8 +374,16 @@ class _Linear:
         zero[np.diag_indices(size)] = False
         basis = np.linalg.qr(sums)[0]
         signs = np.zeros(size, bool)
-        signs[[*hot, *structure.nonnegative, *([] if structure.constant is None else [constant])]] = True
-        return cls(np.eye(size) - basis @ basis.T, zero, np.outer(signs, signs), hot, constant)
+        signs[
+            [
+                *hot,
+                *structure.nonnegative,
+                *([] if structure.constant is None else [constant]),
+            ]
+        ] = True
+        return cls(
+            np.eye(size) - basis @ basis.T, zero, np.outer(signs, signs), hot, constant
+        )
 
     def project(self, gram: np.ndarray) -> np.ndarray:
         """Return the matrix after each of the sets in turn."""
@@ -351,7 +392,9 @@ class _Linear:
         if len(self.hot):
             # An entry off the diagonal counts twice in the Frobenius norm.
             mean = (out[self.hot, self.hot] + 2 * out[self.hot, self.constant]) / 3
-            out[self.hot, self.hot] = out[self.hot, self.constant] = out[self.constant, self.hot] = mean
+            out[self.hot, self.hot] = out[self.hot, self.constant] = out[
+                self.constant, self.hot
+            ] = mean
         out[self.nonnegative] = np.maximum(out[self.nonnegative], 0.0)
         return out
 
@@ -392,7 +435,9 @@ class AverageLaw:
     score: float
 
     @classmethod
-    def at(cls, score: BoundedScore, mean: float, variance: float, limit: float) -> AverageLaw:
+    def at(
+        cls, score: BoundedScore, mean: float, variance: float, limit: float
+    ) -> AverageLaw:
         """Return the averages.
 
         Args:
@@ -406,7 +451,9 @@ class AverageLaw:
         h = law.curvature
         slope = np.mean(h * _NODES) / std
         along = np.mean(h * (_NODES**2 - 1)) / std**2
-        return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(law.variance)))
+        return cls(
+            float(np.mean(h)), float(slope), float(along), float(np.mean(law.variance))
+        )
 
 
 @dataclass(frozen=True)
@@ -438,8 +485,12 @@ class ScoredRows:
         towards = self.gram @ theta / self.num_records - self.mean * mean
         law = AverageLaw.at(self.score, mean, float(theta @ towards), self.limit)
         curvature = law.curvature * self.gram
-        curvature = curvature + self.num_records * bent(law.slope, law.along, self.mean, towards)
-        return Local(curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q))
+        curvature = curvature + self.num_records * bent(
+            law.slope, law.along, self.mean, towards
+        )
+        return Local(
+            curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q)
+        )
 
 
 def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np.ndarray:
@@ -502,19 +553,33 @@ class SeveralPredictors(ScoredRows):
         std = np.sqrt(np.maximum(values, 1e-9))
         along = towards @ vectors / std
         nodes = _normal_points(size)
-        law = self.score.law(self.mean @ parameters + (nodes * std) @ vectors.T, self.limit)
+        law = self.score.law(
+            self.mean @ parameters + (nodes * std) @ vectors.T, self.limit
+        )
 
         def second_moment(h: np.ndarray) -> np.ndarray:
             """Σ_i x_i x_iᵀ ⊗ E h, (d·K, d·K), of h (points, K, K)."""
             squares = nodes[:, :, None] * nodes[:, None, :] - np.eye(size)
-            first, second = (np.tensordot(n, h, (0, 0)) / len(h) for n in (nodes, squares))
+            first, second = (
+                np.tensordot(n, h, (0, 0)) / len(h) for n in (nodes, squares)
+            )
             mixed = np.multiply.outer(self.mean, np.tensordot(along, first, (1, 0)))
-            out = np.multiply.outer(self.gram / count, np.mean(h, axis=0)) + mixed + mixed.swapaxes(0, 1)
-            out += np.tensordot(along, np.tensordot(along, second, (1, 1)), (1, 1)).swapaxes(0, 1)
+            out = (
+                np.multiply.outer(self.gram / count, np.mean(h, axis=0))
+                + mixed
+                + mixed.swapaxes(0, 1)
+            )
+            out += np.tensordot(
+                along, np.tensordot(along, second, (1, 1)), (1, 1)
+            ).swapaxes(0, 1)
             return count * out.swapaxes(1, 2).reshape(len(theta), -1)
 
         mean = np.mean(law.curvature, axis=0)
-        return Local(second_moment(law.curvature), second_moment(law.variance), lambda q: self._error(q, mean))
+        return Local(
+            second_moment(law.curvature),
+            second_moment(law.variance),
+            lambda q: self._error(q, mean),
+        )
 
     def _error(self, q: np.ndarray, mean: np.ndarray) -> np.ndarray:
         """Return Cov[(E ⊗ c) u] of the Gram matrix' error E, u ~ (0, Q) and c = E[h], (d·K, d·K)."""
@@ -530,7 +595,9 @@ def average_law(score: BoundedScore, variance: float, limit: float) -> AverageLa
     if score.size == 1:
         return AverageLaw.at(score, 0.0, variance, limit)
     law = score.law(math.sqrt(variance) * _normal_points(score.size), limit)
-    curvature, spread = (float(np.trace(np.mean(h, axis=0))) / (score.size - 1) for h in law)
+    curvature, spread = (
+        float(np.trace(np.mean(h, axis=0))) / (score.size - 1) for h in law
+    )
     return AverageLaw(curvature, 0.0, 0.0, spread)
 
 
@@ -539,132 +606,10 @@ def _normal_points(size: int) -> np.ndarray:
     """Return standard normal points (points, K): Sobol's and their mirror images, made exactly white."""
     from scipy.stats import qmc  # half a second to import
 
-    half = qmc.Sobol(size, scramble=False).random_base2(_LOG_POINTS - 1) + 0.5**_LOG_POINTS
+    half = (
+        qmc.Sobol(size, scramble=False).random_base2(_LOG_POINTS - 1) + 0.5**_LOG_POINTS
+    )
     points = ndtri(np.concatenate([half, 1 - half]))
-    return np.linalg.solve(np.linalg.cholesky(points.T @ points / len(points)), points.T).T
-
-
-# ----------------------------------------------------------------------------------------------------
-# A metric F that a run released, the noisy second moment behind it, and the curvatures that follow from both.
-#
-#     F² = s² (Ĝ/N + floor·I),     s so that a typical vector has ‖F⁻¹v‖ = C/κ
-#
-# Ĝ is the denoised second moment of the vectors v, rows or gradients (``noise_aware.py``). A typical one has the root
-# mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the plan's clip norm C is κ times the typical norm in units of the metric,
-# and every number of the plan, which was computed before a record was read, stays valid.
-
-#: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
-MetricName = Literal["gram", "second_moment"]
-#: Least value of the mean squared norm of gradients, as a share of the largest squared norm.
-_SMALLEST = 1e-4
-#: Least norm of a typical vector in the metric; it would be 1 without the floor.
-_SHORTEST = 0.1
-
-
-def metric_floor(mean: float, noise_std: float, num_records: int, size: int) -> float:
-    """Return the part of the identity in F²; ``mean`` is that of a vector's squared norm (``ReleasedMetric.floor``)."""
-    return min(mean / size, noise_std * math.sqrt(2 * size) / num_records)
-
-
-def metric_roots(values: np.ndarray, floor: float, clip: float, clip_ratio: float) -> np.ndarray:
-    """Return the eigenvalues of F from those of Ĝ/N, which are not negative."""
-    squares = values + floor
-    typical = math.sqrt(max(float(np.sum(values / squares)), _SHORTEST**2))
-    return np.sqrt(squares) * typical * clip_ratio / clip
-
-
-@dataclass(frozen=True, eq=False)
-class ReleasedMetric:
-    """A metric, and the release behind it.
-
-    Attributes:
-        name: what it is the second moment of.
-        noisy: Σ v vᵀ with noise, an estimate of its trace, and their stds.
-        num_records: N.
-        bound: largest ‖v‖.
-        clip: C, the plan's.
-        clip_ratio: κ, C over a typical ‖F⁻¹v‖.
-        structure: declared of the vectors, or None.
-        root: F, (d, d), symmetric; None: made of the rest.
-    """
-
-    name: MetricName
-    noisy: NoisyGram
-    num_records: int
-    bound: float
-    clip: float
-    clip_ratio: float
-    structure: RowStructure | None = None
-    root: np.ndarray = None  # type: ignore[assignment]  # set below
-
-    def __post_init__(self) -> None:
-        if self.root is None:
-            object.__setattr__(self, "root", self._made())
-
-    def __repr__(self) -> str:
-        return f"ReleasedMetric({self.name}, root of shape {self.root.shape})"
-
-    @functools.cached_property
-    def denoised(self) -> Denoised:
-        """The estimate Ĝ of Σ v vᵀ, and the law of its error."""
-        return denoised(self.noisy, self.structure)
-
-    @property
-    def gram(self) -> np.ndarray:
-        """Ĝ, (d, d)."""
-        return self.denoised.gram
-
-    @functools.cached_property
-    def inverse(self) -> np.ndarray:
-        """F⁻¹, (d, d)."""
-        return np.linalg.inv(self.root)
-
-    @property
-    def floor(self) -> float:
-        """Part of the identity in F²: the spectral norm of the noise in Ĝ/N, and no more than its mean eigenvalue.
-
-        Smaller eigenvalues of the release are noise. The smaller the floor, the sooner a chain forgets its start in
-        directions that only the prior determines.
-        """
-        most = self.bound**2
-        mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
-        return metric_floor(mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram))
-
-    def _made(self) -> np.ndarray:
-        values, vectors = np.linalg.eigh(self.gram / self.num_records)
-        return (vectors * metric_roots(np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio)) @ vectors.T
-
-    def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:
-        """Return the eigenvalues of the potential's curvature in φ, F⁻¹(c Ĝ + m I)F⁻¹, ascending.
-
-        Args:
-            likelihood: c, curvature of a record's loss in x·θ; 1 for a second moment of gradients.
-            prior_precision: m.
-        """
-        hessian = likelihood * self.gram + prior_precision * np.eye(len(self.root))
-        return np.linalg.eigvalsh(self.inverse @ hessian @ self.inverse)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays, for a file."""
-        return {"noisy": self.noisy.gram, "root": self.root}
-
-    def facts(self) -> dict[str, object]:
-        """Return everything but the arrays, as JSON values; :meth:`of` takes both."""
-        noisy = self.noisy._asdict()
-        del noisy["gram"]
-        own = {
-            "name": self.name,
-            "num_records": self.num_records,
-            "bound": self.bound,
-            "clip": self.clip,
-            "clip_ratio": self.clip_ratio,
-        }
-        structure = None if self.structure is None else self.structure.to_json()
-        return {**own, "noisy": noisy, "structure": structure}
-
-    @classmethod
-    def of(cls, arrays: dict[str, np.ndarray], facts: dict) -> Self:
-        """Return the metric of :meth:`arrays` and :meth:`facts`."""
-        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
-        noisy = NoisyGram(arrays["noisy"], **facts["noisy"])
-        return cls(**{**facts, "noisy": noisy, "structure": structure, "root": arrays["root"]})
+    return np.linalg.solve(
+        np.linalg.cholesky(points.T @ points / len(points)), points.T
+    ).T

@@ -171,7 +171,10 @@ class Linear(LabelBlind):
             InputError: a finite limit, which no weight keeps.
         """
         if np.isfinite(limit).any():
-            raise InputError("limit: the score of linear regression has no bound; give an infinite limit", "limit")
+            raise InputError(
+                "limit: the score of linear regression has no bound; give an infinite limit",
+                "limit",
+            )
         return np.ones_like(eta)
 
     def rounding(self, margin: float, limit: float) -> float:
@@ -251,7 +254,9 @@ class Softmax:
         """Return Λ and V, (n, K, K); see :class:`BoundedScore`."""
         p = softmax(eta, axis=1)
         weight = _weight(p, limit)[:, None, None]
-        curvature = weight * (p[:, :, None] * np.eye(self.size) - p[:, :, None] * p[:, None, :])
+        curvature = weight * (
+            p[:, :, None] * np.eye(self.size) - p[:, :, None] * p[:, None, :]
+        )
         return Law(curvature, weight * curvature)
 
     def rounding(self, margin: float, limit: float) -> float:
@@ -263,12 +268,18 @@ class Softmax:
         (K + 10)·2^-53 in norm, and so is that of weight and residual; a limit that is off by a part moves
         ψ by that part.
         """
-        return math.sqrt(2) * (2 + math.sqrt(self.size)) * margin + 8 * (self.size + 10) * 2.0**-53 + limit
+        return (
+            math.sqrt(2) * (2 + math.sqrt(self.size)) * margin
+            + 8 * (self.size + 10) * 2.0**-53
+            + limit
+        )
 
 
 def _weight(p: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
     """Return w, (n,)."""
-    return label_blind_weight(np.sqrt(np.sum(np.square(p), axis=1) + 1 - 2 * p.min(axis=1)), limit)
+    return label_blind_weight(
+        np.sqrt(np.sum(np.square(p), axis=1) + 1 - 2 * p.min(axis=1)), limit
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -307,7 +318,9 @@ class Normal:
         """Return ψ, (n, 2), each part within its limit (n, 2)."""
         a, c, sigma = _cuts(eta, limit)
         r = (y - eta[:, 0]) / sigma
-        return np.stack([-np.clip(r, -a, a) / sigma, _censored(c) - np.minimum(r**2, c**2)], axis=1)
+        return np.stack(
+            [-np.clip(r, -a, a) / sigma, _censored(c) - np.minimum(r**2, c**2)], axis=1
+        )
 
     def law(self, eta: np.ndarray, limit: np.ndarray) -> Law:
         """Return Λ and V, (n, 2, 2)."""
@@ -317,12 +330,20 @@ class Normal:
         inner = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c)
         beta = _censored(c)
         location = (1 - 2 * ndtr(-a)) / sigma**2, _censored(a) / sigma**2
-        scale = inner + 2 * c**2 * (tail + c * density) - beta, inner + 2 * c**4 * tail - beta**2
-        parts = (np.stack(pair, axis=1)[:, :, None] * np.eye(2) for pair in zip(location, scale, strict=True))
+        scale = (
+            inner + 2 * c**2 * (tail + c * density) - beta,
+            inner + 2 * c**4 * tail - beta**2,
+        )
+        parts = (
+            np.stack(pair, axis=1)[:, :, None] * np.eye(2)
+            for pair in zip(location, scale, strict=True)
+        )
         return Law(*parts)
 
 
-def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cuts(
+    eta: np.ndarray, limit: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (a, c, σ), (n,) each."""
     sigma = np.exp(eta[:, 1])
     most = np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
@@ -422,7 +443,9 @@ class Counts:
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
         at = self._clipped(eta, limit)
-        return at.share * at.weight * (at.centre - np.clip(y - at.mean, -at.bound, at.bound))
+        return (
+            at.share * at.weight * (at.centre - np.clip(y - at.mean, -at.bound, at.bound))
+        )
 
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
@@ -461,7 +484,8 @@ class Counts:
         variance = mean / share
         bound = np.maximum(limit, _LEAST * np.sqrt(share * mean)) / share
         (low, low_first, low_second), (high, high_first, high_second) = (
-            self._partial(k, mean, share, variance) for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
+            self._partial(k, mean, share, variance)
+            for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
         )
         above = 1 - high
         centre = bound * (above - low) + high_first - low_first
@@ -478,10 +502,20 @@ class Counts:
         count = np.maximum(k, 0.0)
         inside = k >= 0
         distribution = np.where(inside, self._distribution(count, mean, share), 0.0)
-        kernel = np.where(inside, mean * (1 + self.dispersion * count) * self._chance(count, mean, share), 0.0)
-        return distribution, -kernel, variance * distribution - kernel * (count - mean + 1 / share)
+        kernel = np.where(
+            inside,
+            mean * (1 + self.dispersion * count) * self._chance(count, mean, share),
+            0.0,
+        )
+        return (
+            distribution,
+            -kernel,
+            variance * distribution - kernel * (count - mean + 1 / share),
+        )
 
-    def _distribution(self, k: np.ndarray, mean: np.ndarray, share: np.ndarray) -> np.ndarray:
+    def _distribution(
+        self, k: np.ndarray, mean: np.ndarray, share: np.ndarray
+    ) -> np.ndarray:
         """Return F(k)."""
         if not self.dispersion:
             return pdtr(k, mean)
@@ -493,7 +527,9 @@ class Counts:
             return np.exp(k * np.log(mean) - mean - gammaln(k + 1))
         size = 1 / self.dispersion
         choices = gammaln(k + size) - gammaln(size) - gammaln(k + 1)
-        return np.exp(choices + size * np.log(share) + k * np.log(self.dispersion * mean * share))
+        return np.exp(
+            choices + size * np.log(share) + k * np.log(self.dispersion * mean * share)
+        )
 
 
 #: Families whose scores are weighted blindly to labels, by the name that a saved path has.
@@ -521,4 +557,12 @@ def score_of(target: object) -> BoundedScore | None:
     return None if made is None else made(target)
 
 
-__all__ = ["LABEL_BLIND", "MODEL_SCORES", "SCORES", "BoundedScore", "LabelBlind", "Law", "score_of"]
+__all__ = [
+    "LABEL_BLIND",
+    "MODEL_SCORES",
+    "SCORES",
+    "BoundedScore",
+    "LabelBlind",
+    "Law",
+    "score_of",
+]

@@ -47,7 +47,8 @@ from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import names, noise_aware
-from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, ReleasedMetric, bent
+from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, bent
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind, Linear
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
@@ -83,8 +84,15 @@ class Score:
 
     def facts(self) -> dict[str, object]:
         """Return JSON values; :meth:`of` takes them."""
-        name = next(name for name, family in LABEL_BLIND.items() if type(self.family) is family)
-        return {"family": name, "dispersion": self.family.dispersion, "clip": self.clip, "norm": self.norm}
+        name = next(
+            name for name, family in LABEL_BLIND.items() if type(self.family) is family
+        )
+        return {
+            "family": name,
+            "dispersion": self.family.dispersion,
+            "clip": self.clip,
+            "norm": self.norm,
+        }
 
     @classmethod
     def of(cls, family: str, dispersion: float, clip: float, norm: float) -> Self:
@@ -165,7 +173,9 @@ def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) ->
     return noise_aware.conclude(law, known.prior, start, rounds=_ROUNDS, inner=2)
 
 
-def expected(path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised, score: Score) -> Expected:
+def expected(
+    path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised, score: Score
+) -> Expected:
     """Return what the mean gradient of a path is expected to be under the parameter ``mean``."""
     count = known.num_records
     away = path.position - mean
@@ -175,7 +185,9 @@ def expected(path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised
     variance = max(float(mean @ towards), 1e-9)
     ratio = float(away @ towards) / variance
     rest = away - ratio * mean
-    about = float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
+    about = (
+        float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
+    )
     std = math.sqrt(max(about, _LEAST**2))
     along = math.sqrt(variance) * _NODES
     margin = row @ mean + along
@@ -195,10 +207,19 @@ def expected(path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised
     h = mean_weight * slope
     curvature = float(np.mean(h))
     gradient = np.mean(gap @ _ABOUT_WEIGHTS) * row
-    gradient = gradient + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
-    gradient = count * (gradient + np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS) / std * (covariance @ rest))
+    gradient = (
+        gradient
+        + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
+    )
+    gradient = count * (
+        gradient + np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS) / std * (covariance @ rest)
+    )
     squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
-    local = Local(second_moment(h), second_moment(mean_weight**2 * slope), lambda q: curvature**2 * gram.error(q))
+    local = Local(
+        second_moment(h),
+        second_moment(mean_weight**2 * slope),
+        lambda q: curvature**2 * gram.error(q),
+    )
     return Expected(gradient, local, second_moment(squares))
 
 
@@ -207,7 +228,11 @@ def minibatch(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
     squares = here.squares
     if known.scheme == "fixed_size":
         h = here.local.curvature
-        squares = squares - (np.outer(here.gradient, here.gradient) + h @ path.spread @ h) / known.num_records
+        squares = (
+            squares
+            - (np.outer(here.gradient, here.gradient) + h @ path.spread @ h)
+            / known.num_records
+        )
     return (1 - known.rate) / known.rate * squares
 
 
@@ -334,7 +359,9 @@ class Trace:
     score: Score
     metric: ReleasedMetric | None = None
 
-    def posterior(self, gram: np.ndarray | Sequence[Sequence[float]] | None = None) -> NoiseAwarePosterior:
+    def posterior(
+        self, gram: np.ndarray | Sequence[Sequence[float]] | None = None
+    ) -> NoiseAwarePosterior:
         """Return the posterior given everything that the run released, at no further cost to privacy.
 
         Args:
@@ -353,9 +380,18 @@ class Trace:
                 f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
             )
         metric = self.root @ self.root.T
-        norm = math.sqrt(max(float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records, 1e-12))
+        norm = math.sqrt(
+            max(
+                float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records,
+                1e-12,
+            )
+        )
         structure = None if self.metric is None else self.metric.structure
-        row = noise_aware.mean_row(known.gram, self.num_records, None if structure is None else structure.constant)
+        row = noise_aware.mean_row(
+            known.gram,
+            self.num_records,
+            None if structure is None else structure.constant,
+        )
         prior = self.prior_precision * np.eye(len(metric))
         facts = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
         found = conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
@@ -370,7 +406,9 @@ class Trace:
         total = float(weights.sum())
         weights = weights / total
         share = chains * float(np.sum(self.squares)) / total**2
-        position, gradient = (weights @ leaf.reshape(-1, d) for leaf in (self.positions, self.gradients))
+        position, gradient = (
+            weights @ leaf.reshape(-1, d) for leaf in (self.positions, self.gradients)
+        )
         return PathGradients(position, gradient, self.spread, total, share)
 
     def _check_path(self, path: PathGradients, found: Gaussian, gram: np.ndarray) -> None:
@@ -401,12 +439,18 @@ class Trace:
                 f"beyond {_FARTHEST:g} errors of the curvature matter; take more steps or a longer burn_in."
             )
 
-    def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:
+    def _second_moment(
+        self, gram: np.ndarray | Sequence[Sequence[float]] | None
+    ) -> Denoised:
         """Return Σ x xᵀ, public or released."""
         if gram is not None:
             public = np.array(gram, np.float64)
             d = self.positions.shape[-1]
-            if public.shape != (d, d) or not np.allclose(public, public.T) or np.linalg.eigvalsh(public)[0] < -1e-9:
+            if (
+                public.shape != (d, d)
+                or not np.allclose(public, public.T)
+                or np.linalg.eigvalsh(public)[0] < -1e-9
+            ):
                 raise InputError(
                     f"gram must be the second moment of the rows, a symmetric ({d}, {d}) matrix without negative "
                     "eigenvalues",
@@ -430,7 +474,9 @@ class Trace:
 
     def content(self) -> bytes:
         """Return the file of a run folder."""
-        metric = None if self.metric is None else [self.metric.arrays(), self.metric.facts()]
+        metric = (
+            None if self.metric is None else [self.metric.arrays(), self.metric.facts()]
+        )
         return names.packed({**vars(self), "score": self.score.facts(), "metric": metric})
 
     @classmethod
@@ -440,7 +486,11 @@ class Trace:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        return names.loaded(Path(folder) / FILE, cls._of, "a run in a metric has it, or metrics.json says why not")
+        return names.loaded(
+            Path(folder) / FILE,
+            cls._of,
+            "a run in a metric has it, or metrics.json says why not",
+        )
 
     @classmethod
     def _of(cls, content: bytes) -> Self:

@@ -35,7 +35,12 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_one_shot
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_delta, check_proved, refuse_floats
+from dpmcmc.privacy.accounting.charging import (
+    DRAW_SHARE,
+    check_delta,
+    check_proved,
+    refuse_floats,
+)
 from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -134,13 +139,18 @@ class MechanismPlan(AnyPlan):
     @property
     def sections(self) -> dict[str, Any]:
         """Target and mechanism of the config that makes the plan."""
-        return {"target": section(self.target, targets.TARGETS), "mechanism": section(self.mechanism)}
+        return {
+            "target": section(self.target, targets.TARGETS),
+            "mechanism": section(self.mechanism),
+        }
 
     @functools.cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
         """Permitted uses of the release, and why."""
         width = self.settings.get("predicted_width")
-        return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals(), width)
+        return of_one_shot(
+            self.guarantee, self.num_records, self.target, self._intervals(), width
+        )
 
     def _intervals(self) -> tuple[bool, str]:
         """Whether intervals of the draws hold, and why."""
@@ -152,7 +162,11 @@ class MechanismPlan(AnyPlan):
         if self.draws == 1:
             return "Do not report intervals: one release has no spread."
         temper = self.settings.get("temper", 1.0)
-        what = "the posterior" if temper >= 1 else f"a posterior whose likelihood has the power {temper:.3g}"
+        what = (
+            "the posterior"
+            if temper >= 1
+            else f"a posterior whose likelihood has the power {temper:.3g}"
+        )
         return f"Do not report intervals: nothing shows that intervals of {self.draws} draws of {what} cover."
 
     def facts(self) -> dict[str, object]:
@@ -224,11 +238,15 @@ class _OneShot:
     def __init__(self, plan: MechanismPlan) -> None:
         self._plan = plan
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(
+        self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
+    ) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         for name, given in (("starts", starts), ("mesh", mesh)):
             if given is not None:
-                raise InputError(f"{name}: a mechanism's release takes none; leave it out")
+                raise InputError(
+                    f"{name}: a mechanism's release takes none; leave it out"
+                )
         self.records = _check_records(self._plan, data)
         self._plan.mechanism.check(self._plan, self.records)
         check_room(self._bound, self._plan.draws, _BYTES)
@@ -244,8 +262,14 @@ class _OneShot:
         positions, evidence = released(0, self, session.streams, session, last=True)
         seconds = {"run": time.perf_counter() - started}
         constrain = target_offers(target).constrain
-        draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
-        return Result(plan, draws, positions, None, session.guarantee, seconds, evidence=evidence)
+        draws = (
+            positions
+            if constrain is None
+            else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
+        )
+        return Result(
+            plan, draws, positions, None, session.guarantee, seconds, evidence=evidence
+        )
 
     @property
     def _bound(self) -> Target:
@@ -256,7 +280,12 @@ class _OneShot:
         """Compile and test a sampler's run before it is charged."""
         chains = Chains(run)
         # A candidate of a selection has a part of the records.
-        chains.read(jax.tree.map(lambda leaf: leaf[: run.num_records], self.records), None, None, None)
+        chains.read(
+            jax.tree.map(lambda leaf: leaf[: run.num_records], self.records),
+            None,
+            None,
+            None,
+        )
         chains.compile_and_test()
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> _Drawn:
@@ -275,7 +304,9 @@ class _OneShot:
                     drawn, evidence = mechanism.drawn(plan, self.records, streams)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
-        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[None], drawn), evidence
+        return jax.tree.map(
+            lambda leaf: np.asarray(leaf, np.float32)[None], drawn
+        ), evidence
 
     def arrays(self, made: _Drawn) -> dict[str, np.ndarray]:
         """Return leaves of the positions, and what the draws rest on; see :class:`Release`."""
@@ -287,8 +318,12 @@ class _OneShot:
     def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
         """Return positions, and what the draws rest on; see :class:`Release`."""
         content = arrays.pop("evidence")
-        structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
-        positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
+        structure = jax.tree.structure(
+            jax.eval_shape(self._bound.init, jax.random.key(0))
+        )
+        positions = jax.tree.unflatten(
+            structure, [arrays[str(i)] for i in range(len(arrays))]
+        )
         return positions, Evidence.of(content.tobytes()) if content.size else None
 
     def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
@@ -311,18 +346,25 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     offers = target_offers(model)
     row_bound = offers.row_bound
     label_bound = offers.label_bound
-    if row_bound is not None and not isinstance(model, LastLayer):  # it bounds its own features
+    if row_bound is not None and not isinstance(
+        model, LastLayer
+    ):  # it bounds its own features
         x = records["x"]
         rows = x.reshape(-1, *x.shape[2:]) if owners else x
         check_bound(rows, row_bound, "the guarantee")
         # Rows that rounding left beyond the bound are scaled back.
-        records = {**records, "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape)}
+        records = {
+            **records,
+            "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape),
+        }
     if label_bound is not None:
         beyond = Marked()
         # In float64: the smallest signed integer has no absolute value of its own type.
         sizes = np.abs(np.asarray(records["y"], np.float64))
         beyond.add(0, np.any(sizes.reshape(len(sizes), -1) > label_bound, axis=1))
-        beyond.refuse(f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it.")
+        beyond.refuse(
+            f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it."
+        )
     return records
 
 
@@ -366,9 +408,13 @@ class PrivacySpec:
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
-            raise InputError(f"num_records: must be at least 1, got {self.num_records}", "num_records")
+            raise InputError(
+                f"num_records: must be at least 1, got {self.num_records}", "num_records"
+            )
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
+            raise InputError(
+                f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon"
+            )
         check_delta(self.delta, self.num_records)
 
     @property
@@ -385,7 +431,9 @@ class PrivacySpec:
     def of_events(self) -> PrivacySpec:
         """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
         spent = discrete_gaussian.price(_MANY, self.epsilon)
-        return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
+        return dataclasses.replace(
+            self, delta=self.delta - min(spent, DRAW_SHARE * self.delta)
+        )
 
     @property
     def most_records(self) -> int:
@@ -467,12 +515,19 @@ class OneShot(Checked, MechanismOffers):
         target, informed = (
             (target, self)
             if schema is None
-            else (schema.with_public_facts(target), schema.with_public_facts(self, target))
+            else (
+                schema.with_public_facts(target),
+                schema.with_public_facts(self, target),
+            )
         )
         check_absent(target, spec.adjacency, schema is not None)
         plan = informed.calibrate(target, spec.of_events)
-        check_proved(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))
-        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, spec))
+        check_proved(
+            epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events)
+        )
+        return dataclasses.replace(
+            plan, schema=schema, guarantee=_of_all(plan.guarantee, spec)
+        )
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
@@ -508,7 +563,9 @@ class OneShot(Checked, MechanismOffers):
             release=self.release,
             assumptions=assumptions,
         )
-        return MechanismPlan(self, target, spec.num_records, guarantee, settings, max(1, self.draws))
+        return MechanismPlan(
+            self, target, spec.num_records, guarantee, settings, max(1, self.draws)
+        )
 
 
 def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:

@@ -18,7 +18,12 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import Calibrator, Clipping, Privacy, TraceAccountant
+from dpmcmc.privacy.accounting.charging import (
+    Calibrator,
+    Clipping,
+    Privacy,
+    TraceAccountant,
+)
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target
@@ -67,7 +72,9 @@ class Hybrid:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.start.draws != 1:
-            raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
+            raise InputError(
+                f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws"
+            )
 
     def plan(
         self,

@@ -50,7 +50,13 @@ from dpmcmc.mechanisms.minimise import (
     vouched,
 )
 from dpmcmc.privacy.accounting import Event, noisy_descent
-from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, gaussian_parameter, largest, queries
+from dpmcmc.privacy.accounting.events import (
+    KAPPA,
+    Adjacency,
+    gaussian_parameter,
+    largest,
+    queries,
+)
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import noise_on_grid
 from dpmcmc.privacy.query.integer_noise import check_numbers
@@ -104,16 +110,22 @@ class OPS(OneShot):
         super().__post_init__()
         if self.total_variation is not None and ENGINES[self.engine].EXACT:
             raise InputError(
-                f"total_variation: draws of engine {self.engine} are exact; leave it out", "total_variation"
+                f"total_variation: draws of engine {self.engine} are exact; leave it out",
+                "total_variation",
             )
-        if self.engine == "closed_form" and self.radius is not None and self.draws > MOST_TRIES:
+        if (
+            self.engine == "closed_form"
+            and self.radius is not None
+            and self.draws > MOST_TRIES
+        ):
             raise InputError(
                 f"draws: engine closed_form makes at most {MOST_TRIES:,} draws on a ball; take fewer, or engine nuts",
                 "draws",
             )
         if self.form != "gdp" and self.radius is None:
             raise InputError(
-                f"radius: form {self.form} bounds losses on a ball; give the public radius of one", "radius"
+                f"radius: form {self.form} bounds losses on a ball; give the public radius of one",
+                "radius",
             )
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
@@ -131,12 +143,28 @@ class OPS(OneShot):
         """
         ENGINES[self.engine].check(target)
         left = self._delta_left(spec)
-        charged, found = self._gdp(target, spec, left) if self.form == "gdp" else self._pure(target, spec)
+        charged, found = (
+            self._gdp(target, spec, left)
+            if self.form == "gdp"
+            else self._pure(target, spec)
+        )
         ball = {} if self.radius is None else {"radius": float(self.radius)}
-        settings = ball | found | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
+        settings = (
+            ball
+            | found
+            | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
+        )
         events: tuple[Event, ...] = (charged,)
         if self.total_variation is not None:
-            events += (Event("approximate_draw", 0.0, self.total_variation, self.draws, per_data_set=True),)
+            events += (
+                Event(
+                    "approximate_draw",
+                    0.0,
+                    self.total_variation,
+                    self.draws,
+                    per_data_set=True,
+                ),
+            )
         plan = self.planned(target, spec, events, settings, self.assumptions(target))
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
         spent = max(plan.guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
@@ -159,7 +187,12 @@ class OPS(OneShot):
 
     def posterior(self, plan: MechanismPlan) -> Tempered:
         """Return the density that is drawn from, on the ball where a radius is set."""
-        return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
+        return Tempered(
+            plan.target,
+            plan.settings["temper"],
+            plan.settings["prior_temper"],
+            self.prior_precision,
+        )
 
     def assumptions(self, target: Target) -> tuple[str, ...]:
         """Return the assumptions of a guarantee of these draws."""
@@ -182,15 +215,23 @@ class OPS(OneShot):
         """
         return self._loss_bounds(target, adjacency)[1]
 
-    def _gdp(self, target: Target, spec: PrivacySpec, delta: float) -> tuple[Event, dict[str, float]]:
+    def _gdp(
+        self, target: Target, spec: PrivacySpec, delta: float
+    ) -> tuple[Event, dict[str, float]]:
         """Return the event of form gdp, and the numbers it rests on."""
         precision = strong_convexity(target, "form gdp", self.prior_precision)
         lipschitz = self._lipschitz(target)
         # μ for each unit of temper; a hair below, so that rounding ends on the private side.
         unit = spec.moved * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
         temper = self._settled(gaussian_mu(spec.epsilon, delta) / unit * (1 - 1e-9))
-        event = Event("posterior_draw", math.sqrt(precision) / (temper * lipschitz), 1.0, self.draws)
-        bounds = {"gradient_bound": lipschitz, "prior_precision": precision, "mu": temper * unit}
+        event = Event(
+            "posterior_draw", math.sqrt(precision) / (temper * lipschitz), 1.0, self.draws
+        )
+        bounds = {
+            "gradient_bound": lipschitz,
+            "prior_precision": precision,
+            "mu": temper * unit,
+        }
         return event, bounds | {"temper": temper}
 
     def _pure(self, target: Target, spec: PrivacySpec) -> tuple[Event, dict[str, float]]:
@@ -198,7 +239,11 @@ class OPS(OneShot):
         largest, unit = self._loss_bounds(target, spec.adjacency)
         temper = self._settled(spec.epsilon / (unit * self.draws))
         event = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
-        return event, {"loss_bound": largest, "epsilon_per_draw": unit * temper, "temper": temper}
+        return event, {
+            "loss_bound": largest,
+            "epsilon_per_draw": unit * temper,
+            "temper": temper,
+        }
 
     def _settled(self, largest: float) -> float:
         return min(1.0, largest) if self.temper is None else float(self.temper)
@@ -207,7 +252,9 @@ class OPS(OneShot):
         """Return δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
         if self.total_variation is None:
             return spec.delta
-        spent = self.draws * (1 + math.exp(min(spec.epsilon, 700.0))) * self.total_variation
+        spent = (
+            self.draws * (1 + math.exp(min(spec.epsilon, 700.0))) * self.total_variation
+        )
         if not spent < spec.delta:
             raise CalibrationError(
                 f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
@@ -225,7 +272,8 @@ class OPS(OneShot):
         bound = within(math.inf if self.radius is None else self.radius)
         if bound is None and self.radius is None and within(1.0) is not None:
             raise InputError(
-                f"radius: gradients of {name} are bounded on a ball only; give the public radius of one", "radius"
+                f"radius: gradients of {name} are bounded on a ball only; give the public radius of one",
+                "radius",
             )
         if bound is None:
             raise InputError(
@@ -246,10 +294,18 @@ class OPS(OneShot):
         assert self.radius is not None
         largest, difference = offers.loss_bounds(self.radius)
         if adjacency == Adjacency.REPLACE_ONE:
-            return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
+            return float(
+                largest
+            ), 4.0 * largest if self.form == "printed" else 2.0 * difference
         varies = largest if offers.num_classes is not None else 2 * largest
-        within = None if offers.gradient_bound_within is None else offers.gradient_bound_within(self.radius)
-        return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))
+        within = (
+            None
+            if offers.gradient_bound_within is None
+            else offers.gradient_bound_within(self.radius)
+        )
+        return float(largest), float(
+            varies if within is None else min(varies, 2 * self.radius * within)
+        )
 
 
 # ------------------------------------------------------------------------------------
@@ -369,7 +425,9 @@ class CertifiedOPS(OneShot):
         keys = jax.random.split(streams.noise, plan.draws)
         return last_iterates([plan] * plan.draws, records, keys)
 
-    def _descent(self, target: Target, bounds: Bounds, num_records: int, temper: float) -> _Descent:
+    def _descent(
+        self, target: Target, bounds: Bounds, num_records: int, temper: float
+    ) -> _Descent:
         """Return the descent at a temper; its event charges the rounding of float64."""
         precision = bounds.prior_precision
         smoothness = precision + temper * num_records * bounds.smoothness
@@ -378,11 +436,24 @@ class CertifiedOPS(OneShot):
         z = noise_std / (temper * bounds.lipschitz)
         # Rounding of gradients and positions at the farthest point, on either neighbour, relative to L.
         radius = _RADIUS * math.sqrt(bounds.size / precision)
-        rounded = 2 * rounding(target, num_records, bounds.size, radius=radius, regularisation=precision / temper)
+        rounded = 2 * rounding(
+            target,
+            num_records,
+            bounds.size,
+            radius=radius,
+            regularisation=precision / temper,
+        )
         rounded += 2 * 2.0**-52 * radius / (eta * temper)
         slack = KAPPA + rounded / bounds.lipschitz + math.sqrt(bounds.size) * _GRID * z
         c = noisy_descent.contraction(eta, precision, smoothness)
-        event = Event("noisy_descent", z / (1 + slack), 1.0, self.draws, steps=self.steps, contraction=c)
+        event = Event(
+            "noisy_descent",
+            z / (1 + slack),
+            1.0,
+            self.draws,
+            steps=self.steps,
+            contraction=c,
+        )
         return _Descent(eta, noise_std, event)
 
 
@@ -408,7 +479,8 @@ def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) 
     target = plans[0].target
     steps = plans[0].mechanism.steps
     numbers = {
-        name: np.array([p.settings[name] for p in plans]) for name in ("temper", "prior_precision", "step", "noise_std")
+        name: np.array([p.settings[name] for p in plans])
+        for name in ("temper", "prior_precision", "step", "noise_std")
     }
     with float64():
         data = in_float64(records)
@@ -417,11 +489,15 @@ def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) 
 
 
 @shared_by_equal_targets(maxsize=16)
-def _descend(target: Target, steps: int) -> Callable[[dict[str, jax.Array], jax.Array, PyTree], PyTree]:
+def _descend(
+    target: Target, steps: int
+) -> Callable[[dict[str, jax.Array], jax.Array, PyTree], PyTree]:
     """Return the jitted program; tempers, steps, noise and keys are its arguments."""
 
     def one(numbers: dict[str, jax.Array], key: jax.Array, data: PyTree) -> PyTree:
-        start = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), target.init(jax.random.key(0)))
+        start = jax.tree.map(
+            lambda leaf: leaf.astype(jnp.float64), target.init(jax.random.key(0))
+        )
         flat, unravel = ravel_pytree(start)
         m = numbers["prior_precision"]
         noise_std = numbers["noise_std"]
@@ -431,7 +507,10 @@ def _descend(target: Target, steps: int) -> Callable[[dict[str, jax.Array], jax.
         def step(position: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:
             noise = noise_on_grid(jax.random.fold_in(key, t), flat.size, noise_std, grid)
             gradient = summed_in_blocks(
-                lambda block: loss_gradient(target, unravel, position, block), data, flat, _BLOCK
+                lambda block: loss_gradient(target, unravel, position, block),
+                data,
+                flat,
+                _BLOCK,
             )
             total = jnp.round(numbers["temper"] * gradient / grid)
             moved = position - numbers["step"] * (m * position + (total + noise) * grid)

@@ -35,7 +35,12 @@ from dpmcmc.mechanisms.minimise import (
 from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.events import KAPPA, smallest
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release, mu_std, standard_normal
+from dpmcmc.privacy.query.gaussian_release import (
+    calibrated_std,
+    gaussian_release,
+    mu_std,
+    standard_normal,
+)
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target
@@ -106,7 +111,9 @@ class OutputPerturbation(OneShot):
 
     def _noise_std(self, sensitivity: float, size: int, spec: PrivacySpec) -> float:
         if self.calibration == "tight":
-            return calibrated_std(sensitivity, size, epsilon=spec.epsilon, delta=spec.delta)
+            return calibrated_std(
+                sensitivity, size, epsilon=spec.epsilon, delta=spec.delta
+            )
         if spec.epsilon >= 1:
             raise CalibrationError(
                 "calibration: the classic Gaussian formula is proved for epsilon < 1, and epsilon is "
@@ -117,7 +124,11 @@ class OutputPerturbation(OneShot):
 
 
 def noisy_minimiser(
-    plan: MechanismPlan, records: PyTree, noise_std: float, key: jax.Array, linear: np.ndarray | None = None
+    plan: MechanismPlan,
+    records: PyTree,
+    noise_std: float,
+    key: jax.Array,
+    linear: np.ndarray | None = None,
 ) -> PyTree:
     """Return a plan's minimiser plus Gaussian noise, leaves (1, ...).
 
@@ -133,9 +144,16 @@ def noisy_minimiser(
     """
     settings = plan.settings
     theta, _ = minimise(
-        plan.target, records, settings["regularisation"], tolerance=settings["gradient_tolerance"], linear=linear
+        plan.target,
+        records,
+        settings["regularisation"],
+        tolerance=settings["gradient_tolerance"],
+        linear=linear,
     )
-    return jax.tree.map(lambda leaf: leaf[None], unravel(theta, gaussian_release(ravel(theta), noise_std, key)))
+    return jax.tree.map(
+        lambda leaf: leaf[None],
+        unravel(theta, gaussian_release(ravel(theta), noise_std, key)),
+    )
 
 
 # ------------------------------------------------------------------------------------
@@ -196,7 +214,9 @@ class ObjectivePerturbation(OneShot):
             CalibrationError: the curvature alone costs ε.
         """
         _check_logistic(target)
-        bounds = bounds_of(self._losses(target), "objective_perturbation", self.regularisation)
+        bounds = bounds_of(
+            self._losses(target), "objective_perturbation", self.regularisation
+        )
         published = self.calibration == "kst12"
         strength = bounds.prior_precision
         if published:
@@ -226,7 +246,9 @@ class ObjectivePerturbation(OneShot):
         tilt, last = jax.random.split(streams.noise)
         noise = plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),))
         clipped = dataclasses.replace(plan, target=self._losses(plan.target))
-        return noisy_minimiser(clipped, records, plan.settings["output_noise_std"], last, noise)
+        return noisy_minimiser(
+            clipped, records, plan.settings["output_noise_std"], last, noise
+        )
 
     def _losses(self, target: Target) -> Target:
         """Return the target whose losses are minimised."""
@@ -234,7 +256,8 @@ class ObjectivePerturbation(OneShot):
             return target
         if type(target) is not LogisticRegression:
             raise UnsupportedCombination(
-                "clip: is for a LogisticRegression that is not tempered; leave it out.", "clip"
+                "clip: is for a LogisticRegression that is not tempered; leave it out.",
+                "clip",
             )
         return HuberisedLogistic.of(target, self.clip)
 
@@ -281,7 +304,13 @@ class _Tilted:
         """Return the events of the tilt and of the noise on the computed minimiser."""
         gamma, tau = self.second_step(noise_std)
         return (
-            Event(self.mechanism, self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
+            Event(
+                self.mechanism,
+                self._multiplier(noise_std),
+                1.0,
+                1,
+                epsilon=self.curvature,
+            ),
             self.spec.gaussian(tau, 2 * gamma / self.strength, self.bounds.size),
         )
 
@@ -289,7 +318,11 @@ class _Tilted:
         """Return σ of Kifer, Smith and Thakurta (2012)."""
         # ζ is how far a neighbour moves the gradient of the sum.
         zeta = self.spec.moved * self.bounds.lipschitz
-        return zeta * math.sqrt(8 * math.log(2 / self.spec.delta) + 4 * self.spec.epsilon) / self.spec.epsilon
+        return (
+            zeta
+            * math.sqrt(8 * math.log(2 / self.spec.delta) + 4 * self.spec.epsilon)
+            / self.spec.epsilon
+        )
 
     def smallest_std(self) -> float:
         """Return the smallest σ that meets (ε, δ), on the private side.
@@ -301,7 +334,10 @@ class _Tilted:
         zeta = self.bounds.lipschitz * self.spec.moved
 
         def enough(noise_std: float) -> bool:
-            return one_sample.epsilon(self.events(noise_std), spec.adjacency, spec.delta) <= spec.epsilon
+            return (
+                one_sample.epsilon(self.events(noise_std), spec.adjacency, spec.delta)
+                <= spec.epsilon
+            )
 
         # Between the noise of the Gaussian mechanism, and that at the price of the curvature, with 1 % for the rest.
         low = zeta / spec.mu
@@ -321,7 +357,12 @@ class _Tilted:
     def _tolerance(self, noise_std: float) -> float:
         linear = noise_std * (math.sqrt(self.bounds.size) + 10)
         return tolerance_of(
-            self.target, self.bounds, self.strength, self.spec.num_records, share=_TOLERANCE_OF_OBJECTIVE, linear=linear
+            self.target,
+            self.bounds,
+            self.strength,
+            self.spec.num_records,
+            share=_TOLERANCE_OF_OBJECTIVE,
+            linear=linear,
         )
 
 

@@ -47,7 +47,9 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
 
 
-def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float) -> float:
+def excess_of_choice(
+    candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float
+) -> float:
     """Return how far the chosen candidate's risk may exceed the best one's, except with probability 2/3 of ``failure``.
 
     Args:
@@ -57,8 +59,12 @@ def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_b
         loss_bound: B.
         failure: probability, of which a third is for Hoeffding and a third for the choice.
     """
-    hoeffding = 2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
-    return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(3 * candidates / failure)
+    hoeffding = (
+        2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
+    )
+    return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(
+        3 * candidates / failure
+    )
 
 
 _CandidatePlan: TypeAlias = Plan | MechanismPlan
@@ -144,15 +150,25 @@ class PrivateSelection(OneShot):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.candidates) < 2:
-            raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}", "candidates")
+            raise InputError(
+                f"candidates: a choice needs at least 2, got {len(self.candidates)}",
+                "candidates",
+            )
         for one in self.candidates:
             if not hasattr(one, "plan"):
-                raise InputError(f"candidates: must be mechanisms or Chains, and one is {one!r}", "candidates")
+                raise InputError(
+                    f"candidates: must be mechanisms or Chains, and one is {one!r}",
+                    "candidates",
+                )
 
     @property
     def in_floats(self) -> str:
         """Name what a candidate draws so."""
-        said = (one.in_floats for one in self.candidates if isinstance(one, OneShot) and one.in_floats)
+        said = (
+            one.in_floats
+            for one in self.candidates
+            if isinstance(one, OneShot) and one.in_floats
+        )
         return next(said, "")
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
@@ -170,16 +186,26 @@ class PrivateSelection(OneShot):
         part = spec.num_records // (len(self.candidates) + 1)
         if part < 1:
             raise InputError(
-                f"num_records: {spec.num_records} records make no {len(self.candidates) + 1} parts", "num_records"
+                f"num_records: {spec.num_records} records make no {len(self.candidates) + 1} parts",
+                "num_records",
             )
         plans, guarantees = self._parts(target, spec, part)
         # Any hypothesis will do here: the vote costs the same for all.
         voters = spec.num_records - part * len(plans)
-        voting = self._vote(np.zeros((1, 1))).calibrate(target, dataclasses.replace(spec, num_records=voters))
+        voting = self._vote(np.zeros((1, 1))).calibrate(
+            target, dataclasses.replace(spec, num_records=voters)
+        )
         spent = max(spec.epsilon, *(guarantee.epsilon for guarantee in guarantees))
         failure = spec.delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
-        events = (Event("pure", 0.0, 1.0, 1, epsilon=spent), Event("approximate_draw", 0.0, failure, 1))
-        assumptions = tuple(dict.fromkeys(said for guarantee in guarantees for said in guarantee.assumptions))
+        events = (
+            Event("pure", 0.0, 1.0, 1, epsilon=spent),
+            Event("approximate_draw", 0.0, failure, 1),
+        )
+        assumptions = tuple(
+            dict.fromkeys(
+                said for guarantee in guarantees for said in guarantee.assumptions
+            )
+        )
         settings = {
             "candidates": float(len(plans)),
             "records_of_a_candidate": float(part),
@@ -187,14 +213,24 @@ class PrivateSelection(OneShot):
             "coefficient": voting.settings["coefficient"],
         }
         plan = self.planned(target, spec, events, settings, assumptions)
-        return _SelectionPlan(self, target, spec.num_records, plan.guarantee, settings, parts=plans, voting=voting)
+        return _SelectionPlan(
+            self,
+            target,
+            spec.num_records,
+            plan.guarantee,
+            settings,
+            parts=plans,
+            voting=voting,
+        )
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse what a candidate refuses, and a loss of the vote that fails."""
         assert isinstance(plan, _SelectionPlan)
         for one in plan.parts:
             if isinstance(one, MechanismPlan):
-                one.mechanism.check(one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records))
+                one.mechanism.check(
+                    one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records)
+                )
         self._vote(np.zeros((1, 1))).check_vote(plan, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
@@ -202,7 +238,9 @@ class PrivateSelection(OneShot):
         found, index = self.candidates_and_choice(plan, records, streams)
         return jax.tree.map(lambda leaf: leaf[index : index + 1], found)
 
-    def candidates_and_choice(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> tuple[PyTree, int]:
+    def candidates_and_choice(
+        self, plan: MechanismPlan, records: PyTree, streams: Streams
+    ) -> tuple[PyTree, int]:
         """Return (every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
 
         Args:
@@ -216,10 +254,19 @@ class PrivateSelection(OneShot):
         part = plan.parts[0].num_records
         found = []
         for j, one in enumerate(plan.parts):
-            own = jax.tree.map(lambda leaf, j=j: np.asarray(leaf)[order[j * part : (j + 1) * part]], records)
-            found.append(_released(one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))))
+            own = jax.tree.map(
+                lambda leaf, j=j: np.asarray(leaf)[order[j * part : (j + 1) * part]],
+                records,
+            )
+            found.append(
+                _released(
+                    one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))
+                )
+            )
         together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
-        last = jax.tree.map(lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records)
+        last = jax.tree.map(
+            lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records
+        )
         key = jax.random.fold_in(streams.noise, len(plan.parts))
         return together, self._vote(together).draw_index(plan.voting, last, key)
 
@@ -228,22 +275,34 @@ class PrivateSelection(OneShot):
     ) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
         """Return plans and guarantees of the candidates. Each has to keep the whole promise, for one draw."""
         promise = dataclasses.replace(spec, num_records=part)
-        plans = tuple(candidate.plan(target, **vars(promise)) for candidate in self.candidates)
+        plans = tuple(
+            candidate.plan(target, **vars(promise)) for candidate in self.candidates
+        )
         guarantees = []
         for one in plans:
             cost = one.guarantee
             # The parts are composed as (ε, δ)-DP: each has to be that.
-            if cost is None or not (cost.epsilon <= spec.epsilon * (1 + 1e-9) and cost.delta <= spec.delta):
+            if cost is None or not (
+                cost.epsilon <= spec.epsilon * (1 + 1e-9) and cost.delta <= spec.delta
+            ):
                 raise InputError(
-                    f"candidates: one costs {cost}, more than epsilon {spec.epsilon:g} was asked for", "candidates"
+                    f"candidates: one costs {cost}, more than epsilon {spec.epsilon:g} was asked for",
+                    "candidates",
                 )
             if isinstance(one, MechanismPlan) and one.charged_draws > 1:
-                raise InputError("candidates: each must release one draw; set draws to 1", "candidates")
+                raise InputError(
+                    "candidates: each must release one draw; set draws to 1", "candidates"
+                )
             guarantees.append(cost)
         return plans, guarantees
 
     def _vote(self, hypotheses: PyTree) -> Exponential:
-        return Exponential(hypotheses=hypotheses, loss=self.loss, loss_bound=self.loss_bound, regularisation=0.0)
+        return Exponential(
+            hypotheses=hypotheses,
+            loss=self.loss,
+            loss_bound=self.loss_bound,
+            regularisation=0.0,
+        )
 
 
 @dataclass(frozen=True, eq=False)

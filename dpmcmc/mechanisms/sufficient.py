@@ -40,7 +40,9 @@ from dpmcmc.targets.glm import LinearRegression
 # Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy with their rounding.
 
 
-def linear_bounds(target: Target, mechanism: str) -> tuple[LinearRegression, float, float, int]:
+def linear_bounds(
+    target: Target, mechanism: str
+) -> tuple[LinearRegression, float, float, int]:
     """Return the target as a linear regression, with its row_bound, label_bound and num_features.
 
     Args:
@@ -59,7 +61,10 @@ def linear_bounds(target: Target, mechanism: str) -> tuple[LinearRegression, flo
     row = require_bound(target.row_bound, "row_bound", "LinearRegression")
     label = require_bound(target.label_bound, "label_bound", "LinearRegression")
     if target.num_features is None:
-        raise InputError("num_features: LinearRegression needs it before a plan; give it", "num_features")
+        raise InputError(
+            "num_features: LinearRegression needs it before a plan; give it",
+            "num_features",
+        )
     return target, row, label, target.num_features
 
 
@@ -105,7 +110,12 @@ def rounding(num_records: int, size: int) -> float:
 
 
 def calibrate_statistics(
-    target: Target, spec: PrivacySpec, mu: float, label_weight: float, mechanism: str, together: int = 1
+    target: Target,
+    spec: PrivacySpec,
+    mu: float,
+    label_weight: float,
+    mechanism: str,
+    together: int = 1,
 ) -> tuple[Event, dict[str, float]]:
     """Return what one release of the statistics costs, and its settings.
 
@@ -128,7 +138,9 @@ def calibrate_statistics(
     # Rounding of float64 sums, on either neighbour.
     rows = together * spec.most_records
     unsure = summing(rows) * rows * record_norm(row, label, weight)
-    sensitivity = together * sensitivity_of(row, label, weight, spec.adjacency) + 2 * unsure
+    sensitivity = (
+        together * sensitivity_of(row, label, weight, spec.adjacency) + 2 * unsure
+    )
     noise_std = mu_std(sensitivity, size, mu)
     event = spec.gaussian(noise_std, sensitivity, size)
     return event, {
@@ -160,7 +172,9 @@ def release_statistics(
     return split(released, x.shape[1], weight)
 
 
-def residual_rows(target: LinearRegression, num_records: int, radius: float, together: int = 1) -> RowFacts:
+def residual_rows(
+    target: LinearRegression, num_records: int, radius: float, together: int = 1
+) -> RowFacts:
     """Return the public facts of :func:`residual_scores`, summed over an owner's rows, within ``radius``.
 
     Raises:
@@ -170,15 +184,21 @@ def residual_rows(target: LinearRegression, num_records: int, radius: float, tog
     _, row, label, d = linear_bounds(target, "noise_aware")
     # A margin is off by d·2^-53·b·R, and v vᵀ by 2‖v‖ times what v is off by.
     each = 2.0**-53 * (d * row * radius / label + 7 + together)
-    return RowFacts(num_records, d, together * row * label, rounding=2 * num_records * each)
+    return RowFacts(
+        num_records, d, together * row * label, rounding=2 * num_records * each
+    )
 
 
-def residual_scores(x: np.ndarray, y: np.ndarray, theta: np.ndarray, label_bound: float) -> np.ndarray:
+def residual_scores(
+    x: np.ndarray, y: np.ndarray, theta: np.ndarray, label_bound: float
+) -> np.ndarray:
     """Return (y − x·θ) x of every record, (N, d), residuals beyond Y taken for Y. Private: it must not leave."""
     return np.clip(y - x @ theta, -label_bound, label_bound)[:, None] * x
 
 
-def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: Adjacency) -> float:
+def sensitivity_of(
+    row_bound: float, label_bound: float, weight: float, adjacency: Adjacency
+) -> float:
     """Return the largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
     if adjacency.sensitivity == 1:
         return record_norm(row_bound, label_bound, weight)
@@ -240,16 +260,22 @@ class SufficientStatistics(OneShot):
             UnsupportedCombination: another target than linear regression.
             ValueError: no row_bound or label_bound.
         """
-        event, settings = calibrate_statistics(target, spec, spec.mu, self.label_weight, "sufficient_statistics")
+        event, settings = calibrate_statistics(
+            target, spec, spec.mu, self.label_weight, "sufficient_statistics"
+        )
         return self.planned(target, spec, (event,), settings)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return the ridge estimate, (1, d)."""
-        gram, moment = release_statistics(records["x"], records["y"], plan.settings, streams.noise)
+        gram, moment = release_statistics(
+            records["x"], records["y"], plan.settings, streams.noise
+        )
         return ridge(gram, moment, plan.target, plan.settings["noise_std"])[np.newaxis]
 
 
-def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float) -> np.ndarray:
+def ridge(
+    gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float
+) -> np.ndarray:
     """Return the mean of the posterior that takes noisy statistics for exact ones, (d,).
 
     Eigenvalues of XᵀX that the noise could have made by itself are raised to noise_std·√(2d), the spectral radius of
@@ -263,7 +289,9 @@ def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_
     """
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, noise_std * math.sqrt(2 * len(values)))
-    precision = (vectors * values) @ vectors.T / target.noise_scale**2 + np.eye(len(values)) / target.prior_scale**2
+    precision = (vectors * values) @ vectors.T / target.noise_scale**2 + np.eye(
+        len(values)
+    ) / target.prior_scale**2
     return cho_solve(cho_factor(precision), moment) / target.noise_scale**2
 
 
@@ -317,10 +345,16 @@ class AdaSSP(OneShot):
         """
         _, row, _, size = linear_bounds(target, "adassp")
         mu = spec.mu * (1 - 1e-9)
-        eigenvalue = row**2 * (1 + 2 * rounding(spec.most_records, size) * spec.most_records)
+        eigenvalue = row**2 * (
+            1 + 2 * rounding(spec.most_records, size) * spec.most_records
+        )
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
         event, settings = calibrate_statistics(
-            target, spec, mu * math.sqrt(1 - self.eigenvalue_share), self.label_weight, "adassp"
+            target,
+            spec,
+            mu * math.sqrt(1 - self.eigenvalue_share),
+            self.label_weight,
+            "adassp",
         )
         events = (spec.gaussian(eigenvalue_std, eigenvalue, 1), event)
         settings["eigenvalue_noise_std"] = eigenvalue_std
@@ -335,8 +369,12 @@ class AdaSSP(OneShot):
         eigenvalue_key, statistics_key = jax.random.split(streams.noise)
         exact = statistics(records["x"], records["y"], weight)
         least = np.linalg.eigvalsh(split(exact, size, weight)[0])[:1]
-        noisy = float(gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0])
-        gram, moment = split(gaussian_release(exact, settings["noise_std"], statistics_key), size, weight)
+        noisy = float(
+            gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0]
+        )
+        gram, moment = split(
+            gaussian_release(exact, settings["noise_std"], statistics_key), size, weight
+        )
         tail = math.sqrt(2 * math.log(2 / self.failure))
         low = max(0.0, noisy - tail * settings["eigenvalue_noise_std"])
         wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)

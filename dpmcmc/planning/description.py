@@ -32,7 +32,9 @@ def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str
     """Return rows of text, the first cell of each a heading, as an HTML table for notebooks."""
     head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
     cells = (
-        f"<th>{html.escape(name)}</th>" + "".join(f"<td>{html.escape(s)}</td>" for s in row) for name, *row in rows
+        f"<th>{html.escape(name)}</th>"
+        + "".join(f"<td>{html.escape(s)}</td>" for s in row)
+        for name, *row in rows
     )
     return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
@@ -52,7 +54,10 @@ def section(made: object, known: Mapping[str, type] | None = None) -> dict[str, 
         known: classes by the names that a YAML gives them; another class is named ``module:attribute``.
     """
     kind = type(made)
-    name = next((name for name, one in (known or {}).items() if one is kind), f"{kind.__module__}:{kind.__qualname__}")
+    name = next(
+        (name for name, one in (known or {}).items() if one is kind),
+        f"{kind.__module__}:{kind.__qualname__}",
+    )
     return {"name": name} | settings(made)
 
 
@@ -60,7 +65,11 @@ def settings(made: object) -> dict[str, object]:
     """Return the arguments of a dataclass that are not None, as JSON takes them; none of another object."""
     if not dataclasses.is_dataclass(made):
         return {}
-    values = {field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.init}
+    values = {
+        field.name: getattr(made, field.name)
+        for field in dataclasses.fields(made)
+        if field.init
+    }
     return {name: _said(value) for name, value in values.items() if value is not None}
 
 
@@ -116,7 +125,11 @@ class Verdict:
         once a metric of rows is released, for those rows. A chain's is that of an ideal answer from the run's
         gradients, and a real answer is wider. A mechanism's is that of its own answer.
         """
-        return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
+        return (
+            None
+            if self.predicted_inflation is None
+            else math.sqrt(self.predicted_inflation)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The keys of plan.json and metrics.json."""
@@ -141,18 +154,33 @@ class Verdict:
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""
-        facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
+        facts = {
+            name: said[name]
+            for name in ("relaxations", "predicted_inflation", "clip_bias")
+        }
         # Files of version 0.2.0 and before do not say what a prediction is from.
-        return cls(tuple(said["usable_for"]), said["usable_for_reasons"], **facts, predicted_from=said.get(_FROM))
+        return cls(
+            tuple(said["usable_for"]),
+            said["usable_for_reasons"],
+            **facts,
+            predicted_from=said.get(_FROM),
+        )
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs for a person."""
-        out = [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
+        out = [
+            ("usable for", " and ".join(self.usable_for) or "nothing"),
+            *self.reasons.items(),
+        ]
         if self.relaxations is not None:
-            buys = (
-                f"the budget buys each chain {three_digits(self.relaxations)} relaxation times of its slowest direction"
+            count = three_digits(self.relaxations)
+            buys = f"the budget buys each chain {count} relaxation times of its slowest direction"
+            out.append(
+                (
+                    "relaxations",
+                    f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}",
+                )
             )
-            out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
         if self.predicted_inflation is not None:
             width = f"about {three_digits(math.sqrt(self.predicted_inflation))} times as wide as without privacy"
             more = f"(variance {three_digits(self.predicted_inflation)} times)"
@@ -160,8 +188,17 @@ class Verdict:
                 wide = f"intervals are {width} {more}, for simulated rows"
             else:
                 wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
-            facts = "the released metric" if self.predicted_from == "metric" else "public facts"
-            out.append(("width", f"predicted from {facts}, not observed: {wide}, if the model is true"))
+            facts = (
+                "the released metric"
+                if self.predicted_from == "metric"
+                else "public facts"
+            )
+            out.append(
+                (
+                    "width",
+                    f"predicted from {facts}, not observed: {wide}, if the model is true",
+                )
+            )
         if self.clip_bias is not None:
             out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
         return out
@@ -175,6 +212,14 @@ _CLIP_BIAS = {
     "unknown": "unknown: gradients of records have no public bound",
 }
 #: Verdict of a run that released no draws.
-NO_DRAWS = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."))
+NO_DRAWS = Verdict(
+    (),
+    dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."),
+)
 #: Verdict of a plan that nobody has judged.
-UNJUDGED = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."))
+UNJUDGED = Verdict(
+    (),
+    dict.fromkeys(
+        (PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."
+    ),
+)

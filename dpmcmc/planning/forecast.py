@@ -35,13 +35,11 @@ import numpy as np
 from dpmcmc.inference.noise_aware import (
     AverageLaw,
     Local,
-    ReleasedMetric,
-    metric_floor,
-    metric_roots,
     noise_left,
     predicted,
     usual_spectrum,
 )
+from dpmcmc.inference.released_metric import ReleasedMetric, metric_floor, metric_roots
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
 from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
@@ -96,8 +94,14 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     prior = offers.prior_precision
     law = _law(plan, offers.row_bound)
     records = None
-    if law is not None and offers.row_bound is not None and offers.num_features is not None:
-        records = law.curvature * plan.num_records * offers.row_bound**2 / offers.num_features
+    if (
+        law is not None
+        and offers.row_bound is not None
+        and offers.num_features is not None
+    ):
+        records = (
+            law.curvature * plan.num_records * offers.row_bound**2 / offers.num_features
+        )
     largest = None
     if plan.curvature is not None:
         largest = plan.curvature * plan.num_records
@@ -106,7 +110,9 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     return _known(plan, law or _Law(), prior, records, prior, largest)
 
 
-def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
+def _in_private_metric(
+    plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None
+) -> Curvatures:
     typical = metric.typical_norm
     rows = metric.release.rows
     prior = plan.target_offers.prior_precision or 0.0
@@ -127,16 +133,25 @@ def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetr
     largest = None if steepest is None else steepest * each + own
     if released is not None:
         slowest = float(released.curvatures(found.curvature, prior)[0])
-        largest = None if steepest is None else float(released.curvatures(steepest, prior)[-1])
+        largest = (
+            None if steepest is None else float(released.curvatures(steepest, prior)[-1])
+        )
     return _known(plan, found, slowest, found.curvature * each, own, largest)
 
 
 def _known(
-    plan: Plan, law: _Law, slowest: float | None, records: float | None, prior: float | None, largest: float | None
+    plan: Plan,
+    law: _Law,
+    slowest: float | None,
+    records: float | None,
+    prior: float | None,
+    largest: float | None,
 ) -> Curvatures:
     # Where the likelihood is not log-concave, it may leave a direction with less than the slowest.
     slowest = slowest if plan.target_offers.log_concave else None
-    return Curvatures(slowest, records, prior, largest, law.widening, law.curvature, law.weighted)
+    return Curvatures(
+        slowest, records, prior, largest, law.widening, law.curvature, law.weighted
+    )
 
 
 def _law(plan: Plan, norm: float | None) -> _Law | None:
@@ -145,18 +160,31 @@ def _law(plan: Plan, norm: float | None) -> _Law | None:
     if isinstance(score, Linear):
         return _Law(1 / score.dispersion)
     # Chains weight scores blindly to labels or not at all.
-    if not isinstance(score, LabelBlind) or not isinstance(plan.target, GeneralisedLinear) or norm is None:
+    if (
+        not isinstance(score, LabelBlind)
+        or not isinstance(plan.target, GeneralisedLinear)
+        or norm is None
+    ):
         return None
     if plan.target.row_bound is None:
         return None
     predictors = (plan.target.prior_scale * plan.target.row_bound) ** 2 / 2
-    law, free = (AverageLaw.at(score, 0.0, predictors, clip / norm) for clip in (_clip(plan), math.inf))
-    return _Law(law.curvature, math.sqrt(law.curvature / law.score), law.curvature / free.curvature)
+    law, free = (
+        AverageLaw.at(score, 0.0, predictors, clip / norm)
+        for clip in (_clip(plan), math.inf)
+    )
+    return _Law(
+        law.curvature,
+        math.sqrt(law.curvature / law.score),
+        law.curvature / free.curvature,
+    )
 
 
 def _clip(plan: Plan) -> float:
     """C of label-blind weights; infinite where gradients are not weighted."""
-    return plan.privacy.clip if plan.privacy is not None and plan.label_blind else math.inf
+    return (
+        plan.privacy.clip if plan.privacy is not None and plan.label_blind else math.inf
+    )
 
 
 def _steepening(plan: Plan) -> float:
@@ -168,10 +196,16 @@ def _steepening(plan: Plan) -> float:
 
 def bought(plan: Plan, known: Curvatures) -> float | None:
     """Return the relaxations of the slowest direction that the budget buys each chain at temperature 1."""
-    return None if plan.private_time is None or known.slowest is None else plan.private_time * known.slowest
+    return (
+        None
+        if plan.private_time is None or known.slowest is None
+        else plan.private_time * known.slowest
+    )
 
 
-def predicted_width(plan: Plan, known: Curvatures, released: ReleasedMetric | None = None) -> float | None:
+def predicted_width(
+    plan: Plan, known: Curvatures, released: ReleasedMetric | None = None
+) -> float | None:
     """Return the predicted width of intervals of an ideal answer from a run's gradients over that without privacy.
 
     None where public facts do not tell it. A real answer is wider.
@@ -188,9 +222,20 @@ def predicted_width(plan: Plan, known: Curvatures, released: ReleasedMetric | No
     prior = plan.target_offers.prior_precision or 0.0
     if released is not None and released.name == "gram":
         square = released.root @ released.root
-        return _width(known, released.gram, prior * np.eye(len(square)), noise * square, released.denoised.error)
+        return _width(
+            known,
+            released.gram,
+            prior * np.eye(len(square)),
+            noise * square,
+            released.denoised.error,
+        )
     if plan.metric is not None and not plan.metric.asked.of_rows:
-        return _width(known, _directions(known.records), _directions(known.prior), _directions(noise))
+        return _width(
+            known,
+            _directions(known.records),
+            _directions(known.prior),
+            _directions(noise),
+        )
     return _width_of_usual_rows(plan, known, prior, noise)
 
 
@@ -202,7 +247,9 @@ def gradient_variance(plan: Plan, time: float) -> float:
     return 2 * float(weights.sum() / weights[plan.burn_in :].sum()) / (time * plan.chains)
 
 
-def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: float) -> float:
+def _width_of_usual_rows(
+    plan: Plan, known: Curvatures, prior: float, noise: float
+) -> float:
     """Return the width for rows that stand in for the real ones, in directions that do not depend on each other."""
     size = plan.target_offers.num_features
     bound = plan.target_offers.row_bound
@@ -215,7 +262,12 @@ def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: flo
         assert plan.privacy is not None
         std = noise_left(plan.metric.release.noise_std, plan.metric.asked.structure)
         floor = metric_floor(bound**2, std, plan.num_records, size)
-        square = metric_roots(gram / plan.num_records, floor, plan.privacy.clip, plan.metric.asked.ratio) ** 2
+        square = (
+            metric_roots(
+                gram / plan.num_records, floor, plan.privacy.clip, plan.metric.asked.ratio
+            )
+            ** 2
+        )
     return _width(
         known,
         _directions(gram),
@@ -240,6 +292,8 @@ def _width(
 ) -> float:
     """Return the width from a second moment of rows, the prior's precision, the gradients' noise and the error of G."""
     curvature = known.likelihood * gram
-    local = Local(curvature, curvature / known.widening**2, lambda q: known.likelihood**2 * error(q))
+    local = Local(
+        curvature, curvature / known.widening**2, lambda q: known.likelihood**2 * error(q)
+    )
     alone = np.linalg.inv(precision + curvature / known.weighted)
     return predicted(local, noise, precision, alone).width()

@@ -11,7 +11,13 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.noise import PrivateMetric, calibrated, own_noise, planned_metric, unit_of
+from dpmcmc.planning.noise import (
+    PrivateMetric,
+    calibrated,
+    own_noise,
+    planned_metric,
+    unit_of,
+)
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan, GivenStarts, Stage, Start
 from dpmcmc.planning.verdict import with_verdict
@@ -26,7 +32,13 @@ from dpmcmc.privacy.accounting.charging import (
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
-from dpmcmc.privacy.query.metric import SecondMoment, asked, every_of, multiples, released_shape
+from dpmcmc.privacy.query.metric import (
+    SecondMoment,
+    asked,
+    every_of,
+    multiples,
+    released_shape,
+)
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.pytree import size_of
@@ -99,7 +111,9 @@ def plan(
     if metric is not None:
         _check_metric(metric, starts, curvature)
         before = (planned_metric(metric, target, bound, num_records, privacy),)
-        queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in before))
+        queries = dataclasses.replace(
+            queries, earlier=tuple(stage.charge for stage in before)
+        )
     if sampler_offers(bound).unresolved:
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
@@ -124,7 +138,10 @@ def plan(
 
 
 def _told(
-    schema: Schema | None, target: Target, metric: PrivateMetric | None, privacy: Privacy | None
+    schema: Schema | None,
+    target: Target,
+    metric: PrivateMetric | None,
+    privacy: Privacy | None,
 ) -> tuple[Target, PrivateMetric | None]:
     """Return target and metric with the facts of a table."""
     if privacy is not None:
@@ -134,7 +151,9 @@ def _told(
     return schema.with_public_facts(target), schema.with_public_facts(metric, target)
 
 
-def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:
+def _check_counts(
+    num_records: int, steps: int, chains: int, burn_in: int, thin: int
+) -> None:
     for name, value, least in (
         ("num_records", num_records, 1),
         ("steps", steps, 1),
@@ -142,8 +161,14 @@ def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin:
         ("thin", thin, 1),
         ("burn_in", burn_in, 0),
     ):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise InputError(f"{name} must be a whole number >= {least}, got {value!r}", name)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, np.integer))
+            or value < least
+        ):
+            raise InputError(
+                f"{name} must be a whole number >= {least}, got {value!r}", name
+            )
     if steps - burn_in < thin:
         raise InputError(
             f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
@@ -152,25 +177,32 @@ def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin:
         )
 
 
-def _starts(after: Guarantee | AnyPlan | None, privacy: Privacy | None) -> tuple[GivenStarts, ...]:
+def _starts(
+    after: Guarantee | AnyPlan | None, privacy: Privacy | None
+) -> tuple[GivenStarts, ...]:
     """Return the stage of a private start, if there is one; refuse one that does not fit the run."""
     if after is None:
         return ()
     guarantee = after.guarantee if isinstance(after, AnyPlan) else after
     if guarantee is None or privacy is None or guarantee.adjacency != privacy.adjacency:
-        raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
+        raise UnsupportedCombination(
+            "a private start needs a private run after it, under the same adjacency."
+        )
     if not isinstance(after, AnyPlan):
         return (GivenStarts(guarantee),)
     if after.has_chains or after.draws != 1:
         raise InputError(
-            f"after: a run starts at one draw of a mechanism, not at {after.draws} of {after.label}", "after"
+            f"after: a run starts at one draw of a mechanism, not at {after.draws} of {after.label}",
+            "after",
         )
     return (Start(guarantee, after),)
 
 
 def _check_curvature(curvature: float | None) -> None:
     if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
-        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
+        raise InputError(
+            f"curvature must be a finite number > 0, got {curvature}", "curvature"
+        )
 
 
 def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> None:
@@ -184,13 +216,18 @@ def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) 
     check_proved(privacy.epsilon, privacy.delta, queries.deviations)
 
 
-def _check_metric(metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvature: float | None) -> None:
+def _check_metric(
+    metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvature: float | None
+) -> None:
     """Refuse what is no metric, and what is in the target's own coordinates beside one that only the run releases."""
     if not isinstance(metric, PrivateMetric):
-        raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
+        raise InputError(
+            f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric"
+        )
     if starts:
         raise UnsupportedCombination(
-            "metric: a private start is not derived beside it; leave one of the two out.", "metric"
+            "metric: a private start is not derived beside it; leave one of the two out.",
+            "metric",
         )
     if curvature is not None:
         raise InputError(
@@ -221,18 +258,24 @@ def _bound(sampler: Sampler, sampling: Sampling, num_records: int) -> Sampler:
         )
     bound = sampler.bind(num_records)
     with_rate = sampler_offers(bound).with_rate
-    return bound if with_rate is None else with_rate(expected_batch(sampling, num_records) / num_records)
+    return (
+        bound
+        if with_rate is None
+        else with_rate(expected_batch(sampling, num_records) / num_records)
+    )
 
 
 def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler:
     """The sampler with its step size, or friction, solved from the noise that privacy alone needs."""
     if privacy is None:
         raise InputError(
-            "step_size auto and friction matched are solved from a privacy target; give numbers here", "step_size"
+            "step_size auto and friction matched are solved from a privacy target; give numbers here",
+            "step_size",
         )
     if privacy.calibrator == "free":
         raise InputError(
-            "step_size auto and friction matched need a target: use calibrator numeric with an epsilon", "calibrator"
+            "step_size auto and friction matched need a target: use calibrator numeric with an epsilon",
+            "calibrator",
         )
     name = type(sampler).__name__
     with_noise = sampler_offers(sampler).with_noise
@@ -245,7 +288,9 @@ def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler
     alone = smallest_noise(queries, privacy)
     solved = with_noise(alone / unit_of(queries, privacy) * (1 + 1e-9))
     if asked(solved.queries) != asked(sampler.queries):
-        raise InputError(f"{name}.with_noise changes what the sampler asks for; it may not", "sampler")
+        raise InputError(
+            f"{name}.with_noise changes what the sampler asks for; it may not", "sampler"
+        )
     return solved
 
 
@@ -258,7 +303,9 @@ def _coordinates(target: Target, second: SecondMoment | None) -> int:
     params = parameter_shapes(target)
     if params is None:
         return UNKNOWN_COORDINATES
-    return size_of([params] if second is None else [params, released_shape(second, params).value])
+    return size_of(
+        [params] if second is None else [params, released_shape(second, params).value]
+    )
 
 
 def check_fit(target: Target, sampler: Sampler) -> None:
@@ -274,13 +321,27 @@ def check_fit(target: Target, sampler: Sampler) -> None:
     step = jax.ShapeDtypeStruct((), np.int32)
     following = jax.eval_shape(sampler.step, jax.random.key(0), state, gradient, step)
     name = type(sampler).__name__
-    if not isinstance(following, tuple) or len(following) != 2 or not hasattr(following[0], "position"):
-        raise InputError(f"sampler: {name}.step must return (State, Info), its State with a field position", "sampler")
-    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [leaf.shape for leaf in jax.tree.leaves(state)]:
-        raise InputError(f"sampler: {name}.step must return a State of the form that init returns", "sampler")
+    if (
+        not isinstance(following, tuple)
+        or len(following) != 2
+        or not hasattr(following[0], "position")
+    ):
+        raise InputError(
+            f"sampler: {name}.step must return (State, Info), its State with a field position",
+            "sampler",
+        )
+    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [
+        leaf.shape for leaf in jax.tree.leaves(state)
+    ]:
+        raise InputError(
+            f"sampler: {name}.step must return a State of the form that init returns",
+            "sampler",
+        )
 
 
-def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
+def _check_dynamics(
+    sampler: Sampler, noise_std: np.ndarray, curvature: float | None
+) -> None:
     """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
     s = noise_std.astype(np.float64)
     t = np.arange(len(noise_std), dtype=np.float64)
@@ -294,7 +355,9 @@ def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | 
             f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out",
             "curvature",
         )
-    largest = np.broadcast_to(np.asarray(offers.stability_limit(s, t)), t.shape) / curvature
+    largest = (
+        np.broadcast_to(np.asarray(offers.stability_limit(s, t)), t.shape) / curvature
+    )
     step_size = np.broadcast_to(np.asarray(offers.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
     if np.any(step_size >= largest):
         worst = int(np.argmax(step_size / largest))

@@ -16,10 +16,16 @@ from annotated_types import Gt, Lt
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import CalibrationError, Checked, InputError, UnsupportedCombination
-from dpmcmc.inference.noise_aware import MetricName
+from dpmcmc.inference.released_metric import MetricName
 from dpmcmc.planning.stages import Private, Stage
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
-from dpmcmc.privacy.accounting.charging import Earlier, Privacy, Schedule, charged_guarantee, check_proved
+from dpmcmc.privacy.accounting.charging import (
+    Earlier,
+    Privacy,
+    Schedule,
+    charged_guarantee,
+    check_proved,
+)
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -102,10 +108,14 @@ def calibrated(
 
 def unit_of(queries: Schedule, privacy: Privacy) -> float:
     """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C)."""
-    return expected_batch(queries.sampling, queries.num_records) / (queries.num_records * privacy.clip)
+    return expected_batch(queries.sampling, queries.num_records) / (
+        queries.num_records * privacy.clip
+    )
 
 
-def charged(noise_std: np.ndarray, queries: Schedule, privacy: Privacy) -> tuple[np.ndarray, Guarantee, int]:
+def charged(
+    noise_std: np.ndarray, queries: Schedule, privacy: Privacy
+) -> tuple[np.ndarray, Guarantee, int]:
     """(nominal noise multipliers, guarantee, batch slots) of a noise array, (steps,) float32."""
     if not np.all(noise_std > 0):
         raise InputError(
@@ -113,15 +123,22 @@ def charged(noise_std: np.ndarray, queries: Schedule, privacy: Privacy) -> tuple
             "temperature",
         )
     if not np.all(np.isfinite(noise_std)):
-        raise InputError("the noise this plan needs overflows float32; use a larger clip or batch", "clip")
+        raise InputError(
+            "the noise this plan needs overflows float32; use a larger clip or batch",
+            "clip",
+        )
     noise_multipliers = noise_std.astype(np.float64) * unit_of(queries, privacy)
-    return noise_multipliers, *charged_guarantee(queries.with_noise(noise_multipliers), privacy)
+    return noise_multipliers, *charged_guarantee(
+        queries.with_noise(noise_multipliers), privacy
+    )
 
 
 def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     """Noise that the sampler injects at every step, (steps,) float64."""
     with np.errstate(all="ignore"):
-        own = np.asarray(sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64)
+        own = np.asarray(
+            sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64
+        )
     own = np.broadcast_to(own, (steps,))
     if not (np.all(np.isfinite(own)) and np.all(own >= 0)):
         worst = int(np.argmax(~(np.isfinite(own) & (own >= 0))))
@@ -133,16 +150,22 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     return own
 
 
-def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:
+def levels(
+    z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None
+) -> tuple[int, int]:
     """Draws per coordinate of the integer noise of the gradient and of the second moment."""
     quietest = float(z.min())
     loudest = float(z.max())
-    gradient = discrete_gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
+    gradient = discrete_gaussian.levels_for(
+        quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0]
+    )
     if second is None:
         return gradient, 0
     unit = second.ratio * 2.0 ** bits[1]
     # Entries off the diagonal have 1/√2 of its noise.
-    return gradient, discrete_gaussian.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
+    return gradient, discrete_gaussian.levels_for(
+        quietest * unit * 0.5**0.5, loudest * unit
+    )
 
 
 def _round_up(values: np.ndarray) -> np.ndarray:
@@ -208,7 +231,9 @@ class PrivateMetric(Checked):
     name: MetricName = "gram"
     share: Annotated[float, Gt(0), Lt(0.95)] = 0.15
     clip_ratio: Annotated[float, Gt(0)] | None = None
-    structure: RowStructure | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    structure: RowStructure | None = dataclasses.field(
+        default=None, kw_only=True, repr=False
+    )
 
     @property
     def ratio(self) -> float:
@@ -277,7 +302,11 @@ class PlannedMetric:
 
 
 def planned_metric(
-    metric: PrivateMetric, target: Target, sampler: Sampler, num_records: int, privacy: Privacy | None
+    metric: PrivateMetric,
+    target: Target,
+    sampler: Sampler,
+    num_records: int,
+    privacy: Privacy | None,
 ) -> PlannedMetric:
     """Settle the noise of a metric's release.
 
@@ -296,14 +325,20 @@ def planned_metric(
     promise, epsilon = _promised(privacy, sampler)
     adjacency = Adjacency(promise.adjacency)
     structure = metric.structure if metric.of_rows else None
-    size, bound = _gram_facts(target) if metric.of_rows else (_parameters(target), promise.clip)
+    size, bound = (
+        _gram_facts(target) if metric.of_rows else (_parameters(target), promise.clip)
+    )
     if structure is not None:
         structure.check(size)
     most_records = num_records + (adjacency == Adjacency.ADD_REMOVE)
-    rows = RowFacts(most_records, size, bound, structure is not None and structure.unit_norm)
+    rows = RowFacts(
+        most_records, size, bound, structure is not None and structure.unit_norm
+    )
     mu = gaussian_mu(epsilon, promise.delta) * math.sqrt(metric.share)
     trace = 0.0 if rows.trace_declared(adjacency) or not metric.of_rows else _TRACE_SHARE
-    release = GramRelease.calibrate(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
+    release = GramRelease.calibrate(
+        rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0)
+    )
     if not metric.of_rows:
         # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/chains.py``).
         release = dataclasses.replace(release, trace_std=0.0)
@@ -342,9 +377,15 @@ def _gram_facts(target: Target) -> tuple[int, float]:
         )
     bound = target.row_bound
     if bound is None:
-        raise InputError(f"row_bound: metric gram needs this public bound of {name}; give it", "row_bound")
+        raise InputError(
+            f"row_bound: metric gram needs this public bound of {name}; give it",
+            "row_bound",
+        )
     if target.num_features is None:
-        raise InputError(f"num_features: {name} needs it before a plan with a metric; give it", "num_features")
+        raise InputError(
+            f"num_features: {name} needs it before a plan with a metric; give it",
+            "num_features",
+        )
     return _checked(target.num_features), bound
 
 

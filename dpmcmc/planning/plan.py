@@ -147,7 +147,9 @@ class Plan(AnyPlan):
     @property
     def metric(self) -> PlannedMetric | None:
         """Metric that the run releases first, or None; noise, steps and time are then in its units."""
-        return next((stage for stage in self.before if isinstance(stage, PlannedMetric)), None)
+        return next(
+            (stage for stage in self.before if isinstance(stage, PlannedMetric)), None
+        )
 
     @property
     def start(self) -> AnyPlan | None:
@@ -157,14 +159,19 @@ class Plan(AnyPlan):
     @property
     def starts(self) -> GivenStarts | None:
         """Private starts that the guarantee covers, which are drawn by the run or given to ``sample``; or None."""
-        return next((stage for stage in self.before if isinstance(stage, GivenStarts)), None)
+        return next(
+            (stage for stage in self.before if isinstance(stage, GivenStarts)), None
+        )
 
     @property
     def chain(self) -> Plan:
         """Plan of the chain alone, to which ``sample`` is given its start; the guarantee covers the start too."""
         if self.private is None or self.starts is None:
             return self
-        return replace(self, private=self.private.replaced(before=(GivenStarts(self.starts.guarantee),)))
+        return replace(
+            self,
+            private=self.private.replaced(before=(GivenStarts(self.starts.guarantee),)),
+        )
 
     @property
     def sampler_offers(self) -> SamplerOffers:
@@ -199,7 +206,9 @@ class Plan(AnyPlan):
     def temperatures(self) -> np.ndarray:
         """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise."""
         t = np.arange(self.steps, dtype=np.float64)
-        return np.broadcast_to(self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape)
+        return np.broadcast_to(
+            self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape
+        )
 
     @property
     def own_temperatures(self) -> np.ndarray:
@@ -212,7 +221,9 @@ class Plan(AnyPlan):
     def times(self) -> np.ndarray:
         """Langevin time η_t of each step, (steps,) float64; over the friction for momentum samplers."""
         t = np.arange(self.steps, dtype=np.float64)
-        return np.broadcast_to(self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape)
+        return np.broadcast_to(
+            self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape
+        )
 
     @property
     def time(self) -> float:
@@ -236,7 +247,12 @@ class Plan(AnyPlan):
             return math.inf
         left = 1.0 if self.metric is None else 1 - self.metric.asked.share
         mu = gaussian_mu(epsilon, promise.delta)
-        return 2 * left * (mu / (guarantee.adjacency.sensitivity * promise.clip)) ** 2 / self.chains
+        return (
+            2
+            * left
+            * (mu / (guarantee.adjacency.sensitivity * promise.clip)) ** 2
+            / self.chains
+        )
 
     @property
     def schedule(self) -> Schedule:
@@ -246,7 +262,9 @@ class Plan(AnyPlan):
             InputError: the run has no privacy.
         """
         if self.private is None:
-            raise InputError("plan: has no privacy, so none of its queries is charged", "plan")
+            raise InputError(
+                "plan: has no privacy, so none of its queries is charged", "plan"
+            )
         return Schedule(
             self.private.noise_multipliers,
             self.sampling,
@@ -276,14 +294,26 @@ class Plan(AnyPlan):
 
         ``start`` is the section ``mechanism`` of the draw that its chains start from.
         """
-        parts = {"privacy": self.privacy, "metric": None if self.metric is None else self.metric.asked}
+        parts = {
+            "privacy": self.privacy,
+            "metric": None if self.metric is None else self.metric.asked,
+        }
         return {
             "target": section(self.target, TARGETS),
             "sampler": section(self.sampler, SAMPLERS),
             "sampling": {"scheme": self.sampling.scheme} | settings(self.sampling),
-            "run": {"steps": self.steps, "chains": self.chains, "burn_in": self.burn_in, "thin": self.thin},
+            "run": {
+                "steps": self.steps,
+                "chains": self.chains,
+                "burn_in": self.burn_in,
+                "thin": self.thin,
+            },
             **{name: settings(part) for name, part in parts.items() if part is not None},
-            **({} if self.start is None else {"start": self.start.sections.get("mechanism")}),
+            **(
+                {}
+                if self.start is None
+                else {"start": self.start.sections.get("mechanism")}
+            ),
         }
 
     @property
@@ -341,18 +371,33 @@ class Plan(AnyPlan):
             "burn_in": self.burn_in,
             "thin": self.thin,
             "draws_per_chain": self.num_draws,
-            "clipping": None if self.privacy is None else "label_blind" if self.label_blind else "residual",
-            "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+            "clipping": None
+            if self.privacy is None
+            else "label_blind"
+            if self.label_blind
+            else "residual",
+            "noise_multiplier": None
+            if z is None
+            else {"min": float(z.min()), "max": float(z.max())},
             "required_multiplier": None if z is None else self.required_multiplier,
             "thesis_multiplier": self.thesis_multiplier[0],
             "thesis_condition": self.thesis_multiplier[1],
             "free_fraction": None if self.privacy is None else self.free_fraction,
-            "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
+            "temperature": {
+                "min": float(temperatures.min()),
+                "max": float(temperatures.max()),
+            },
             "temperature_per_step": self._per_step(temperatures),
             "time": self.time,
             "private_time": self.private_time,
-            "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
-            **{key: value for stage in self.before for key, value in stage.stated(secret).items()},
+            "guarantee": self.guarantee.to_json()
+            if self.guarantee is not None and secret
+            else None,
+            **{
+                key: value
+                for stage in self.before
+                for key, value in stage.stated(secret).items()
+            },
             **self.schema_json(),
             **self.sentences_json(),
             **self.verdict.to_json(),
@@ -377,7 +422,9 @@ class Plan(AnyPlan):
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         z = self.noise_multipliers
         own = {
-            "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+            "noise_multiplier": None
+            if z is None
+            else {"min": float(z.min()), "max": float(z.max())},
             "multiples": list(multiples(self.second)),
             "second_every": every_of(self.second),
             "steps": self.steps,
@@ -393,7 +440,9 @@ class Plan(AnyPlan):
             "num_records": self.num_records,
             "free_fraction": None if self.privacy is None else self.free_fraction,
         }
-        return {key: value for stage in self.before for key, value in stage.facts().items()} | own
+        return {
+            key: value for stage in self.before for key, value in stage.facts().items()
+        } | own
 
 
 def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
@@ -406,7 +455,16 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     unit = plan.target_offers.unit
     out = [
         ("target", repr(plan.target)),
-        *([] if unit is None else [("unit", f"a record is one {unit}: privacy, clipping and sampling are by owner")]),
+        *(
+            []
+            if unit is None
+            else [
+                (
+                    "unit",
+                    f"a record is one {unit}: privacy, clipping and sampling are by owner",
+                )
+            ]
+        ),
         ("sampler", repr(plan.sampler)),
         *(line for stage in plan.before for line in stage.lines()),
         ("sampling", batch),
@@ -420,13 +478,23 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     heat = _range(plan.temperatures)
     private = plan.private
     if private is None:
-        out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", _with_minibatches(plan, heat))]
+        out += [
+            ("privacy", "none: plain SG-MCMC, no guarantee"),
+            ("temperature", _with_minibatches(plan, heat)),
+        ]
         return out + plan.verdict.lines()
     z = private.noise_multipliers
-    spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
+    spread = (
+        f"{z.min():.4g}"
+        if z.max() <= z.min() * 1.001
+        else f"{z.min():.4g} to {z.max():.4g}"
+    )
     out += [
         ("guarantee", guaranteed(private.guarantee, secret)),
-        ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"),
+        (
+            "noise",
+            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})",
+        ),
         ("thesis", _thesis_line(plan, private)),
         ("free", _free_line(plan)),
         ("temperature", _temperature_line(plan, heat)),
@@ -451,7 +519,11 @@ def _thesis_line(plan: Plan, private: Private) -> str:
 
 def _free_line(plan: Plan) -> str:
     if plan.free_fraction == 1:
-        cost = "" if INTERVALS in plan.usable_for else "; clipping and a short run still rule out intervals (see there)"
+        cost = (
+            ""
+            if INTERVALS in plan.usable_for
+            else "; clipping and a short run still rule out intervals (see there)"
+        )
         return f"privacy is free: at every step the sampler's own noise is at least what privacy needs{cost}"
     more = "noise beyond the sampler's own; a larger epsilon or a smaller step_size needs less of it"
     if plan.free_fraction == 0:
@@ -470,7 +542,11 @@ def _range(values: np.ndarray) -> str:
 def _temperature_line(plan: Plan, heat: str) -> str:
     own = plan.own_temperatures
     # A temperature as asked promises nothing where time or clipping disqualify the draws.
-    kept = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
+    kept = (
+        "as asked"
+        if INTERVALS in plan.usable_for
+        else "of the noise alone: see intervals below"
+    )
     line = (
         f"{heat}, {kept}"
         if np.all(plan.temperatures <= own * 1.001)

@@ -66,7 +66,12 @@ class GivenStarts:
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe it to a person."""
-        return [("starts", f"private ones, which sample is given; the guarantee covers their {self.guarantee}")]
+        return [
+            (
+                "starts",
+                f"private ones, which sample is given; the guarantee covers their {self.guarantee}",
+            )
+        ]
 
     def stated(self, secret: bool) -> dict[str, object]:
         """Return its part of ``plan.json``: none."""
@@ -211,19 +216,33 @@ class AnyPlan(abc.ABC):
             raise no_schema(data)
         return self.schema.encode(data)
 
-    def columns_of(self, data: PyTree | Table | DataSet | EncodedTable) -> dict[str, np.ndarray]:
+    def columns_of(
+        self, data: PyTree | Table | DataSet | EncodedTable
+    ) -> dict[str, np.ndarray]:
         """Return every column that the schema declares, as bytes before encoding; none of data that are no table.
 
         A ledger knows a table by them under any formula.
         """
-        table = data.table if isinstance(data, DataSet | EncodedTable) else data if self._is_table(data) else None
-        return {} if table is None or self.schema is None else texts(table, self.schema.columns)
+        table = (
+            data.table
+            if isinstance(data, DataSet | EncodedTable)
+            else data
+            if self._is_table(data)
+            else None
+        )
+        return (
+            {}
+            if table is None or self.schema is None
+            else texts(table, self.schema.columns)
+        )
 
     def _is_table(self, data: PyTree | Table) -> bool:
         """Return whether data are a table; where there is a schema, arrays by name are one if each is a column."""
         if self.schema is None or not isinstance(data, Mapping):
             return is_table(data)
-        return self.schema.label in data and all(np.ndim(column) == 1 for column in data.values())
+        return self.schema.label in data and all(
+            np.ndim(column) == 1 for column in data.values()
+        )
 
     @property
     @abc.abstractmethod

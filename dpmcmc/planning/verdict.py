@@ -22,9 +22,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import NotForIntervals
-from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS, ReleasedMetric
+from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
-from dpmcmc.planning.description import FACTS, INTERVALS, PREDICTION, REFUSED, SPAN, Verdict
+from dpmcmc.planning.description import (
+    FACTS,
+    INTERVALS,
+    PREDICTION,
+    REFUSED,
+    SPAN,
+    Verdict,
+)
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
@@ -105,7 +113,9 @@ def relaxations(plan: Plan, known: Curvatures) -> tuple[float, float] | None:
     if friction < 1:
         # Momentum forgets at a rate of at most a/2 per step, however short the relaxation time is.
         each = np.minimum(each, friction / 2)
-    return float(each[: plan.burn_in].sum()), float(each[plan.burn_in :].sum()) * plan.chains
+    return float(each[: plan.burn_in].sum()), float(
+        each[plan.burn_in :].sum()
+    ) * plan.chains
 
 
 def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
@@ -128,7 +138,9 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     )
     each = bought(plan, known)
     if each is not None:
-        clause += f" (the budget buys {three_digits(each * plan.chains)} at temperature 1)"
+        clause += (
+            f" (the budget buys {three_digits(each * plan.chains)} at temperature 1)"
+        )
     return Obstacle(clause, True)
 
 
@@ -160,12 +172,16 @@ def _adapts(plan: Plan) -> bool:
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         twice = np.broadcast_to(plan.sampler.temperature_at(2 * noise, t), t.shape)
-    return bool(np.any(_kept(plan.temperatures, plan) == _kept(twice, plan)) and np.any(noise > 0))
+    return bool(
+        np.any(_kept(plan.temperatures, plan) == _kept(twice, plan)) and np.any(noise > 0)
+    )
 
 
 def _minibatches(plan: Plan) -> Obstacle | None:
     if plan.sampler_offers.minibatch_variance:
-        return Obstacle("minibatch_variance is an estimate, and whether it is right is unknown")
+        return Obstacle(
+            "minibatch_variance is an estimate, and whether it is right is unknown"
+        )
     rate = plan.sampling.rate(plan.num_records)
     if rate >= 1:
         return None
@@ -215,14 +231,25 @@ def _clipping(plan: Plan, known: Curvatures) -> Obstacle | None:
             )
         if never or plan.target_offers.linear_predictor:
             return None
-        return Obstacle("how label-blind weights of several classes change the time to mix is unknown", True)
+        return Obstacle(
+            "how label-blind weights of several classes change the time to mix is unknown",
+            True,
+        )
     if plan.metric is not None:
-        return Obstacle(f"clipping at {plan.metric.asked.ratio:g} times the typical norm biases the posterior")
+        return Obstacle(
+            f"clipping at {plan.metric.asked.ratio:g} times the typical norm biases the posterior"
+        )
     if plan.in_metric:
-        return Obstacle(f"clipping at {clip:g} in the norm of a metric may bias the posterior")
+        return Obstacle(
+            f"clipping at {clip:g} in the norm of a metric may bias the posterior"
+        )
     if bias == "unknown":
-        return Obstacle(f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound")
-    return Obstacle(f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}")
+        return Obstacle(
+            f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound"
+        )
+    return Obstacle(
+        f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}"
+    )
 
 
 def _tempered(plan: Plan) -> Obstacle | None:
@@ -242,14 +269,20 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
     limit = offers.stability_limit
     eta = offers.eta
     if curvature is None:
-        return Obstacle("the error of the step is unknown, since that needs a bound on the curvature (curvature)")
+        return Obstacle(
+            "the error of the step is unknown, since that needs a bound on the curvature (curvature)"
+        )
     if limit is None or eta is None:
         return Obstacle(
             f"the error of the step is unknown, since {type(plan.sampler).__name__} states no stability_limit"
         )
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
-        share = np.asarray(eta(t)) * curvature / np.asarray(limit(plan.noise_std.astype(np.float64), t))
+        share = (
+            np.asarray(eta(t))
+            * curvature
+            / np.asarray(limit(plan.noise_std.astype(np.float64), t))
+        )
     worst = float(np.max(_kept(np.broadcast_to(share, t.shape), plan)))
     if worst <= VARIANCE_ERROR:
         return None
@@ -260,7 +293,11 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
 
 def _draws(plan: Plan) -> Obstacle | None:
     count = plan.num_draws * plan.chains
-    return None if count >= DRAWS else Obstacle(f"the run keeps {count} draws, where {DRAWS} are needed")
+    return (
+        None
+        if count >= DRAWS
+        else Obstacle(f"the run keeps {count} draws, where {DRAWS} are needed")
+    )
 
 
 #: Least N·μ/√d, and most standard deviations of the prior that draws may spread over, for prediction.
@@ -279,12 +316,18 @@ def with_verdict(plan: Plan) -> Plan:
     return replace(plan, verdict=of_plan(plan))
 
 
-def of_draws(plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None) -> Verdict:
+def of_draws(
+    plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None
+) -> Verdict:
     """Return the permitted uses of the released draws of any plan; arguments are those of :func:`of_result`."""
-    return of_result(plan, diagnostics, metric) if isinstance(plan, Plan) else plan.verdict
+    return (
+        of_result(plan, diagnostics, metric) if isinstance(plan, Plan) else plan.verdict
+    )
 
 
-def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
+def of_result(
+    plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None
+) -> Verdict:
     """Return the permitted uses of released draws of a sampler's plan.
 
     Args:
@@ -297,12 +340,20 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: Released
     rhat = diagnostics["rhat"]
     shown: list[Obstacle] = []
     if ess is None or rhat is None:
-        shown.append(Obstacle("the draws are too few, or move too little, for R-hat and ESS"))
+        shown.append(
+            Obstacle("the draws are too few, or move too little, for R-hat and ESS")
+        )
     else:
         if not rhat <= RHAT:
-            shown.append(Obstacle(f"split R-hat is {rhat:.3g}, where at most {RHAT:g} is needed"))
+            shown.append(
+                Obstacle(f"split R-hat is {rhat:.3g}, where at most {RHAT:g} is needed")
+            )
         if not ess >= ESS:
-            shown.append(Obstacle(f"the effective sample size is {ess:.3g}, where {ESS:g} is needed"))
+            shown.append(
+                Obstacle(
+                    f"the effective sample size is {ess:.3g}, where {ESS:g} is needed"
+                )
+            )
     if plan.privacy is None and plan.chains > 1 and not shown:
         # Draws of several chains that agree show the mixing that a plan could only bound.
         found = [one for one in found if not one.of_mixing]
@@ -311,7 +362,11 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: Released
 
 
 def of_one_shot(
-    guarantee: Guarantee, num_records: int, target: Target, intervals: tuple[bool, str], width: float | None = None
+    guarantee: Guarantee,
+    num_records: int,
+    target: Target,
+    intervals: tuple[bool, str],
+    width: float | None = None,
 ) -> Verdict:
     """Return the verdict on a one-shot release before a record is read.
 
@@ -322,7 +377,11 @@ def of_one_shot(
     """
     inflation = None if width is None else width**2
     verdict = _verdict(_signal(guarantee, num_records, target), intervals)
-    return replace(verdict, predicted_inflation=inflation, predicted_from=None if width is None else FACTS)
+    return replace(
+        verdict,
+        predicted_inflation=inflation,
+        predicted_from=None if width is None else FACTS,
+    )
 
 
 def warn_unless_for_intervals(plan: AnyPlan) -> None:
@@ -336,7 +395,12 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     shapes = parameter_shapes(plan.target)
     refused = plan.verdict.reasons[INTERVALS]
     use = f"no private intervals of {type(plan.target).__name__} are offered yet"
-    if score is not None and score.size > 1 and shapes is not None and size_of(shapes) > MOST_COEFFICIENTS:
+    if (
+        score is not None
+        and score.size > 1
+        and shapes is not None
+        and size_of(shapes) > MOST_COEFFICIENTS
+    ):
         use += f" for more than {MOST_COEFFICIENTS:,} coefficients"
     elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
@@ -373,11 +437,14 @@ def _gives_path(plan: Plan) -> bool:
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:
     both = {PREDICTION: prediction, INTERVALS: intervals}
     return Verdict(
-        tuple(name for name, (usable, _) in both.items() if usable), {name: why for name, (_, why) in both.items()}
+        tuple(name for name, (usable, _) in both.items() if usable),
+        {name: why for name, (_, why) in both.items()},
     )
 
 
-def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
+def _with_costs(
+    plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None
+) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
     times = bought(plan, known)
@@ -396,7 +463,11 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bo
             "Yes, if the model is right (a wrong one needs a sandwich variance): the draws have the posterior's "
             "temperature, clipping does not bias them, and the chain mixes."
         )
-    more = "; several chains would let R-hat show it" if one_chain and all(one.of_mixing for one in found) else ""
+    more = (
+        "; several chains would let R-hat show it"
+        if one_chain and all(one.of_mixing for one in found)
+        else ""
+    )
     return False, f"{REFUSED}: {'; '.join(one.clause for one in found)}{more}."
 
 
@@ -420,14 +491,21 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> tuple[boo
     if not math.isfinite(guarantee.epsilon):
         return True, "Yes: epsilon has no finite bound, so privacy limits nothing."
     size = _size(target)
-    signal = num_records * gaussian_mu(guarantee.epsilon, guarantee.delta) / math.sqrt(size or 1)
+    signal = (
+        num_records
+        * gaussian_mu(guarantee.epsilon, guarantee.delta)
+        / math.sqrt(size or 1)
+    )
     noise = "its noise" if size is not None else "its noise in one coordinate"
     if signal < SIGNAL:
         return False, (
             f"No: all records together can move the release at most {three_digits(signal)} times as far as {noise}, "
             f"where {SIGNAL:g} times is needed; take more records or a larger epsilon."
         )
-    return True, "Yes: the noise of privacy leaves room for a signal; only test rows show how well the draws predict."
+    return (
+        True,
+        "Yes: the noise of privacy leaves room for a signal; only test rows show how well the draws predict.",
+    )
 
 
 def _size(target: Target) -> int | None:

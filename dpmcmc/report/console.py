@@ -17,7 +17,13 @@ from typing import Any, Protocol, TypedDict, Unpack
 import jax
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
@@ -59,7 +65,10 @@ class Running(Protocol):
 
 @contextlib.contextmanager
 def shown(
-    progress: Report | bool | None, run: Running, console: Console | None = None, public: bool = False
+    progress: Report | bool | None,
+    run: Running,
+    console: Console | None = None,
+    public: bool = False,
 ) -> Iterator[Report | None]:
     """Show a run's steps while the context is open; yield the function that reports them.
 
@@ -92,7 +101,13 @@ def report_steps(done: int, total: int) -> None:
 def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
     steps = run.plan.steps if isinstance(run.plan, Plan) else None
     text = TextColumn("sampling    " if steps else "drawing     ")
-    columns = text, BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
+    columns = (
+        text,
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=steps)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -103,7 +118,9 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
     from IPython.display import HTML, display
 
     def bar(done: int, total: int) -> HTML:
-        return HTML(f"<progress value={done} max={total}></progress> {done:,} of {total:,} steps")
+        return HTML(
+            f"<progress value={done} max={total}></progress> {done:,} of {total:,} steps"
+        )
 
     cell = display(HTML("<progress></progress> compiling"), display_id=True)
     yield lambda done, total: cell.update(bar(done, total))
@@ -204,7 +221,13 @@ class PublicFacts:
 
     @classmethod
     def of(
-        cls, name: str, plan: AnyPlan, secret: bool, data: DataSet, day: datetime.date, **declared: Unpack[Declared]
+        cls,
+        name: str,
+        plan: AnyPlan,
+        secret: bool,
+        data: DataSet,
+        day: datetime.date,
+        **declared: Unpack[Declared],
     ) -> PublicFacts:
         """The public facts of a run on these records; nothing else is taken from them.
 
@@ -240,7 +263,9 @@ class PublicFacts:
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
-        return self.spec.public or (guarantee is not None and math.isfinite(guarantee.epsilon))
+        return self.spec.public or (
+            guarantee is not None and math.isfinite(guarantee.epsilon)
+        )
 
     def circumstances(self, fit: bool) -> Circumstances:
         """Return what the page says of records and settings.
@@ -249,9 +274,13 @@ class PublicFacts:
             fit: whether a fit without privacy is published.
         """
         origins: dict[str, Kind] = {"stand-in": "stand_in", "generated": "generated"}
-        declared: Kind = "generated" if self.generated else "public" if self.spec.public else "private"
+        declared: Kind = (
+            "generated" if self.generated else "public" if self.spec.public else "private"
+        )
         times = self.spec.public and self.trace is not None
-        return Circumstances(origins.get(self.origin, declared), self.settings, fit, times)
+        return Circumstances(
+            origins.get(self.origin, declared), self.settings, fit, times
+        )
 
     @property
     def planned(self) -> Guarantee | None:
@@ -274,7 +303,9 @@ class PublicFacts:
 
     def described(self) -> str:
         """Return name and origin of the data in words."""
-        where = "files whose checksums privacy.json states" if self.sha256 else self.origin
+        where = (
+            "files whose checksums privacy.json states" if self.sha256 else self.origin
+        )
         return f"{self.spec.name}, {self.num_features} columns, from {where}"
 
     def data_json(self) -> dict[str, object]:
@@ -292,16 +323,22 @@ class PublicFacts:
         heat = None if self.trace is None else self.trace.temperatures
         plan = self.plan
         return {
-            **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
+            **dict.fromkeys(
+                ("accuracy", "rmse", "log_predictive_density", "non_private")
+            ),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
-            "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
+            "temperature": None
+            if heat is None
+            else {"min": float(heat.min()), "max": float(heat.max())},
             "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),
         }
 
 
-def print_plan(facts: PublicFacts, devices: tuple[int, int] | None, console: Console) -> None:
+def print_plan(
+    facts: PublicFacts, devices: tuple[int, int] | None, console: Console
+) -> None:
     """Print the plan.
 
     Args:
@@ -318,16 +355,22 @@ def print_plan(facts: PublicFacts, devices: tuple[int, int] | None, console: Con
         f"features, from {facts.origin}"
     )
     if facts.on_disk:
-        console.print("             on disk: no training-set scores and no non-private fit, which read all records")
+        console.print(
+            "             on disk: no training-set scores and no non-private fit, which read all records"
+        )
     note = facts.note(facts.planned)
     if note:
         console.print(f"             {note}", style="bold red")
     for name, text in facts.plan.lines(facts.secret):
         console.print(f"{name:<12} {text}")
     if devices is not None:
-        console.print(f"devices      {devices[0]} along the chains, {devices[1]} along the records")
+        console.print(
+            f"devices      {devices[0]} along the chains, {devices[1]} along the records"
+        )
     if jax.process_count() > 1:
-        console.print(f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost")
+        console.print(
+            f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost"
+        )
 
 
 def _test_rows(facts: PublicFacts) -> str:
@@ -354,20 +397,29 @@ def print_result(
     """
     plain = released["non_private"] or {}
     held_out = [
-        (predictive.measure(facts.target) or "density", f"confidential: in {confidential / 'diagnostics.json'}")
+        (
+            predictive.measure(facts.target) or "density",
+            f"confidential: in {confidential / 'diagnostics.json'}",
+        )
     ]
     for name, text in scores(facts, released) or held_out:
         console.print(f"{name:<12} {text}")
     if plain.get("distance"):
         d = plain["distance"]
-        width = "" if d["std_ratio"] is None else f"; draws observed {d['std_ratio']:.2f} times as wide"
+        width = (
+            ""
+            if d["std_ratio"] is None
+            else f"; draws observed {d['std_ratio']:.2f} times as wide"
+        )
         console.print(
             f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} of its std "
             f"(mean over coordinates){width}"
         )
     if released["ess"] is not None:
         needed = f"intervals need at least {ESS:g} and at most {RHAT:g}"
-        console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f} ({needed})")
+        console.print(
+            f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f} ({needed})"
+        )
     for name, text in Verdict.of_json(released).lines():
         console.print(f"{name:<12} {text}")
     if "noise_aware" in released:
@@ -379,7 +431,9 @@ def print_result(
             else refused.replace("noise_aware:", "noise-aware ")
         )
     _print_times(facts, released, confidential, console)
-    console.print(f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold")
+    console.print(
+        f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold"
+    )
     console.print(f"saved        {folder}; open {folder / page.FILE}")
     console.print(f"never publish or archive {confidential}", style="red")
 
@@ -395,7 +449,9 @@ def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> 
     )
 
 
-def _print_times(facts: PublicFacts, released: dict[str, Any], confidential: Path, console: Console) -> None:
+def _print_times(
+    facts: PublicFacts, released: dict[str, Any], confidential: Path, console: Console
+) -> None:
     """Print the seconds of a sampler's run; for private records only those before the first record was read."""
     if facts.trace is None:
         return
@@ -422,11 +478,19 @@ def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]
     if facts.test is None:
         return []
     if measure is None:
-        against = f"; non-private fit {_number(plain['log_predictive_density'])}" if plain else ""
+        against = (
+            f"; non-private fit {_number(plain['log_predictive_density'])}"
+            if plain
+            else ""
+        )
         density = _number(released["log_predictive_density"])
         return [("density", f"{density} log predictive density of a test row{against}")]
     score = released[measure]
-    against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
+    against = (
+        f"; non-private fit {_number(plain[measure]['posterior_predictive'])}"
+        if plain
+        else ""
+    )
     said = f"{_number(score['posterior_predictive'])} posterior predictive, {_number(score['mean'])} ± "
     return [(measure, f"{said}{_number(score['std'])} single draw{against}")]
 

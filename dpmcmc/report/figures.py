@@ -89,27 +89,45 @@ class Reading(NamedTuple):
         classes = self._classes(draws)
         if classes:
             reference, *others = classes
-            said.insert(0, ("classes", f"each is compared with the first, '{reference}', whose coefficients are 0"))
+            said.insert(
+                0,
+                (
+                    "classes",
+                    f"each is compared with the first, '{reference}', whose coefficients are 0",
+                ),
+            )
             draws = draws[..., 1:] - draws[..., :1]
             rows = columns or [f"theta[{j}]" for j in range(draws.shape[2])]
-            names = [f"{row}, {other} − {reference}" for row in rows for other in others][:most]
+            names = [f"{row}, {other} − {reference}" for row in rows for other in others][
+                :most
+            ]
             numbers = draws.reshape(*draws.shape[:2], -1)[..., :most]
         else:
             names, numbers = flat(draws, columns, most)
         total = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(draws))
         return Shown(names, numbers, total, own, tuple(said))
 
-    def of_normal(self, found: NoiseAwarePosterior) -> tuple[Shown, np.ndarray, np.ndarray]:
+    def of_normal(
+        self, found: NoiseAwarePosterior
+    ) -> tuple[Shown, np.ndarray, np.ndarray]:
         """Return a posterior (d,) that is normal as it is shown: names, mean and standard deviation."""
         size = len(found.mean)
         shown = self.of(np.vstack([np.zeros(size), np.eye(size)])[None])
         zero, *rows = shown.numbers[0]
         turn = np.transpose(rows - zero)
-        return shown, turn @ found.mean + zero, np.sqrt(np.einsum("ij,jk,ik->i", turn, found.covariance, turn))
+        return (
+            shown,
+            turn @ found.mean + zero,
+            np.sqrt(np.einsum("ij,jk,ik->i", turn, found.covariance, turn)),
+        )
 
     def _classes(self, draws: PyTree) -> Sequence[str]:
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
-        if not isinstance(self._model, SoftmaxRegression) or not _is_array(draws) or np.ndim(draws) != 4:
+        if (
+            not isinstance(self._model, SoftmaxRegression)
+            or not _is_array(draws)
+            or np.ndim(draws) != 4
+        ):
             return ()
         count = draws.shape[-1]
         levels = () if self.schema is None else self.schema.outcome.levels
@@ -125,11 +143,26 @@ class Reading(NamedTuple):
         """Return (draws, units in words, whether these are the columns' own)."""
         schema = self.schema
         asked = self.original_units
-        known = schema is not None and _is_array(draws) and not isinstance(self._model, LastLayer)
+        known = (
+            schema is not None
+            and _is_array(draws)
+            and not isinstance(self._model, LastLayer)
+        )
         if asked and not known:
-            raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
-        if schema is None or not known or not (asked or isinstance(self._model, GeneralisedLinear)):
-            return draws, "of the model's parameters, for rows as the target takes them", False
+            raise InputError(
+                "original_units: are known of a linear model whose plan has a schema",
+                "original_units",
+            )
+        if (
+            schema is None
+            or not known
+            or not (asked or isinstance(self._model, GeneralisedLinear))
+        ):
+            return (
+                draws,
+                "of the model's parameters, for rows as the target takes them",
+                False,
+            )
         encoded = "of the encoded columns: a range is mapped to [-1, 1], a level is 0 or 1, and every row is "
         encoded += f"multiplied by {schema.row_scale:.3g}"
         if asked is False:
@@ -142,7 +175,11 @@ class Reading(NamedTuple):
             return draws, f"{encoded} ({error})", False
         units = "of the columns as they were before encoding; a level is compared with the first of its column"
         name = schema.own_name(schema.label)
-        return own, units if name == schema.label else f"{units}; the label is {name}", True
+        return (
+            own,
+            units if name == schema.label else f"{units}; the label is {name}",
+            True,
+        )
 
 
 def _is_array(draws: PyTree) -> bool:
@@ -186,7 +223,9 @@ class Summary:
     own_units: bool = False
 
     @classmethod
-    def of_draws(cls, shown: Shown, level: float, verdict: Verdict, chains: bool) -> Summary:
+    def of_draws(
+        cls, shown: Shown, level: float, verdict: Verdict, chains: bool
+    ) -> Summary:
         """Return the summary of draws.
 
         Args:
@@ -206,10 +245,24 @@ class Summary:
         usable = INTERVALS in verdict.usable_for
         names = tuple(shown.names)
         said = (*_said(verdict), *shown.said)
-        return cls(names, *moments, low, high, level, usable, said, shown.total, ess, rhat, shown.own_units)
+        return cls(
+            names,
+            *moments,
+            low,
+            high,
+            level,
+            usable,
+            said,
+            shown.total,
+            ess,
+            rhat,
+            shown.own_units,
+        )
 
     @classmethod
-    def of_path(cls, found: NoiseAwarePosterior, reading: Reading, level: float, verdict: Verdict) -> Summary:
+    def of_path(
+        cls, found: NoiseAwarePosterior, reading: Reading, level: float, verdict: Verdict
+    ) -> Summary:
         """Return the summary of the posterior that follows from the path of a run; arguments as of :meth:`of_draws`."""
         shown, mean, std = reading.of_normal(found)
         low, high = (mean + ndtri(tail) * std for tail in _tails(level))
@@ -219,15 +272,28 @@ class Summary:
         said = (*uses.items(), *shown.said)
         names = tuple(shown.names)
         own = shown.own_units
-        return cls(names, mean, std, low, high, level, True, said, len(mean), own_units=own)
+        return cls(
+            names, mean, std, low, high, level, True, said, len(mean), own_units=own
+        )
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
-        tails = [f"{100 * tail:g} %" + ("" if self.intervals else " of draws") for tail in _tails(self.level)]
-        numbers = dict(zip(["mean", "sd", *tails], [self.mean, self.std, self.low, self.high], strict=True))
+        tails = [
+            f"{100 * tail:g} %" + ("" if self.intervals else " of draws")
+            for tail in _tails(self.level)
+        ]
+        numbers = dict(
+            zip(
+                ["mean", "sd", *tails],
+                [self.mean, self.std, self.low, self.high],
+                strict=True,
+            )
+        )
         if self.ess is not None and self.rhat is not None:
             numbers |= {"ESS": self.ess, "R-hat": self.rhat}
-        return {"name": list(self.names)} | {name: values.tolist() for name, values in numbers.items()}
+        return {"name": list(self.names)} | {
+            name: values.tolist() for name, values in numbers.items()
+        }
 
     def __getitem__(self, name: str) -> dict[str, float]:
         """Return the row of a parameter.
@@ -236,9 +302,15 @@ class Summary:
             KeyError: no parameter has the name.
         """
         if name not in self.names:
-            raise KeyError(f"{name}: no parameter has this name; the names are {', '.join(self.names[:ROWS])}")
+            raise KeyError(
+                f"{name}: no parameter has this name; the names are {', '.join(self.names[:ROWS])}"
+            )
         row = self.names.index(name)
-        return {column: float(values[row]) for column, values in self.to_dict().items() if column != "name"}
+        return {
+            column: float(values[row])
+            for column, values in self.to_dict().items()
+            if column != "name"
+        }
 
     def __len__(self) -> int:
         return len(self.names)
@@ -246,19 +318,37 @@ class Summary:
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
         # The spread has two digits, and other numbers of its row as many decimal places.
-        places = [int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0 for std in self.std[:ROWS]]
+        places = [
+            int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0
+            for std in self.std[:ROWS]
+        ]
         titles = list(self.to_dict())
         rows = []
-        for (name, *values), places_of_row in zip(zip(*self.to_dict().values(), strict=True), places, strict=False):
-            formats = [{"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f") for title in titles[1:]]
-            rows.append([name, *(f"{v:{form}}".replace("nan", "–") for v, form in zip(values, formats, strict=True))])
+        for (name, *values), places_of_row in zip(
+            zip(*self.to_dict().values(), strict=True), places, strict=False
+        ):
+            formats = [
+                {"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f")
+                for title in titles[1:]
+            ]
+            rows.append(
+                [
+                    name,
+                    *(
+                        f"{v:{form}}".replace("nan", "–")
+                        for v, form in zip(values, formats, strict=True)
+                    ),
+                ]
+            )
         return titles, rows
 
     def __str__(self) -> str:
         titles, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
         lines = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            "  ".join(
+                [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+            ).rstrip()
             for row in (titles, *rows)
         ]
         left_out = self.total - len(rows)
@@ -292,7 +382,10 @@ def _tails(level: float) -> tuple[float, float]:
 
 
 def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
-    return (("usable for", " and ".join(verdict.usable_for) or "nothing"), *verdict.reasons.items())
+    return (
+        ("usable for", " and ".join(verdict.usable_for) or "nothing"),
+        *verdict.reasons.items(),
+    )
 
 
 #: Where a picture goes: a path, or an open file, which gets a PNG.
@@ -321,7 +414,13 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def traces(path: File, shown: Mapping[str, np.ndarray], kept: tuple[int, int], title: str, note: str | None) -> None:
+def traces(
+    path: File,
+    shown: Mapping[str, np.ndarray],
+    kept: tuple[int, int],
+    title: str,
+    note: str | None,
+) -> None:
     """Save traces of a few coordinates, one line for each chain.
 
     Args:
@@ -338,14 +437,24 @@ def traces(path: File, shown: Mapping[str, np.ndarray], kept: tuple[int, int], t
         for axis, (label, lines) in zip(axes[:, 0], shown.items(), strict=True):
             axis.plot(steps, lines.T, lw=0.8)
             # Above: names of a network's parameters are longer than an axis is high.
-            axis.set_title(plain(label.replace("theta", "θ")), loc="left", fontsize=8, color="0.35", pad=3)
+            axis.set_title(
+                plain(label.replace("theta", "θ")),
+                loc="left",
+                fontsize=8,
+                color="0.35",
+                pad=3,
+            )
             axis.yaxis.set_major_locator(MaxNLocator(3, prune="both"))
         figure.suptitle(plain(title), fontsize=STYLE["axes.titlesize"])
         axes[-1, 0].set_xlabel("step")
 
 
 def calibration(
-    path: File, curves: dict[str, tuple[np.ndarray, np.ndarray]], event: str, title: str, note: str | None
+    path: File,
+    curves: dict[str, tuple[np.ndarray, np.ndarray]],
+    event: str,
+    title: str,
+    note: str | None,
 ) -> None:
     """Save predicted probability against observed share of an event on test rows.
 
@@ -357,17 +466,25 @@ def calibration(
         note: text that must stand on it, or None.
     """
     with _picture(path, note, (5.0, 5.4)) as figure:
-        axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
-        axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
+        axis, below = figure.subplots(
+            2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
+        )
+        axis.plot(
+            [0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated"
+        )
         for name, (rows, probability) in curves.items():
             axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=plain(name))
-            below.hist(probability, bins=30, range=(0, 1), histtype="step", label=plain(name))
+            below.hist(
+                probability, bins=30, range=(0, 1), histtype="step", label=plain(name)
+            )
         _label(axis, title, y=f"observed share of {event}")
         below.set_xlabel(plain(f"predicted probability of {event}"))
         below.set_ylabel("test rows")
 
 
-def predictions(path: File, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
+def predictions(
+    path: File, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None
+) -> None:
     """Save observed labels against posterior predictive means on test rows, (rows,) each, one colour for each model."""
     with _picture(path, note, (5.0, 4.4)) as figure:
         axis = figure.subplots()
@@ -379,7 +496,11 @@ def predictions(path: File, means: dict[str, np.ndarray], y: np.ndarray, title: 
 
 
 def temperature(
-    path: File, temperatures: np.ndarray, noise_multipliers: np.ndarray | None, title: str, note: str | None
+    path: File,
+    temperatures: np.ndarray,
+    noise_multipliers: np.ndarray | None,
+    title: str,
+    note: str | None,
 ) -> None:
     """Save the temperature kept at each step, (steps,), and the noise multiplier beside it, (steps,) or None."""
     shown = np.unique(np.linspace(0, len(temperatures) - 1, 2000).astype(int))
@@ -394,12 +515,24 @@ def temperature(
             right = axis.twinx()
             right.spines["right"].set_visible(True)
             right.grid(visible=False)
-            lines += right.plot(shown + 1, noise_multipliers[shown], color="C0", ls="-.", label="noise multiplier")
+            lines += right.plot(
+                shown + 1,
+                noise_multipliers[shown],
+                color="C0",
+                ls="-.",
+                label="noise multiplier",
+            )
             right.set_ylabel("noise multiplier")
             # More room than on the left, so that two constant lines do not coincide.
             _from_zero(right, noise_multipliers, room=1.7)
         handles = [*lines, axis.lines[1]]
-        axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(handles))
+        axis.legend(
+            handles=handles,
+            frameon=False,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.16),
+            ncols=len(handles),
+        )
         axis.set_title(plain(title))
 
 
@@ -425,7 +558,11 @@ def forest(summary: Summary, most: int) -> Figure:
         axis = figure.subplots()
         rows = np.arange(count)
         mean = summary.mean[:count]
-        low, high = (summary.low[:count], summary.high[:count]) if summary.intervals else (mean, mean)
+        low, high = (
+            (summary.low[:count], summary.high[:count])
+            if summary.intervals
+            else (mean, mean)
+        )
         # In their own units every coefficient has an axis of its own, from its least to its largest number or 0.
         least = np.zeros(count)
         width = np.ones(count)
@@ -438,15 +575,30 @@ def forest(summary: Summary, most: int) -> Figure:
             axis.set_xlabel("every line has a scale of its own; the grey mark is 0")
             axis.plot(-least / width, rows, "|", ms=9, color="0.4", zorder=3)
             for row, (_, *cells) in enumerate(summary.cells()[1]):
-                text = f"{cells[0]} [{cells[2]}, {cells[3]}]" if summary.intervals else cells[0]
-                axis.text(1.02, row, text, va="center", fontsize=8, transform=axis.get_yaxis_transform())
+                text = (
+                    f"{cells[0]} [{cells[2]}, {cells[3]}]"
+                    if summary.intervals
+                    else cells[0]
+                )
+                axis.text(
+                    1.02,
+                    row,
+                    text,
+                    va="center",
+                    fontsize=8,
+                    transform=axis.get_yaxis_transform(),
+                )
         if summary.intervals:
             axis.hlines(rows, (low - least) / width, (high - least) / width, lw=1.6)
         axis.plot((mean - least) / width, rows, "o", ms=3.5)
         axis.set_yticks(rows, [plain(name) for name in summary.names[:count]], fontsize=8)
         axis.set_ylim(count - 0.4, -0.6)
         shown = f"mean and {100 * summary.level:g} % interval"
-        axis.set_title(shown if summary.intervals else "means of the draws; their verdict refuses intervals")
+        axis.set_title(
+            shown
+            if summary.intervals
+            else "means of the draws; their verdict refuses intervals"
+        )
         return figure
 
 
@@ -469,11 +621,15 @@ def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
 
 
 @contextmanager
-def _picture(path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)) -> Iterator[Figure]:
+def _picture(
+    path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)
+) -> Iterator[Figure]:
     """Yield a figure to draw on, and save it with its note."""
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         if note:
-            figure.supxlabel(plain(note), x=0.99, ha="right", fontsize=8, color="C3", weight="bold")
+            figure.supxlabel(
+                plain(note), x=0.99, ha="right", fontsize=8, color="C3", weight="bold"
+            )
         figure.savefig(path, format=None if isinstance(path, Path) else "png")

@@ -25,7 +25,7 @@ from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.inference.names import axes, leaf_names
-from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
@@ -56,23 +56,43 @@ Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
 
 def privacy_json(
-    plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, object] | None = None, receipt: Receipt | None = None
+    plan: AnyPlan,
+    guarantee: Guarantee | None,
+    data: dict[str, object] | None = None,
+    receipt: Receipt | None = None,
 ) -> dict[str, object]:
     """Return the content of ``privacy.json``: a reader can check, recompute or compose the guarantee with it."""
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
     stated = plan.facts()
     body = guarantee_json(guarantee, str(stated.get("unit", plan.unit)))
     # A loaded plan states the guarantee of its file; the recomputed one takes precedence.
-    return body | {name: fact for name, fact in stated.items() if name not in body} | {"data": data} | charged
+    return (
+        body
+        | {name: fact for name, fact in stated.items() if name not in body}
+        | {"data": data}
+        | charged
+    )
 
 
-def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
+def guarantee_json(
+    guarantee: Guarantee | None, unit: str = "record"
+) -> dict[str, object]:
     """Return a guarantee, or the sentence that there is none, with unit, versions and the ε of the other
     accountants."""
-    said = ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."]
-    body: dict[str, object] = dict.fromkeys(("epsilon", "delta", "adjacency", "release", "accountant"))
-    body |= {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
-    cross_check = dict.fromkeys(("advanced", "rdp", "pld")) if guarantee is None else guarantee.cross_check()
+    said = [
+        "No guarantee: privacy was not asked for, or the noise keys of this run are not secret."
+    ]
+    body: dict[str, object] = dict.fromkeys(
+        ("epsilon", "delta", "adjacency", "release", "accountant")
+    )
+    body |= (
+        {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
+    )
+    cross_check = (
+        dict.fromkeys(("advanced", "rdp", "pld"))
+        if guarantee is None
+        else guarantee.cross_check()
+    )
     return body | {"unit": unit, "versions": versions(), "cross_check": cross_check}
 
 
@@ -83,7 +103,10 @@ def versions() -> dict[str, str]:
 
 def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:
     """Return the attributes of every group of draws: guarantee, permitted uses, and the reason of each verdict."""
-    uses: dict[str, str | float] = {"usable_for": ", ".join(verdict.usable_for) or "nothing", **verdict.reasons}
+    uses: dict[str, str | float] = {
+        "usable_for": ", ".join(verdict.usable_for) or "nothing",
+        **verdict.reasons,
+    }
     if guarantee is None:
         return {"guarantee": "none", **uses}
     stated: dict[str, str | float] = {
@@ -110,7 +133,9 @@ def draws_content(
 
     groups = _groups(draws, info, columns)
     if metric is not None:
-        groups["metric"] = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
+        groups["metric"] = {
+            name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()
+        }
     content = io.BytesIO()  # in memory, since HDF5 crashes where the disk fills up
     with h5netcdf.File(content, "w") as file:
         for name, variables in groups.items():
@@ -126,23 +151,33 @@ def draws_content(
     return content.getvalue()
 
 
-def _write(group: h5netcdf.Group, name: str, dimensions: Sequence[str], array: np.ndarray) -> None:
+def _write(
+    group: h5netcdf.Group, name: str, dimensions: Sequence[str], array: np.ndarray
+) -> None:
     """Write a variable; netCDF knows no booleans, and marks them as xarray does."""
     import h5py
 
     if array.dtype.kind == "U":
-        group.create_variable(name, dimensions, h5py.string_dtype(), data=array.astype(object))
+        group.create_variable(
+            name, dimensions, h5py.string_dtype(), data=array.astype(object)
+        )
     elif array.dtype == bool:
-        group.create_variable(name, dimensions, data=array.astype(np.int8)).attrs["dtype"] = "bool"
+        group.create_variable(name, dimensions, data=array.astype(np.int8)).attrs[
+            "dtype"
+        ] = "bool"
     else:
         group.create_variable(name, dimensions, data=array)
 
 
-def _groups(draws: PyTree, info: PyTree, columns: Sequence[str] | None) -> dict[str, Variables]:
+def _groups(
+    draws: PyTree, info: PyTree, columns: Sequence[str] | None
+) -> dict[str, Variables]:
     """Return ArviZ's groups of a release; arguments as of :func:`draws_content`."""
     groups = {"posterior": _variables(draws, columns)}
     if info is not None:
-        groups["sample_stats"] = _variables(info._asdict() if hasattr(info, "_asdict") else info)
+        groups["sample_stats"] = _variables(
+            info._asdict() if hasattr(info, "_asdict") else info
+        )
     return groups
 
 
@@ -153,21 +188,36 @@ def _variables(tree: PyTree, columns: Sequence[str] | None = None) -> Variables:
     for name, leaf in leaf_names(tree).items():
         array = np.asarray(leaf)
         along = axes(name, array.shape[2:], columns)
-        variables[name] = (("chain", "draw", *(dimension for dimension, _ in along)), array)
+        variables[name] = (
+            ("chain", "draw", *(dimension for dimension, _ in along)),
+            array,
+        )
         named = ((dimension, values) for dimension, values in along if values is not None)
-        coordinates |= {dimension: ((dimension,), np.array(values)) for dimension, values in named}
+        coordinates |= {
+            dimension: ((dimension,), np.array(values)) for dimension, values in named
+        }
     chains, draws = next(iter(variables.values()))[1].shape[:2]
-    return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
+    return (
+        {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))}
+        | coordinates
+        | variables
+    )
 
 
 def datasets(
-    draws: PyTree, info: PyTree, said: dict[str, str | float], columns: Sequence[str] | None
+    draws: PyTree,
+    info: PyTree,
+    said: dict[str, str | float],
+    columns: Sequence[str] | None,
 ) -> dict[str, xarray.Dataset]:
     """Return ArviZ's groups of a release as data sets; arguments as of :func:`draws_content`."""
     import xarray  # takes half a second
 
     groups = _groups(draws, info, columns)
-    return {name: xarray.Dataset(dict(variables), attrs=said) for name, variables in groups.items()}
+    return {
+        name: xarray.Dataset(dict(variables), attrs=said)
+        for name, variables in groups.items()
+    }
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -206,7 +256,8 @@ class Circumstances:
         check_fields(self)
         if self.records in (None, "private") and (self.fit or self.times):
             raise InputError(
-                "a fit and times have no noise: they are shown of public or generated records alone", "fit"
+                "a fit and times have no noise: they are shown of public or generated records alone",
+                "fit",
             )
 
     @classmethod
@@ -221,7 +272,11 @@ class Circumstances:
         circumstances = cls(settings="by_dpmcmc" if plan.reasons else None)
         if isinstance(stated, dict):  # a saved result holds neither the fit nor the times
             circumstances = cls(stated.get("records"), stated.get("settings"))
-        return replace(circumstances, records="public") if public and not circumstances.nobodys else circumstances
+        return (
+            replace(circumstances, records="public")
+            if public and not circumstances.nobodys
+            else circumstances
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return the part ``circumstances`` of plan.json."""
@@ -260,7 +315,11 @@ class Circumstances:
         """Return a sentence on how settings were chosen and who vouches for it."""
         public = f"settings, ranges and levels of columns, ε and the number of {unit}s"
         if self.settings == "on_these_records":
-            these = f"the {unit}s that these stand in for" if self.records == "stand_in" else f"these {unit}s"
+            these = (
+                f"the {unit}s that these stand in for"
+                if self.records == "stand_in"
+                else f"these {unit}s"
+            )
             return f"Settings were chosen by looking at {these}, as the config declares. ε does not cover that choice."
         if self.settings == "without_these_records":
             return (
@@ -269,13 +328,18 @@ class Circumstances:
             )
         ours = self.settings == "by_dpmcmc"
         given = f"ranges and levels of columns, ε, the number of {unit}s and other facts that were given"
-        unseen = f"{given if ours else public} were chosen without looking at these {unit}s"
+        unseen = (
+            f"{given if ours else public} were chosen without looking at these {unit}s"
+        )
         rest = " dpmcmc chose the other settings from these facts alone." if ours else ""
         return f"Nobody has vouched that {unseen}. The promise needs it.{rest}"
 
     def without_noise(self) -> str:
         """Return the names of the published numbers without noise; empty if there are none."""
-        kinds = {"a fit without privacy": self.fit, "the seconds that the run took": self.times}
+        kinds = {
+            "a fit without privacy": self.fit,
+            "the seconds that the run took": self.times,
+        }
         return " and ".join(name for name, there in kinds.items() if there)
 
     def noise_said(self, unit: str, added: bool) -> str:
@@ -310,7 +374,11 @@ class Circumstances:
     def covered(self) -> str:
         """Return the subject of a sentence on what the guarantee covers, in the singular."""
         exposed = self.without_noise()
-        return f"Everything released, except {exposed}," if exposed else "Everything released"
+        return (
+            f"Everything released, except {exposed},"
+            if exposed
+            else "Everything released"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -341,12 +409,30 @@ _METHODS = {
 #: Name of each event's mechanism, in the singular and in the plural.
 _RELEASES = {
     "gaussian": ("Gaussian mechanism", "Gaussian mechanisms"),
-    "poisson_gaussian": ("Gaussian mechanism on a Poisson sample", "Gaussian mechanisms on Poisson samples"),
-    "fixed_size_gaussian": ("Gaussian mechanism on a random subset", "Gaussian mechanisms on random subsets"),
-    "noisy_descent": ("last iterate of a noisy descent", "last iterates of noisy descents"),
-    "posterior_draw": ("draw from a log-concave posterior", "draws from log-concave posteriors"),
-    "objective_perturbation": ("minimiser of a perturbed objective", "minimisers of perturbed objectives"),
-    "clipped_objective_perturbation": ("minimiser of a perturbed clipped objective", "minimisers of such objectives"),
+    "poisson_gaussian": (
+        "Gaussian mechanism on a Poisson sample",
+        "Gaussian mechanisms on Poisson samples",
+    ),
+    "fixed_size_gaussian": (
+        "Gaussian mechanism on a random subset",
+        "Gaussian mechanisms on random subsets",
+    ),
+    "noisy_descent": (
+        "last iterate of a noisy descent",
+        "last iterates of noisy descents",
+    ),
+    "posterior_draw": (
+        "draw from a log-concave posterior",
+        "draws from log-concave posteriors",
+    ),
+    "objective_perturbation": (
+        "minimiser of a perturbed objective",
+        "minimisers of perturbed objectives",
+    ),
+    "clipped_objective_perturbation": (
+        "minimiser of a perturbed clipped objective",
+        "minimisers of such objectives",
+    ),
     "pure": ("purely private release", "purely private releases"),
 }
 _ACCOUNTANTS = {
@@ -368,8 +454,14 @@ def model(target: Target) -> str:
     inner, name = _named(target)
     if name is not None and isinstance(inner, LinearRegression):
         name += f" of standard deviation {inner.noise_scale:g}"
-    owners = ", in which all rows of an owner are one record" if inner is not target else ""
-    return f"Bayesian model {inner!r}{owners}" if name is None else f"Bayesian {name}{owners}"
+    owners = (
+        ", in which all rows of an owner are one record" if inner is not target else ""
+    )
+    return (
+        f"Bayesian model {inner!r}{owners}"
+        if name is None
+        else f"Bayesian {name}{owners}"
+    )
 
 
 def prior(plan: AnyPlan) -> str | None:
@@ -406,11 +498,19 @@ def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
         used = list(dict.fromkeys(name for term in schema.terms for name in term))
         out += [("formula", _formula(schema)), (f"label {schema.label}", _label(schema))]
         out += [(f"column {name}", _column(schema.columns[name])) for name in used]
-        if any(isinstance(schema.columns[name], Range | Counts) for name in (*used, schema.label)):
+        if any(
+            isinstance(schema.columns[name], Range | Counts)
+            for name in (*used, schema.label)
+        ):
             clipped = "A value outside its range was counted as its nearest bound; report the ranges with the result."
             out.append(("clipping", clipped))
         encoded = "a range is mapped to [-1, 1], and a level is 0 or 1; then every row is multiplied by "
-        out.append(("encoding", f"{encoded}{schema.row_scale:.3g}, so that its norm is at most 1"))
+        out.append(
+            (
+                "encoding",
+                f"{encoded}{schema.row_scale:.3g}, so that its norm is at most 1",
+            )
+        )
     return out if said is None else [*out, ("prior", said)]
 
 
@@ -420,7 +520,9 @@ def accounting(guarantee: Guarantee) -> str:
     for event in guarantee.events:
         if event.mechanism not in DEVIATIONS and event.count:
             counts[event.mechanism] += event.count
-    released = " and ".join(f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items())
+    released = " and ".join(
+        f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items()
+    )
     law = _ACCOUNTANTS[guarantee.accountant]
     if guarantee.accountant == "one_sample" and set(counts) == {"gaussian"}:
         law = "Gaussian differential privacy, which is exact"
@@ -438,7 +540,11 @@ def _formula(schema: Schema, most: int | None = None) -> str:
     if schema.formula is not None and "~" in schema.formula:
         return schema.formula
     terms = [":".join(term) for term in schema.terms] or ["1"]
-    right = f"{len(terms)} terms" if most is not None and len(terms) > most else " + ".join(terms)
+    right = (
+        f"{len(terms)} terms"
+        if most is not None and len(terms) > most
+        else " + ".join(terms)
+    )
     return f"{schema.label} ~ {right}{'' if schema.intercept else ' - 1'}"
 
 
@@ -471,7 +577,14 @@ FILE = "report.html"
 #: Rate of false alarms at which the page states the power of an attack.
 _FALSE_ALARMS = 0.05
 #: Events that add noise to a computed value; the others draw a release at random.
-_ADDED = ("gaussian", "poisson_gaussian", "fixed_size_gaussian", "noisy_descent", "batch_overflow", "approximate_draw")
+_ADDED = (
+    "gaussian",
+    "poisson_gaussian",
+    "fixed_size_gaussian",
+    "noisy_descent",
+    "batch_overflow",
+    "approximate_draw",
+)
 
 
 @dataclass(frozen=True)
@@ -499,7 +612,9 @@ class Context:
     circumstances: Circumstances | None = None
 
 
-def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: Context) -> str:
+def page(
+    plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: Context
+) -> str:
     """Return the page of a run as HTML.
 
     Args:
@@ -522,10 +637,18 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         "estimated": estimated(plan),
         "fitted": f"We fitted a {model(plan.target)}{f' with {assumed}' if assumed else ''} to "
         f"N = {plan.num_records:,} {unit}s with dpmcmc {versions()['dpmcmc']}, by {method}",
-        "noise_aware": plan.label == "NoiseAware" or said[INTERVALS].startswith(FROM_PATH),
+        "noise_aware": plan.label == "NoiseAware"
+        or said[INTERVALS].startswith(FROM_PATH),
         # The plan's verdict was given before the draws; the page has the verdict on the draws.
-        "lines": [line for line in plan.lines(context.secret) if line[0] not in ("usable for", PREDICTION, INTERVALS)],
-        "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
+        "lines": [
+            line
+            for line in plan.lines(context.secret)
+            if line[0] not in ("usable for", PREDICTION, INTERVALS)
+        ],
+        "pictures": {
+            name: base64.b64encode(content).decode()
+            for name, content in context.pictures.items()
+        },
         "claims": claims,
         "versions": versions(),
         "circumstances": context.circumstances or Circumstances.of_plan(plan),
@@ -534,7 +657,9 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         names["promise"] = guarantee
         names["accounting"] = accounting(guarantee)
         names["p"] = plain_numbers(guarantee)
-        names["added_noise"] = all(event.mechanism in _ADDED for event in guarantee.events)
+        names["added_noise"] = all(
+            event.mechanism in _ADDED for event in guarantee.events
+        )
     return _template().render(plan=plan, summary=summary, context=context, **names)
 
 
@@ -561,5 +686,11 @@ def plain_numbers(guarantee: Guarantee) -> dict[str, object]:
 @functools.cache
 def _template() -> Template:
     loader = PackageLoader("dpmcmc.report")
-    known = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    known = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     return known.get_template("page.html")

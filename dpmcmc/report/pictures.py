@@ -60,7 +60,9 @@ def start_drawing() -> None:
 def _draw_what_comes(other_end: Connection, pipe: Connection) -> None:
     """Draw pictures as they come, and send all of them back when asked; end with the command."""
     other_end.close()  # or this process would not notice the end of the command
-    with contextlib.suppress(Exception):  # the command then draws them itself, and reports what fails
+    with contextlib.suppress(
+        Exception
+    ):  # the command then draws them itself, and reports what fails
         pipe.recv()
         import dpmcmc.report.figures  # noqa: F401
 
@@ -107,10 +109,16 @@ class Pictures:
         drawn = _returned()
         if len(drawn) != len(self._jobs):
             drawn = [_png(*job) for job in self._jobs]
-        found = {name: picture for (name, _), picture in zip(self._jobs, drawn, strict=True)}
+        found = {
+            name: picture for (name, _), picture in zip(self._jobs, drawn, strict=True)
+        }
         for name, picture in found.items():
             folder.write(f"figures/{name}.png", picture)
-        return {self._captions[name]: found[name] for name in _ORDER if self._captions.get(name)}
+        return {
+            self._captions[name]: found[name]
+            for name in _ORDER
+            if self._captions.get(name)
+        }
 
 
 def _send(message: object) -> None:
@@ -142,7 +150,9 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         axis = figure.subplots()
-        shown = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
+        shown = histogram(
+            axis, account.epsilon, account.clipped_share, account.worst_case, promised
+        )
         axis.set_xlabel(f"ε of a record at δ = {account.delta:.3g}, {account.adjacency}")
         axis.set_title(plain(title))
         figure.colorbar(shown, ax=axis, label="share of steps in which it was clipped")
@@ -150,7 +160,9 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
         figure.savefig(path)
 
 
-def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> ScalarMappable:
+def histogram(
+    axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float
+) -> ScalarMappable:
     """Draw bars of records by ε in the colour of their mean clipped share, and name the mean and both bounds.
 
     Returns the map of a colour bar.
@@ -167,16 +179,35 @@ def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float
     total, _ = np.histogram(epsilon, edges, weights=clipped)
     shown = ScalarMappable(Normalize(0, 1), colormaps["viridis"])
     colours = shown.to_rgba(total / np.maximum(counts, 1))
-    axis.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, edgecolor="white", linewidth=0.3)
+    axis.bar(
+        edges[:-1],
+        counts,
+        np.diff(edges),
+        align="edge",
+        color=colours,
+        edgecolor="white",
+        linewidth=0.3,
+    )
     # A bar of a few records is visible, and names are above the bars, each at its own height.
     axis.set_yscale("log")
     axis.set_ylim(0.7, counts.max() * 40)
     axis.set_ylabel("records")
-    said = (worst, "-", "clipped at every step"), (promised, "--", "the run's guarantee"), (epsilon.mean(), ":", "mean")
+    said = (
+        (worst, "-", "clipped at every step"),
+        (promised, "--", "the run's guarantee"),
+        (epsilon.mean(), ":", "mean"),
+    )
     for line, (value, dashes, name) in enumerate(said):
         height = 0.97 - 0.06 * line  # below the earlier names, which the line would cross
         axis.axvline(value, ymax=height + 0.02, color="C3", ls=dashes, lw=1.7)
         side, by = ("right", -4) if value > edges[-1] / 2 else ("left", 4)
         place = (value, height), (by, 0), ("data", "axes fraction"), "offset points"
-        axis.annotate(f"{name}: {round_up(float(value), 3)}", *place, color="C3", fontsize=8.5, ha=side, va="center")
+        axis.annotate(
+            f"{name}: {round_up(float(value), 3)}",
+            *place,
+            color="C3",
+            fontsize=8.5,
+            ha=side,
+            va="center",
+        )
     return shown

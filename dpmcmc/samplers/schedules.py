@@ -110,7 +110,10 @@ class Cyclical(_Checked):
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         xp = _namespace(t, self.a, self.floor)
-        return xp.maximum(0.5 * self.a * (1 + xp.cos(math.pi * (t % self.period) / self.period)), self.floor)
+        return xp.maximum(
+            0.5 * self.a * (1 + xp.cos(math.pi * (t % self.period) / self.period)),
+            self.floor,
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -152,7 +155,12 @@ class AlphaPhase(_Checked):
 
 
 #: Names a YAML may use.
-SCHEDULES = {"polynomial": Polynomial, "floor": Floor, "cyclical": Cyclical, "alpha_phase": AlphaPhase}
+SCHEDULES = {
+    "polynomial": Polynomial,
+    "floor": Floor,
+    "cyclical": Cyclical,
+    "alpha_phase": AlphaPhase,
+}
 Schedule = Callable[[PerStep], PerStep]
 StepSize = float | Schedule
 

@@ -21,7 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from dpmcmc.storage.cache import WRITABLE, UnsafeCache, cache_folder, make_private, refuse_unsafe
+from dpmcmc.storage.cache import (
+    WRITABLE,
+    UnsafeCache,
+    cache_folder,
+    make_private,
+    refuse_unsafe,
+)
 from dpmcmc.storage.pytree import PyTree
 
 #: Compiler options of a program that runs once, on little: it takes a quarter of the time to compile.
@@ -71,7 +77,9 @@ def refuse_unsafe_caches() -> None:
     if not named or not settings.jax_enable_compilation_cache:
         return
     if "://" in named and not named.startswith("file://"):
-        raise UnsafeCache(f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder")
+        raise UnsafeCache(
+            f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder"
+        )
     folder = Path(named.removeprefix("file://"))
     with _checking:
         _use(named, folder)

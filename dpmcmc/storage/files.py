@@ -30,7 +30,9 @@ from dpmcmc.errors import InputError
 # Files that are complete or absent, even after a kill, a full disk or a loss of power.
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o644, last: bool = True) -> None:
+def write_atomically(
+    path: Path, write: Callable[[Path], object], mode: int = 0o644, last: bool = True
+) -> None:
     """Call ``write(temporary_path)`` beside ``path``, then rename; nothing is left behind on failure.
 
     The content reaches the disk before the name does, and the name before this returns.
@@ -44,7 +46,9 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
     Raises:
         OSError: the file could not be written; what stood at ``path`` before still does.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    handle, name = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix
+    )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -99,7 +103,9 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
         OSError: it cannot be opened, or is a folder, a pipe, a socket or a device.
     """
     # Without O_NONBLOCK, opening a pipe waits for a writer. Regular files ignore it.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    handle = os.open(
+        path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(handle, "rb")
@@ -109,7 +115,9 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
     raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path))
 
 
-def opened_text(path: str | os.PathLike[str], encoding: str = "utf-8", newline: str | None = None) -> TextIO:
+def opened_text(
+    path: str | os.PathLike[str], encoding: str = "utf-8", newline: str | None = None
+) -> TextIO:
     """The file, open for reading text.
 
     Raises:
@@ -274,7 +282,11 @@ def released(folder: Path) -> tuple[str, ...]:
     """Return the names of the released files that lie in a folder, beside ``privacy.json``."""
     pictures = folder / PICTURES
     drawn = sorted(path.name for path in pictures.iterdir()) if pictures.is_dir() else []
-    names = (*STATED, *COMPUTED, *(f"{PICTURES}/{name}" for name in drawn if not name.startswith(".")))
+    names = (
+        *STATED,
+        *COMPUTED,
+        *(f"{PICTURES}/{name}" for name in drawn if not name.startswith(".")),
+    )
     return tuple(name for name in names if os.path.lexists(folder / name))
 
 
@@ -308,7 +320,11 @@ def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
     lying = released(folder)
     if not has_ended(said):
         computed = [name for name in lying if name not in STATED]
-        return f"{computed[0]} lies beside it, and the run has not ended" if computed else None
+        return (
+            f"{computed[0]} lies beside it, and the run has not ended"
+            if computed
+            else None
+        )
     stated = said[KEY]
     if not isinstance(stated, dict):
         return "its digests are not a table of files"
@@ -337,7 +353,10 @@ def check_result(folder: Path, said: dict[str, Any]) -> None:
         )
     wrong = discrepancy(folder, said)
     if wrong is not None:
-        raise InputError(f"{folder}: {wrong}; get the whole folder again from where it was released", "folder")
+        raise InputError(
+            f"{folder}: {wrong}; get the whole folder again from where it was released",
+            "folder",
+        )
 
 
 def check_free(folder: str | Path) -> None:
@@ -352,13 +371,21 @@ def check_free(folder: str | Path) -> None:
     place = Path(folder)
     kept = checkpoint_around(place)
     if kept is not None:
-        raise InputError(f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere")
+        raise InputError(
+            f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere"
+        )
     if not place.exists():
         return
-    there = {path.name for path in place.iterdir() if not _left_over(path.name)} - {CONFIDENTIAL}
-    if there and not (there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
+    there = {path.name for path in place.iterdir() if not _left_over(path.name)} - {
+        CONFIDENTIAL
+    }
+    if there and not (
+        there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)
+    ):
         what = "a result" if PRIVACY in there else "something"
-        raise InputError(f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty")
+        raise InputError(
+            f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty"
+        )
 
 
 def checkpoint_around(folder: Path) -> Path | None:
@@ -415,7 +442,9 @@ def _left_over(name: str) -> bool:
 
 def _shown(name: object) -> str:
     """Return the name of a file, or a quotation of what is none; the file that says it may be a stranger's."""
-    known = isinstance(name, str) and (name in (*STATED, *COMPUTED) or name.startswith(f"{PICTURES}/"))
+    known = isinstance(name, str) and (
+        name in (*STATED, *COMPUTED) or name.startswith(f"{PICTURES}/")
+    )
     return str(name)[:80] if known else repr(name)[:80]
 
 
@@ -433,7 +462,8 @@ def inside(path: str | Path, folder: str | Path, apart: str | None = None) -> bo
     """
     ways = (os.path.abspath, os.path.realpath)
     return any(
-        place.is_relative_to(top) and (apart is None or not place.parent.is_relative_to(top / apart))
+        place.is_relative_to(top)
+        and (apart is None or not place.parent.is_relative_to(top / apart))
         for place in {Path(way(path)) for way in ways}
         for top in {Path(way(folder)) for way in ways}
     )
@@ -499,7 +529,9 @@ class RunFolder:
 
         Released files that an earlier start of the run wrote, and this one did not, are removed.
         """
-        mine = {name: self.written[name] for name in sorted(self.written) if name != PRIVACY}
+        mine = {
+            name: self.written[name] for name in sorted(self.written) if name != PRIVACY
+        }
         remove_others(self.folder, mine)
         self.json(PRIVACY, said | {KEY: mine})
         if (self.folder / PICTURES).is_dir():
@@ -507,7 +539,9 @@ class RunFolder:
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""
-        midnight = datetime.datetime.combine(self.day, datetime.time(), datetime.UTC).timestamp()
+        midnight = datetime.datetime.combine(
+            self.day, datetime.time(), datetime.UTC
+        ).timestamp()
         for path in paths:
             os.utime(path, (midnight, midnight))
 
@@ -515,9 +549,13 @@ class RunFolder:
         """Give the one time to everything outside ``others``, and to these folders, whose time others may see."""
         for path in (*self.folder.rglob("*"), self.folder):
             # A link is not of the run, and what it leads to even less.
-            if not path.is_symlink() and not any(path.is_relative_to(other) for other in others):
+            if not path.is_symlink() and not any(
+                path.is_relative_to(other) for other in others
+            ):
                 self.date(path)
         self.date(*(other for other in others if other.exists()))
 
     def _make(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777)
+        folder.mkdir(
+            parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777
+        )

@@ -41,12 +41,20 @@ def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
     if not on_disk(leaves):
         yield 0, jax.tree.map(np.asarray, records)
         return
-    row = max(sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1)
+    row = max(
+        sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1
+    )
     rows = max(_BLOCK_BYTES // row, 1)
     jax.tree.map(lambda leaf: advise(leaf, "MADV_NORMAL"), records)
     for start in range(0, max(len(leaves[0]), 1), rows):
-        yield start, jax.tree.map(lambda leaf: np.asarray(leaf[start : start + rows]), records)  # noqa: B023
+        part = slice(start, start + rows)
+        block = jax.tree.map(functools.partial(_part, part=part), records)
+        yield start, block
         jax.tree.map(give_back, records)
+
+
+def _part(leaf: np.ndarray, part: slice) -> np.ndarray:
+    return np.asarray(leaf[part])
 
 
 def give_back(array: np.ndarray) -> None:
@@ -95,7 +103,9 @@ def fingerprint(key: bytes, data: PyTree) -> str:
     digest = hmac.new(key, digestmod=hashlib.sha256)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         kind = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        digest.update(repr((jax.tree_util.keystr(path), np.shape(leaf), str(kind))).encode())
+        digest.update(
+            repr((jax.tree_util.keystr(path), np.shape(leaf), str(kind))).encode()
+        )
         for _, part in blocks(leaf):
             digest.update(np.ascontiguousarray(part).data if part.size else b"")
     return digest.hexdigest()
@@ -107,13 +117,22 @@ def platform(own: bool = True) -> str:
     On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
     platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
     """
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    )
     settings: Any = jax.config
-    fixed = jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+    fixed = (
+        jax.default_backend() == "cpu"
+        or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+    )
     facts = (
         *_of_process(),
         (cores, settings.jax_enable_x64, settings.jax_default_matmul_precision),
-        sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)),
+        sorted(
+            (name, value)
+            for name, value in os.environ.items()
+            if name.startswith(_VARIABLES)
+        ),
         [device.device_kind for device in jax.devices()],
         "" if fixed or not own else _ONCE,
     )
@@ -124,13 +143,19 @@ def platform(own: bool = True) -> str:
 def _of_process() -> tuple[object, ...]:
     """Facts that stay what they are while a process lives: versions, processor, and the package's source."""
     package = Path(__file__).parents[1]
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
+    sources = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
+    )
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
         info = machine.processor()
     return (
-        (machine.python_version(), machine.machine(), [installed(name) for name in _LIBRARIES]),
+        (
+            machine.python_version(),
+            machine.machine(),
+            [installed(name) for name in _LIBRARIES],
+        ),
         sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", info, re.M))),
         sources.hexdigest(),
     )
@@ -156,8 +181,14 @@ def _code(value: Any, seen: set[int]) -> list[bytes]:
         return []
     seen.add(id(value))
     if isinstance(value, CodeType):
-        return [value.co_code, repr(value.co_names).encode(), *_each(value.co_consts, seen)]
-    if isinstance(value, (np.ndarray, jax.Array)) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return [
+            value.co_code,
+            repr(value.co_names).encode(),
+            *_each(value.co_consts, seen),
+        ]
+    if isinstance(value, (np.ndarray, jax.Array)) and not jax.dtypes.issubdtype(
+        value.dtype, jax.dtypes.prng_key
+    ):
         return [np.ascontiguousarray(value).tobytes()]
     if isinstance(value, (list, tuple)):
         return _each(value, seen)
@@ -166,7 +197,11 @@ def _code(value: Any, seen: set[int]) -> list[bytes]:
     inner = getattr(value, "__code__", None)
     if inner is not None:
         cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        return [*_code(inner, seen), *_each(value.__defaults__ or (), seen), *_each(cells, seen)]
+        return [
+            *_code(inner, seen),
+            *_each(value.__defaults__ or (), seen),
+            *_each(cells, seen),
+        ]
     return _each(getattr(value, "__dict__", {}).values(), seen)
 
 

@@ -1,6 +1,15 @@
 """Models with a prior and a per-record log-likelihood."""
 
-from dpmcmc.targets.base import Custom, Target, TargetError, bind, check, check_rows, immutable, record_shapes
+from dpmcmc.targets.base import (
+    Custom,
+    Target,
+    TargetError,
+    bind,
+    check,
+    check_rows,
+    immutable,
+    record_shapes,
+)
 from dpmcmc.targets.flax import from_flax
 from dpmcmc.targets.glm import (
     LinearRegression,

@@ -193,7 +193,10 @@ def require_bound(value: float | None, name: str, target: str) -> float:
         ValueError: it was not given.
     """
     if value is None:
-        raise InputError(f"{name}: {target} needs this public bound for a one-shot mechanism; give it", name)
+        raise InputError(
+            f"{name}: {target} needs this public bound for a one-shot mechanism; give it",
+            name,
+        )
     return value
 
 
@@ -243,8 +246,12 @@ def check(target: Target, records: PyTree) -> None:
             f"({type(error).__name__}: {reason})"
         ) from error
     if any(s.shape != () for s in scalars):
-        raise TargetError(f"{type(target).__name__}: log_prior and log_likelihood must return one number each")
-    wrong = [str(leaf.dtype) for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32]
+        raise TargetError(
+            f"{type(target).__name__}: log_prior and log_likelihood must return one number each"
+        )
+    wrong = [
+        str(leaf.dtype) for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32
+    ]
     if wrong or not jax.tree.leaves(params):
         raise TargetError(
             f"{type(target).__name__}.init must return a pytree of float32 arrays, and it returns "
@@ -285,13 +292,19 @@ def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -
     """
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
-        raise InputError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
+        raise InputError(
+            "data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}"
+        )
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
         # np.asarray would make one array of a memory-mapped one, to be looked at as a whole.
         array = leaf if isinstance(leaf, (jax.Array, np.memmap)) else np.asarray(leaf)
-        if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or np.iscomplexobj(array):
-            raise InputError(f"data{name} has values of type {array.dtype}, and records are real numbers; convert them")
+        if not (
+            jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool
+        ) or np.iscomplexobj(array):
+            raise InputError(
+                f"data{name} has values of type {array.dtype}, and records are real numbers; convert them"
+            )
         if array.ndim == 0 or array.shape[0] != num_records:
             raise InputError(
                 f"data{name} has shape {array.shape}, and the plan is for num_records {num_records}: "
@@ -318,9 +331,13 @@ def features_of(record_shapes: PyTree, declared: int | None = None) -> int:
     """
     shape = tuple(record_shapes["x"].shape)
     if len(shape) != 1:
-        raise TargetError(f"x must be a row of features, and its shape in one record is {shape}")
+        raise TargetError(
+            f"x must be a row of features, and its shape in one record is {shape}"
+        )
     if declared not in (None, shape[0]):
-        raise TargetError(f"target has num_features {declared} but records have {shape[0]} features")
+        raise TargetError(
+            f"target has num_features {declared} but records have {shape[0]} features"
+        )
     return shape[0]
 
 
@@ -342,7 +359,9 @@ def _is_number(target: Any, facts: tuple) -> bool:
     structure = Structure.of(target)
     trial = _trial if structure.steady else _trial.__wrapped__
     # Minus infinity may be a support that the made-up records miss; NaN is nobody's likelihood.
-    return not bool(jnp.all(jnp.isnan(trial(structure, facts)(structure.numbers(target)))))
+    return not bool(
+        jnp.all(jnp.isnan(trial(structure, facts)(structure.numbers(target))))
+    )
 
 
 @functools.lru_cache(maxsize=128)
@@ -353,7 +372,9 @@ def _trial(structure: Structure, facts: tuple) -> Callable[[Any], jax.Array]:
     # On the host: what JAX computes outside a function of its own stays compiled for as long as the process lives.
     def made_up(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if jnp.issubdtype(dtype, jnp.floating):
-            return np.concatenate([np.zeros((1, *shape)), rng.uniform(size=(6, *shape))]).astype(np.float32)
+            return np.concatenate(
+                [np.zeros((1, *shape)), rng.uniform(size=(6, *shape))]
+            ).astype(np.float32)
         labels = (np.arange(7) % 2).astype(dtype).reshape(-1, *[1] * len(shape))
         return np.broadcast_to(labels, (7, *shape))
 
@@ -374,7 +395,10 @@ def model_name(model: Callable) -> str:
 
 def record_shapes(records: PyTree) -> PyTree:
     """``jax.ShapeDtypeStruct`` of ONE record: what :func:`bind` takes."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)),
+        records,
+    )
 
 
 def parameter_shapes(target: Target) -> PyTree | None:
@@ -435,10 +459,16 @@ def check_counts(y: np.ndarray, who: str) -> None:
     Raises:
         DataError: there are some; its ``rows`` say which.
     """
-    _refuse_unless(lambda part: (part >= 0) & (part == np.floor(part)), y, f"{who} takes counts 0, 1, 2, and so on")
+    _refuse_unless(
+        lambda part: (part >= 0) & (part == np.floor(part)),
+        y,
+        f"{who} takes counts 0, 1, 2, and so on",
+    )
 
 
-def _refuse_unless(good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, takes: str) -> None:
+def _refuse_unless(
+    good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, takes: str
+) -> None:
     bad = Marked()
     for start, part in blocks(y):
         wrong: np.ndarray = ~good(part)
@@ -462,7 +492,10 @@ class GaussianPrior(TargetOffers):
 
     def log_prior(self, params: PyTree) -> jax.Array:
         """−‖θ‖²/(2·prior_scale²)."""
-        squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
+        squares = sum(
+            (jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)),
+            jnp.float32(0),
+        )
         return -0.5 * squares / self.prior_scale**2
 
 
@@ -517,15 +550,26 @@ class Custom(TargetOffers):
             ("log_likelihood", self.log_likelihood, "(params, record) -> number"),
         ):
             if not callable(function):
-                raise InputError(f"{name} must be a function {signature}, got {function!r}")
-        for name, optional in (("predict", self.predict), ("check_records", self.check_records)):
+                raise InputError(
+                    f"{name} must be a function {signature}, got {function!r}"
+                )
+        for name, optional in (
+            ("predict", self.predict),
+            ("check_records", self.check_records),
+        ):
             if optional is not None and not callable(optional):
                 raise InputError(f"{name} must be a function or None, got {optional!r}")
         check_fields(self)
 
     def __repr__(self) -> str:
         # No addresses, so that the same plan prints the same text twice.
-        functions = (self.init, self.log_prior, self.log_likelihood, self.predict, self.check_records)
+        functions = (
+            self.init,
+            self.log_prior,
+            self.log_likelihood,
+            self.predict,
+            self.check_records,
+        )
         return f"Custom({', '.join(_name(f) for f in functions if f is not None)})"
 
 

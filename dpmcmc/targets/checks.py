@@ -21,7 +21,15 @@ from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, bind, check, missing_of_target, predicts, record_shapes, target_offers
+from dpmcmc.targets.base import (
+    Target,
+    bind,
+    check,
+    missing_of_target,
+    predicts,
+    record_shapes,
+    target_offers,
+)
 from dpmcmc.targets.transformed import PerOwner, by_row
 
 _BITS = 21
@@ -50,7 +58,9 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     name = type(target).__name__
     missing = missing_of_target(target)
     _demand(not missing, f"{name} lacks {', '.join(missing)} of the Target protocol")
-    records = jax.tree.map(lambda leaf: _on_device(np.asarray(leaf)[:_MOST_RECORDS]), records)
+    records = jax.tree.map(
+        lambda leaf: _on_device(np.asarray(leaf)[:_MOST_RECORDS]), records
+    )
     try:
         check(target, records)
     except ValueError as error:  # a TargetError, or what check_records says
@@ -65,7 +75,9 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
 
 
 class _Checks:
-    def __init__(self, name: str, target: Target, records: PyTree, rng: np.random.Generator) -> None:
+    def __init__(
+        self, name: str, target: Target, records: PyTree, rng: np.random.Generator
+    ) -> None:
         self.name = name
         self.target = target
         self.records = records
@@ -78,10 +90,15 @@ class _Checks:
         # At the start, near it and far away, where likelihoods saturate.
         self.points = [
             start,
-            *(self.unravel(jnp.asarray(flat + s * z, jnp.float32)) for s, z in zip((0.1, 1, 5), noise, strict=True)),
+            *(
+                self.unravel(jnp.asarray(flat + s * z, jnp.float32))
+                for s, z in zip((0.1, 1, 5), noise, strict=True)
+            ),
         ]
         self.scores = jax.jit(
-            lambda params, batch: jax.vmap(lambda r: jax.grad(lambda p: -target.log_likelihood(p, r))(params))(batch)
+            lambda params, batch: jax.vmap(
+                lambda r: jax.grad(lambda p: -target.log_likelihood(p, r))(params)
+            )(batch)
         )
 
     def starting_point(self, seed: int) -> None:
@@ -89,16 +106,26 @@ class _Checks:
         keys = jax.random.split(jax.random.key(seed), 2)
         first, again = (jax.jit(jax.vmap(self.target.init))(keys) for _ in range(2))
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
-            _demand(np.array_equal(a, b), f"{self.name}.init is not a function of its key")
-            _demand(np.isfinite(a).all(), f"{self.name}.init returns values that are not finite")
+            _demand(
+                np.array_equal(a, b), f"{self.name}.init is not a function of its key"
+            )
+            _demand(
+                np.isfinite(a).all(),
+                f"{self.name}.init returns values that are not finite",
+            )
 
     def densities(self) -> None:
         """Finite at the start, for every record, with finite gradients."""
         params = self.points[0]
-        each = jax.jit(jax.vmap(self.target.log_likelihood, (None, 0)))(params, self.records)
+        each = jax.jit(jax.vmap(self.target.log_likelihood, (None, 0)))(
+            params, self.records
+        )
         for what, values in (
             ("log_prior at init", self.target.log_prior(params)),
-            ("the gradient of log_prior at init", jax.grad(self.target.log_prior)(params)),
+            (
+                "the gradient of log_prior at init",
+                jax.grad(self.target.log_prior)(params),
+            ),
             ("log_likelihood at init", each),
             ("the gradient of log_likelihood at init", self.scores(params, self.records)),
         ):
@@ -129,13 +156,17 @@ class _Checks:
         """``clipped_gradient_sum`` is the generic clipped sum, and no further from its neighbours than 2C."""
         fast = self.offers.clipped_gradient_sum
 
-        def generic(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
+        def generic(
+            params: PyTree, batch: PyTree, mask: jax.Array, clip: float
+        ) -> FixedPoint:
             return exact_sums.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
 
         prepare = self.offers.prepared or (lambda records: records)
         self._each_alone(prepare)
 
-        def own(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
+        def own(
+            params: PyTree, batch: PyTree, mask: jax.Array, clip: float
+        ) -> FixedPoint:
             assert fast is not None
             return fast(params, prepare(batch), mask, clip, bits=_BITS)
 
@@ -145,7 +176,11 @@ class _Checks:
             positive = norms[norms > 1e-6 * norms.max(initial=0.0)]
             if not positive.size:
                 continue
-            for clip in (float(np.quantile(positive, 0.1)), float(np.median(positive)), 2 * float(positive.max())):
+            for clip in (
+                float(np.quantile(positive, 0.1)),
+                float(np.median(positive)),
+                2 * float(positive.max()),
+            ):
                 if fast is not None:
                     self._same(generic, own, params, clip, norms)
                 self._neighbours(generic if fast is None else own, params, clip)
@@ -155,16 +190,30 @@ class _Checks:
         every = prepare(self.records)
         for j in (0, self.count - 1):
             alone = prepare(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], self.records))
-            for one, of_all in zip(jax.tree.leaves(alone), jax.tree.leaves(every), strict=True):
+            for one, of_all in zip(
+                jax.tree.leaves(alone), jax.tree.leaves(every), strict=True
+            ):
                 _demand(
-                    np.shape(of_all)[:1] == (self.count,) and np.allclose(one[0], of_all[j], rtol=1e-5, equal_nan=True),
+                    np.shape(of_all)[:1] == (self.count,)
+                    and np.allclose(one[0], of_all[j], rtol=1e-5, equal_nan=True),
                     f"{self.name}.prepared gives record {j} other numbers alone than among the others: it must compute "
                     "of each record alone",
                 )
 
-    def _same(self, generic: Callable, own: Callable, params: PyTree, clip: float, norms: np.ndarray) -> None:
+    def _same(
+        self,
+        generic: Callable,
+        own: Callable,
+        params: PyTree,
+        clip: float,
+        norms: np.ndarray,
+    ) -> None:
         """The two sums agree within float32, for full, partial and empty masks."""
-        for mask in (np.ones(self.count, bool), self.rng.random(self.count) < 0.5, np.zeros(self.count, bool)):
+        for mask in (
+            np.ones(self.count, bool),
+            self.rng.random(self.count) < 0.5,
+            np.zeros(self.count, bool),
+        ):
             total = own(params, self.records, jnp.asarray(mask), clip)
             _demand(
                 isinstance(total, FixedPoint),
@@ -223,8 +272,14 @@ class _Checks:
         count = len(records["x"])
         for params in self.points:
             out = np.asarray(target.predict(params, records["x"]))
-            _demand(out.shape[:1] == (count,), f"{self.name}.predict returns shape {out.shape} for {count} rows")
-            _demand(np.isfinite(out).all(), f"{self.name}.predict returns values that are not finite")
+            _demand(
+                out.shape[:1] == (count,),
+                f"{self.name}.predict returns shape {out.shape} for {count} rows",
+            )
+            _demand(
+                np.isfinite(out).all(),
+                f"{self.name}.predict returns values that are not finite",
+            )
             if classes is None:
                 continue
             shapes = ((count, classes), (count,)) if classes == 2 else ((count, classes),)
@@ -232,13 +287,20 @@ class _Checks:
                 out.shape in shapes,
                 f"{self.name}.predict returns shape {out.shape} for {count} rows and num_classes {classes}",
             )
-            _demand(bool(((out >= 0) & (out <= 1 + 1e-5)).all()), f"{self.name}.predict returns no probabilities")
+            _demand(
+                bool(((out >= 0) & (out <= 1 + 1e-5)).all()),
+                f"{self.name}.predict returns no probabilities",
+            )
             if out.ndim == 2:
-                _demand(np.allclose(out.sum(axis=1), 1, atol=1e-4), f"{self.name}.predict: classes do not add up to 1")
+                _demand(
+                    np.allclose(out.sum(axis=1), 1, atol=1e-4),
+                    f"{self.name}.predict: classes do not add up to 1",
+                )
 
     def _norms(self, params: PyTree, batch: PyTree) -> np.ndarray:
         each = [
-            np.asarray(leaf, np.float64).reshape(self.count, -1) for leaf in jax.tree.leaves(self.scores(params, batch))
+            np.asarray(leaf, np.float64).reshape(self.count, -1)
+            for leaf in jax.tree.leaves(self.scores(params, batch))
         ]
         return np.linalg.norm(np.concatenate(each, axis=1), axis=1)
 
@@ -247,7 +309,11 @@ class _Checks:
         other = int(self.rng.integers(self.count))
 
         def replaced(leaf: jax.Array) -> jax.Array:
-            scaled = leaf[other] * factor if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf[other]
+            scaled = (
+                leaf[other] * factor
+                if jnp.issubdtype(leaf.dtype, jnp.floating)
+                else leaf[other]
+            )
             return leaf.at[j].set(scaled)
 
         return jax.tree.map(replaced, self.records)
@@ -258,7 +324,9 @@ class _Checks:
         for i, leaf in enumerate(leaves):
             if jnp.issubdtype(leaf.dtype, jnp.floating):
                 for bad in (np.nan, np.inf):
-                    yield jax.tree.unflatten(tree, [*leaves[:i], leaf.at[j].set(bad), *leaves[i + 1 :]])
+                    yield jax.tree.unflatten(
+                        tree, [*leaves[:i], leaf.at[j].set(bad), *leaves[i + 1 :]]
+                    )
 
 
 def _demand(holds: bool | np.bool_, otherwise: str) -> None:
@@ -276,7 +344,9 @@ def _row(records: PyTree, i: int) -> PyTree:
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
-    return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
+    return jnp.asarray(
+        leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None
+    )
 
 
 # ------------------------------------------------------------------------------------
@@ -327,5 +397,6 @@ def check_absent(target: Target, adjacency: str, table: bool = False) -> None:
             "feature has none"
         )
     raise UnsupportedCombination(
-        f"adjacency: under add_remove a record may be absent and add nothing, and {why}; {_INSTEAD}.", "adjacency"
+        f"adjacency: under add_remove a record may be absent and add nothing, and {why}; {_INSTEAD}.",
+        "adjacency",
     )

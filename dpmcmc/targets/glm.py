@@ -62,8 +62,12 @@ class GeneralisedLinear(GaussianPrior):
     """
 
     prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(
+        default=None, kw_only=True, metadata=STATIC
+    )
+    row_bound: Positive | None = dataclasses.field(
+        default=None, kw_only=True, metadata=STATIC
+    )
     residual_bound: ClassVar[float | None] = None
     zeros_are_absent = True
     log_concave = True
@@ -117,7 +121,8 @@ class GeneralisedLinear(GaussianPrior):
         if self.num_features is None:
             name = type(self).__name__
             raise InputError(
-                f"{name} needs num_features before init: give it, or let dpmcmc.sample bind it", "num_features"
+                f"{name} needs num_features before init: give it, or let dpmcmc.sample bind it",
+                "num_features",
             )
         return jnp.zeros(self._shape(self.num_features), jnp.float32)
 
@@ -151,15 +156,21 @@ class LinearPredictor(GeneralisedLinear):
 
     linear_predictor = True
 
-    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+    def log_density(
+        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
+    ) -> Float[jax.Array, ""]:
         """Log-likelihood of a label at its margin, ()."""
         raise NotImplementedError
 
-    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+    def residual(
+        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
+    ) -> Float[jax.Array, " n"]:
         """−∂ log density/∂m, (n,) for margins and labels (n,)."""
         raise NotImplementedError
 
-    def weighted_residual(self, margin: jax.Array, y: jax.Array, norms: jax.Array, clip: Clip | None) -> jax.Array:
+    def weighted_residual(
+        self, margin: jax.Array, y: jax.Array, norms: jax.Array, clip: Clip | None
+    ) -> jax.Array:
         """Residuals, (n,), times :func:`label_blind_weight` at this C, or times 1 where ``clip`` is None."""
         residual = self.residual(margin, y)
         if clip is None:
@@ -171,11 +182,15 @@ class LinearPredictor(GeneralisedLinear):
         """E[y] at margins (n,)."""
         raise NotImplementedError
 
-    def log_likelihood(self, params: Float[jax.Array, " d"], record: PyTree) -> Float[jax.Array, ""]:
+    def log_likelihood(
+        self, params: Float[jax.Array, " d"], record: PyTree
+    ) -> Float[jax.Array, ""]:
         """Log-likelihood of one record, ()."""
         return self.log_density(record["x"] @ params, record["y"])
 
-    def predict(self, params: Float[jax.Array, " d"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, " n"]:
+    def predict(
+        self, params: Float[jax.Array, " d"], x: Num[jax.Array, "n d"]
+    ) -> Float[jax.Array, " n"]:
         """E[y | x, θ] for rows x (n, d), (n,)."""
         return self.mean(x @ params)
 
@@ -213,8 +228,14 @@ class LinearPredictor(GeneralisedLinear):
             label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
         """
         rows = batch.get("x_aligned") or Rows(exact_sums.as_float(batch["x"]))
-        norms = exact_sums.row_norms(rows.read()) if "x_norm" not in batch else batch["x_norm"]
-        residual = self.weighted_residual(rows.margins(params), batch["y"], norms, clip if label_blind else None)
+        norms = (
+            exact_sums.row_norms(rows.read())
+            if "x_norm" not in batch
+            else batch["x_norm"]
+        )
+        residual = self.weighted_residual(
+            rows.margins(params), batch["y"], norms, clip if label_blind else None
+        )
         total = exact_sums.linear_sum(residual, rows, mask, clip, bits, norms)
         return FixedPoint(*(limb[: params.shape[0]] for limb in total))
 
@@ -258,11 +279,15 @@ class LinearRegression(LinearPredictor):
     noise_scale: Positive = 1.0
     label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
-    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+    def log_density(
+        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
+    ) -> Float[jax.Array, ""]:
         """log N(y; m, noise_scale²), normalised."""
         return jax.scipy.stats.norm.logpdf(y, margin, self.noise_scale)
 
-    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+    def residual(
+        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
+    ) -> Float[jax.Array, " n"]:
         """(m − y)/noise_scale²."""
         return (margin - y) / self.noise_scale**2
 
@@ -279,7 +304,11 @@ class LinearRegression(LinearPredictor):
         """L on ‖θ‖ <= radius: row_bound·(row_bound·radius + label_bound)/noise_scale²; None without the bounds."""
         if self.row_bound is None or self.label_bound is None or not np.isfinite(radius):
             return None
-        return self.row_bound * (self.row_bound * radius + self.label_bound) / self.noise_scale**2
+        return (
+            self.row_bound
+            * (self.row_bound * radius + self.label_bound)
+            / self.noise_scale**2
+        )
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
         """(largest ``|log-likelihood|`` of a record, difference between any two records') on ‖θ‖ <= radius.
@@ -288,7 +317,9 @@ class LinearRegression(LinearPredictor):
             ValueError: no row_bound or no label_bound.
         """
         label_bound = require_bound(self.label_bound, "label_bound", type(self).__name__)
-        worst = (self._needed_row_bound * radius + label_bound) ** 2 / (2 * self.noise_scale**2)
+        worst = (self._needed_row_bound * radius + label_bound) ** 2 / (
+            2 * self.noise_scale**2
+        )
         constant = 0.5 * np.log(2 * np.pi * self.noise_scale**2)
         return float(max(abs(constant), abs(constant + worst))), worst
 
@@ -303,7 +334,9 @@ class LinearRegression(LinearPredictor):
         """
         x = np.asarray(records["x"], np.float64)
         y = np.asarray(records["y"], np.float64)
-        precision = np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
+        precision = (
+            np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
+        )
         covariance = np.linalg.inv(precision)
         covariance = (covariance + covariance.T) / 2
         return covariance @ (x.T @ y) / self.noise_scale**2, covariance
@@ -357,11 +390,15 @@ class LogisticRegression(LinearPredictor):
         """The less likely label, (1, ...): its residual has size max(σ, 1 − σ)."""
         return (predictor < 0).astype(np.int32)[None]
 
-    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+    def log_density(
+        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
+    ) -> Float[jax.Array, ""]:
         """y·m − log(1 + e^m)."""
         return y * margin - jax.nn.softplus(margin)
 
-    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+    def residual(
+        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
+    ) -> Float[jax.Array, " n"]:
         """σ(m) − y."""
         return jax.nn.sigmoid(margin) - y
 
@@ -413,7 +450,9 @@ class SoftmaxRegression(GeneralisedLinear):
         (3, 4)
     """
 
-    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, metadata=STATIC)
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(
+        default=None, metadata=STATIC
+    )
 
     #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
     residual_bound = math.sqrt(2)
@@ -444,7 +483,9 @@ class SoftmaxRegression(GeneralisedLinear):
         largest = float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
         return largest, largest
 
-    def log_likelihood(self, params: Float[jax.Array, "d k"], record: PyTree) -> Float[jax.Array, ""]:
+    def log_likelihood(
+        self, params: Float[jax.Array, "d k"], record: PyTree
+    ) -> Float[jax.Array, ""]:
         """log p_y."""
         logits = record["x"] @ params
         chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
@@ -479,14 +520,22 @@ class SoftmaxRegression(GeneralisedLinear):
         classes = jnp.arange(params.shape[1])
         residual = chances - (batch["y"][:, None] == classes)
         if label_blind:
-            unlikely = jnp.argmin(chances, axis=1)  # the label with the longest gradient, as in longest_labels
+            unlikely = jnp.argmin(
+                chances, axis=1
+            )  # the label with the longest gradient, as in longest_labels
             squares = squared_norm(x) if squares is None else squares
-            longest = jnp.sqrt(squares * squared_norm(chances - (unlikely[:, None] == classes)))
+            longest = jnp.sqrt(
+                squares * squared_norm(chances - (unlikely[:, None] == classes))
+            )
             residual *= label_blind_weight(longest, clip)[:, None]
-        (high,), (low,) = outer_products.clipped_sum([Outer(x, residual, squares)], mask, clip, bits)
+        (high,), (low,) = outer_products.clipped_sum(
+            [Outer(x, residual, squares)], mask, clip, bits
+        )
         return FixedPoint(high, low)
 
-    def predict(self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, "n k"]:
+    def predict(
+        self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]
+    ) -> Float[jax.Array, "n k"]:
         """P(y = k | x, θ), (n, K)."""
         return jax.nn.softmax(x @ params)
 
@@ -556,11 +605,15 @@ class PoissonRegression(CountRegression):
         Array([1., 1., 1.], dtype=float32)
     """
 
-    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+    def log_density(
+        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
+    ) -> Float[jax.Array, ""]:
         """y·m − exp(m) − log y!."""
         return y * margin - jnp.exp(margin) - gammaln(y + 1.0)
 
-    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+    def residual(
+        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
+    ) -> Float[jax.Array, " n"]:
         """exp(m) − y."""
         return jnp.exp(margin) - y
 
@@ -590,16 +643,22 @@ class NegativeBinomialRegression(CountRegression):
         Array([1., 1., 1.], dtype=float32)
     """
 
-    dispersion: Annotated[float, Ge(1e-3)] = dataclasses.field(default=1.0, metadata=STATIC)
+    dispersion: Annotated[float, Ge(1e-3)] = dataclasses.field(
+        default=1.0, metadata=STATIC
+    )
 
-    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+    def log_density(
+        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
+    ) -> Float[jax.Array, ""]:
         """log Γ(y + r)/(Γ(r) y!) + y log(αμ/(1 + αμ)) − r log(1 + αμ), r = 1/α."""
         size = 1 / self.dispersion
         odds = margin + math.log(self.dispersion)
         choices = gammaln(y + size) - gammaln(size) - gammaln(y + 1.0)
         return choices + y * odds - (y + size) * jax.nn.softplus(odds)
 
-    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+    def residual(
+        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
+    ) -> Float[jax.Array, " n"]:
         """(exp(m) − y)/(1 + α exp(m))."""
         odds = margin + math.log(self.dispersion)
         return jax.nn.sigmoid(odds) / self.dispersion - y * jax.nn.sigmoid(-odds)

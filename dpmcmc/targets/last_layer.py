@@ -61,12 +61,17 @@ class LastLayer(SoftmaxRegression):
     #: Features of zeros may be constants.
     zeros_are_absent = False
     row_bound: Positive = dataclasses.field(default=1.0, kw_only=True, metadata=STATIC)
-    features: Callable[[jax.Array], jax.Array] = dataclasses.field(kw_only=True, repr=False, metadata=STATIC)
+    features: Callable[[jax.Array], jax.Array] = dataclasses.field(
+        kw_only=True, repr=False, metadata=STATIC
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.features):
-            raise InputError(f"features: must be a function of rows, got {type(self.features).__name__}", "features")
+            raise InputError(
+                f"features: must be a function of rows, got {type(self.features).__name__}",
+                "features",
+            )
         if not isinstance(self.features, _Frozen):
             object.__setattr__(self, "features", _Frozen(self.features))
 
@@ -74,7 +79,10 @@ class LastLayer(SoftmaxRegression):
     def head(self) -> SoftmaxRegression:
         """The same model of rows that are features already."""
         return SoftmaxRegression(
-            self.prior_scale, self.num_classes, num_features=self.num_features, row_bound=self.row_bound
+            self.prior_scale,
+            self.num_classes,
+            num_features=self.num_features,
+            row_bound=self.row_bound,
         )
 
     def bind(self, record_shapes: PyTree) -> LastLayer:
@@ -92,8 +100,12 @@ class LastLayer(SoftmaxRegression):
                 f"features fail on a row of shape {tuple(x.shape)} ({type(error).__name__}: {reason})"
             ) from error
         if self.num_features not in (None, found.shape[0]):
-            raise TargetError(f"target has num_features {self.num_features}, and features give {found.shape[0]}")
-        return dataclasses.replace(self, num_features=found.shape[0], num_classes=self.classes)
+            raise TargetError(
+                f"target has num_features {self.num_features}, and features give {found.shape[0]}"
+            )
+        return dataclasses.replace(
+            self, num_features=found.shape[0], num_classes=self.classes
+        )
 
     def rows(self, x: np.ndarray | jax.Array) -> np.ndarray:
         """Return the features of records x (N, ...), (N, p) float32.
@@ -114,7 +126,9 @@ class LastLayer(SoftmaxRegression):
         """Records with features in the place of x, and the squared norm of each."""
         # Blocks of rows bound what the hidden layers of a network take. A norm and the row that it bounds are of one
         # computation, also where rows are prepared within a step.
-        rows = materialised(jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE))
+        rows = materialised(
+            jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE)
+        )
         return super().prepared({**records, "x": rows})
 
     def clipped_gradient_sum(
@@ -149,7 +163,10 @@ class LastLayer(SoftmaxRegression):
         largest = jnp.max(jnp.abs(found), initial=0.0)
         # Divided first, so that no square overflows; the norm of what is left is 1 at least.
         unit = found / jnp.where(largest > 0, largest, 1.0)
-        length = jnp.minimum(largest, self.row_bound * (1 - _MARGIN) / jnp.maximum(jnp.linalg.norm(unit), 1.0))
+        length = jnp.minimum(
+            largest,
+            self.row_bound * (1 - _MARGIN) / jnp.maximum(jnp.linalg.norm(unit), 1.0),
+        )
         return jnp.where(largest < jnp.inf, unit * length, 0.0)
 
 

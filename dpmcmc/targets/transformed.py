@@ -27,7 +27,14 @@ from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import Checked, InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
-from dpmcmc.targets.base import Positive, Target, TargetError, TargetOffers, bind, target_offers
+from dpmcmc.targets.base import (
+    Positive,
+    Target,
+    TargetError,
+    TargetOffers,
+    bind,
+    target_offers,
+)
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
 
 if TYPE_CHECKING:
@@ -98,7 +105,12 @@ class Tempered(TargetOffers):
 
     def bind(self, record_shapes: PyTree) -> Tempered:
         """The same around the bound target."""
-        return Tempered(bind(self.target, record_shapes), self.temper, self.prior_temper, self.new_prior_precision)
+        return Tempered(
+            bind(self.target, record_shapes),
+            self.temper,
+            self.prior_temper,
+            self.new_prior_precision,
+        )
 
     @property
     def gradient_bound(self) -> float | None:
@@ -137,7 +149,12 @@ class Tempered(TargetOffers):
             return None
 
         def total(
-            params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21, **how: bool
+            params: PyTree,
+            batch: PyTree,
+            mask: jax.Array,
+            clip: float,
+            bits: int = 21,
+            **how: bool,
         ) -> FixedPoint:
             return own_sum(params, batch, mask, clip / self.temper, bits, **how)
 
@@ -158,7 +175,10 @@ class Tempered(TargetOffers):
         """prior_temper · (the target's own, or −m‖θ‖²/2), up to a constant."""
         if self.new_prior_precision is None:
             return self.prior_temper * self.target.log_prior(params)
-        squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
+        squares = sum(
+            (jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)),
+            jnp.float32(0),
+        )
         return -0.5 * self.prior_temper * self.new_prior_precision * squares
 
     def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
@@ -174,7 +194,9 @@ class Tempered(TargetOffers):
             ValueError: another target.
         """
         if not isinstance(self.target, LinearRegression):
-            raise InputError(f"target: {type(self.target).__name__} has no posterior in closed form")
+            raise InputError(
+                f"target: {type(self.target).__name__} has no posterior in closed form"
+            )
         assert self.prior_precision is not None
         return dataclasses.replace(
             self.target,
@@ -231,7 +253,9 @@ class _InMetric(TargetOffers):
 
     def at(self, root: np.ndarray, inverse: np.ndarray) -> Self:
         """Return the same target in another metric."""
-        return type(self)(self.target, root.astype(np.float32), inverse.astype(np.float32))
+        return type(self)(
+            self.target, root.astype(np.float32), inverse.astype(np.float32)
+        )
 
     def own(self, params: jax.Array) -> PyTree:
         """Return θ = F⁻¹φ, the model's own parameters."""
@@ -281,7 +305,9 @@ class WhitenedRows(_InMetric):
     def positions(self, positions: PyTree) -> np.ndarray:
         """Return θ = F⁻¹φ, (chains, draws, d, ...), of positions of the chains."""
         inverse = np.asarray(self.inverse, np.float64)
-        return np.einsum("ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)).astype(np.float32)
+        return np.einsum(
+            "ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)
+        ).astype(np.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -302,7 +328,9 @@ class Whitened(_InMetric):
         """Return θ = F⁻¹φ, the model's own parameters."""
         return self._unraveled(super().own(params))
 
-    def log_likelihood(self, params: Float[jax.Array, " p"], record: PyTree) -> Float[jax.Array, ""]:
+    def log_likelihood(
+        self, params: Float[jax.Array, " p"], record: PyTree
+    ) -> Float[jax.Array, ""]:
         """The model's log-likelihood of one record at F⁻¹φ."""
         return self.target.log_likelihood(self.own(params), record)
 
@@ -327,12 +355,17 @@ class Whitened(_InMetric):
     def positions(self, positions: PyTree) -> PyTree:
         """Return θ = F⁻¹φ, a pytree like the model's parameters, leaves (chains, draws, ...)."""
         flat = np.asarray(positions, np.float64) @ np.asarray(self.inverse, np.float64).T
-        return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self._unraveled))(jnp.asarray(flat, jnp.float32)))
+        return jax.tree.map(
+            np.asarray,
+            jax.vmap(jax.vmap(self._unraveled))(jnp.asarray(flat, jnp.float32)),
+        )
 
     def _unraveled(self, flat: jax.Array) -> PyTree:
         # The key is made inside, so that no trace of a step makes one.
         shapes = jax.eval_shape(lambda: self.target.init(jax.random.key(0)))
-        return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1](flat)
+        return ravel_pytree(
+            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        )[1](flat)
 
 
 def in_metric(target: Target, rows: bool) -> WhitenedRows | Whitened:
@@ -393,7 +426,9 @@ class PerOwner(Checked, TargetOffers):
     """
 
     target: Target
-    records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(default=None, metadata=STATIC)
+    records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(
+        default=None, metadata=STATIC
+    )
 
     predict = _of_inner()
     constrain = _of_inner()
@@ -404,13 +439,21 @@ class PerOwner(Checked, TargetOffers):
     @property
     def unit(self) -> str:
         """Whom a guarantee speaks of."""
-        return "owner" if self.records_per_owner is None else f"owner (at most {self.records_per_owner} rows)"
+        return (
+            "owner"
+            if self.records_per_owner is None
+            else f"owner (at most {self.records_per_owner} rows)"
+        )
 
     @property
     def gradient_bound(self) -> float | None:
         """m·L, where both are known."""
         bound = target_offers(self.target).gradient_bound
-        return None if bound is None or self.records_per_owner is None else self.records_per_owner * bound
+        return (
+            None
+            if bound is None or self.records_per_owner is None
+            else self.records_per_owner * bound
+        )
 
     def bind(self, record_shapes: PyTree) -> PerOwner:
         """The same around the inner target bound to one row, with m from the records.
@@ -419,10 +462,14 @@ class PerOwner(Checked, TargetOffers):
             TargetError: records that are not those of ``dpmcmc.data.by_owner``, or of another m.
         """
         if not isinstance(record_shapes, dict) or MASK not in record_shapes:
-            raise TargetError("records have no owners; gather their rows with dpmcmc.data.by_owner")
+            raise TargetError(
+                "records have no owners; gather their rows with dpmcmc.data.by_owner"
+            )
         (places,) = record_shapes[MASK].shape
         if self.records_per_owner not in (None, places):
-            raise TargetError(f"target has records_per_owner {self.records_per_owner} but records have {places}")
+            raise TargetError(
+                f"target has records_per_owner {self.records_per_owner} but records have {places}"
+            )
         row = {
             name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
             for name, leaf in record_shapes.items()
@@ -448,7 +495,10 @@ class PerOwner(Checked, TargetOffers):
         mask = record[MASK]
         first = jnp.argmax(mask)
         # 0 · NaN is NaN, so what is masked must be a row that counts anyway, or not be differentiated at all.
-        params = jax.tree.map(lambda leaf: jnp.where(jnp.any(mask), leaf, jax.lax.stop_gradient(leaf)), params)
+        params = jax.tree.map(
+            lambda leaf: jnp.where(jnp.any(mask), leaf, jax.lax.stop_gradient(leaf)),
+            params,
+        )
 
         def filled(leaf: jax.Array) -> jax.Array:
             return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first])
@@ -467,7 +517,9 @@ class PerOwner(Checked, TargetOffers):
 def rows_of(records: PyTree) -> dict[str, np.ndarray]:
     """The rows of all owners one after another, padding left out: leaves (rows, ...)."""
     mask = np.asarray(records[MASK])
-    return {name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK}
+    return {
+        name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK
+    }
 
 
 def by_row(target: Target, records: PyTree) -> tuple[Target, PyTree]:

@@ -10,6 +10,12 @@ released folder, and must not be used to set noise.
 The histogram is in ``report/pictures.py``.
 """
 
-from dpmcmc.diagnostics.per_record.account import Account, PerRecord, check, per_record_epsilon, sample_and_account
+from dpmcmc.diagnostics.per_record.account import (
+    Account,
+    PerRecord,
+    check,
+    per_record_epsilon,
+    sample_and_account,
+)
 
 __all__ = ["Account", "PerRecord", "check", "per_record_epsilon", "sample_and_account"]

@@ -95,12 +95,19 @@ def calibrate(rows: RowFacts, spec: PrivacySpec, mu: float) -> Calibrated:
     """
     mus = (mu * math.sqrt(SHARE * part) for part in (1 - _TRACE_PART, _TRACE_PART))
     release = GramRelease.calibrate(rows, spec.adjacency, *mus)
-    settings = {"score_noise_std": release.noise_std, "score_trace_noise_std": release.trace_std}
+    settings = {
+        "score_noise_std": release.noise_std,
+        "score_trace_noise_std": release.trace_std,
+    }
     return spec.gram(release), settings
 
 
 def released(
-    rows: RowFacts, settings: dict[str, float], scores: np.ndarray, model: np.ndarray, key: jax.Array
+    rows: RowFacts,
+    settings: dict[str, float],
+    scores: np.ndarray,
+    model: np.ndarray,
+    key: jax.Array,
 ) -> np.ndarray:
     """Return B̂, (d, d).
 
@@ -111,7 +118,9 @@ def released(
         model: the model's B in the same units, (d, d).
         key: secret JAX key, used for nothing else.
     """
-    release = GramRelease(rows, settings["score_noise_std"], settings["score_trace_noise_std"])
+    release = GramRelease(
+        rows, settings["score_noise_std"], settings["score_trace_noise_std"]
+    )
     return toward(model, release.release(scores, key))
 
 
@@ -169,7 +178,12 @@ class Design(NamedTuple):
 
     def whitened_norm(self, gram: np.ndarray) -> float:
         """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N)."""
-        return math.sqrt(max(np.trace(np.linalg.solve(self.metric(gram), gram)) / self.num_records, _SHORTEST**2))
+        return math.sqrt(
+            max(
+                np.trace(np.linalg.solve(self.metric(gram), gram)) / self.num_records,
+                _SHORTEST**2,
+            )
+        )
 
     def rounding(self, score: BoundedScore) -> float:
         """Return how far float64 may move a whitened sum on one of two neighbours, over C.
@@ -212,13 +226,23 @@ class BoundedGradient:
     norm: float
 
     @classmethod
-    def of(cls, gram: np.ndarray, design: Design, score: BoundedScore, x: np.ndarray, y: np.ndarray) -> BoundedGradient:
+    def of(
+        cls,
+        gram: np.ndarray,
+        design: Design,
+        score: BoundedScore,
+        x: np.ndarray,
+        y: np.ndarray,
+    ) -> BoundedGradient:
         """Make the metric of a released Gram matrix, and the records' norms in it."""
         values, vectors = np.linalg.eigh(design.metric(gram))
         values = np.maximum(values, design.row_bound**2 / design.size)
         root = (vectors * np.sqrt(values)) @ vectors.T
         inverse = (vectors / np.sqrt(values)) @ vectors.T
-        parts = (np.linalg.norm(x[i : i + _ROWS] @ inverse, axis=1) for i in range(0, len(x), _ROWS))
+        parts = (
+            np.linalg.norm(x[i : i + _ROWS] @ inverse, axis=1)
+            for i in range(0, len(x), _ROWS)
+        )
         # Rounding makes no norm too small.
         norms = np.concatenate(list(parts)) + design.size**2 * 2.0**-52
         return cls(design, score, x, y, norms, root, inverse, design.whitened_norm(gram))
@@ -230,7 +254,9 @@ class BoundedGradient:
             sharers: number of rows of each row's owner, (N,).
             typical: public, at least 1.
         """
-        return dataclasses.replace(self, row_norms=self.row_norms * sharers, norm=self.norm * typical)
+        return dataclasses.replace(
+            self, row_norms=self.row_norms * sharers, norm=self.norm * typical
+        )
 
     @property
     def clip(self) -> float:
@@ -240,10 +266,14 @@ class BoundedGradient:
     def sum(self, position: np.ndarray) -> np.ndarray:
         """Return Σ F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
         limit = self.clip / self.row_norms
-        residual = within_limit(self.score.residual(self.x @ self._columns(position), self.y, limit), limit)
+        residual = within_limit(
+            self.score.residual(self.x @ self._columns(position), self.y, limit), limit
+        )
         return (self.inverse @ weighted_sum(self.x, residual) / self.clip).ravel()
 
-    def release(self, position: np.ndarray, noise_multiplier: float, key: jax.Array) -> np.ndarray:
+    def release(
+        self, position: np.ndarray, noise_multiplier: float, key: jax.Array
+    ) -> np.ndarray:
         """Return g̃, (d,) or (d·K,), at a public position within the radius."""
         noisy = gaussian_release(self.sum(position), noise_multiplier, key)
         return (self.clip * self.root @ self._columns(noisy)).ravel()
@@ -260,7 +290,9 @@ def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
         return np.clip(scores, -limit, limit)
     norms = np.linalg.norm(scores, axis=1)
     # The margin keeps rounding of norm and product below the limit.
-    shrunk = np.where(norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0)
+    shrunk = np.where(
+        norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0
+    )
     return scores * shrunk[:, None]
 
 
@@ -306,7 +338,11 @@ class Descent:
     radius: float = math.inf
 
     def carry_out(
-        self, gradient: Callable[[int, np.ndarray], np.ndarray], now: Gaussian, done: int, steps: int
+        self,
+        gradient: Callable[[int, np.ndarray], np.ndarray],
+        now: Gaussian,
+        done: int,
+        steps: int,
     ) -> tuple[Gaussian, GradientRelease]:
         """Release the gradients; return the last posterior, and the mean of the latest gradients.
 
@@ -322,8 +358,12 @@ class Descent:
             gradients[k] = gradient(k, positions[k])
             window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
             precisions = self.stds[window] ** -2.0
-            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, self.square)
-            now = noise_aware.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
+            release = noise_aware.weighted_mean(
+                positions[window], gradients[window], precisions, self.square
+            )
+            now = noise_aware.posterior(
+                release, self.local(now.mean), self.precision, now, rounds=2
+            )
             console.report_steps(done + k + 1, steps)
         return now, release
 
@@ -381,14 +421,18 @@ class Gradients:
         sharing = Sharing.guessed(spec.num_records, self.together)
 
         def gram(share: float) -> GramRelease:
-            return GramRelease.calibrate(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
+            return GramRelease.calibrate(
+                rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share)
+            )
 
         def gradient_mu(share: float) -> float:
             return mu * math.sqrt(1 - share - trace_share - mean_share - count_share)
 
         def width(share: float, strategy: Gradients = self) -> float:
             noise_multiplier = spec.moved / gradient_mu(share)
-            return strategy.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
+            return strategy.predicted_width(
+                design, gram(share).noise_std, noise_multiplier, sharing
+            )
 
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
@@ -402,7 +446,9 @@ class Gradients:
                 clip = wider
         moves = spec.moved + 2 * design.rounding(self._clipped_at(clip).score)
         first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
-        gradients = [spec.gaussian(z, moves, count) for z in multipliers(first, self._shares)]
+        gradients = [
+            spec.gaussian(z, moves, count) for z in multipliers(first, self._shares)
+        ]
         settings = {
             "gram_share": share,
             "gram_noise_std": gram(share).noise_std,
@@ -418,7 +464,9 @@ class Gradients:
             settings["sum_noise_std"] = total.noise_std
             events = (*events, total.event(adjacency))
         if self.together > 1:
-            event, settings["count_noise_std"] = calibrate_counts(self.together, spec, mu * math.sqrt(count_share))
+            event, settings["count_noise_std"] = calibrate_counts(
+                self.together, spec, mu * math.sqrt(count_share)
+            )
             events = (*events, event)
         return (*events, *gradients), settings
 
@@ -446,7 +494,11 @@ class Gradients:
             return f"{options.steps} steps are too few; take {FEWEST_STEPS} or more."
         for name, scale, most in (
             ("prior_scale", self.target.prior_scale, score.strongest),
-            ("intercept_scale", options.intercept_scale or 0.0, score.strongest_intercept),
+            (
+                "intercept_scale",
+                options.intercept_scale or 0.0,
+                score.strongest_intercept,
+            ),
         ):
             if scale * bound > most:
                 return (
@@ -455,21 +507,34 @@ class Gradients:
                 )
         return None
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def draw(
+        self, plan: MechanismPlan, records: PyTree, streams: Streams
+    ) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         read = Read.of(on_rows(plan.target, records)[1])
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
         planned = self._clipped_at(plan.settings.get("clip_ratio", self.score.clip))
         found = planned.conclude(plan, read, streams.noise)
         draws = found.draws(self.options.draws, streams)
-        draws = draws if self.score.size == 1 else draws.reshape(len(draws), read.x.shape[1], -1)
+        draws = (
+            draws
+            if self.score.size == 1
+            else draws.reshape(len(draws), read.x.shape[1], -1)
+        )
         return ReleasedDraws(draws, found.evidence)
 
     def design(self, num_records: int) -> Design:
         """Return the public facts of the rows of records or owners, whose bounds are given."""
-        row = require_bound(self.target.row_bound, "row_bound", type(self.target).__name__)
+        row = require_bound(
+            self.target.row_bound, "row_bound", type(self.target).__name__
+        )
         prior = self._prior()
-        return Design(num_records * self.together, len(prior.scales) // self.score.size, row, prior.radius)
+        return Design(
+            num_records * self.together,
+            len(prior.scales) // self.score.size,
+            row,
+            prior.radius,
+        )
 
     def _prior(self) -> Prior:
         return Prior.of(self.options, self.target, self.score.size)
@@ -478,7 +543,13 @@ class Gradients:
         """Return the public facts of the Gram matrix."""
         structure = self.options.structure
         unit_norm = structure is not None and structure.unit_norm
-        return RowFacts(design.num_records, design.size, design.row_bound, unit_norm, together=self.together)
+        return RowFacts(
+            design.num_records,
+            design.size,
+            design.row_bound,
+            unit_norm,
+            together=self.together,
+        )
 
     @property
     def _shares(self) -> np.ndarray:
@@ -491,33 +562,60 @@ class Gradients:
         structure = self.options.structure
         steps = self.options.steps
         prior = self._prior()
-        gram_key, *keys = jax.random.split(key, steps + 1 + self._sums_rows + (self.together > 1))
+        gram_key, *keys = jax.random.split(
+            key, steps + 1 + self._sums_rows + (self.together > 1)
+        )
         rows = self._rows(most)
-        noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"]).release(read.x, gram_key)
+        noisy = GramRelease(
+            rows, settings["gram_noise_std"], settings["trace_noise_std"]
+        ).release(read.x, gram_key)
         gram, error = denoised(noisy, structure)
         sharing = Sharing.guessed(plan.num_records, 1)
         if self.together > 1:
-            sharing = release_counts(read, self.together, settings["count_noise_std"], keys[-1])
+            sharing = release_counts(
+                read, self.together, settings["count_noise_std"], keys[-1]
+            )
         design = most._replace(num_records=sharing.num_rows)
         score = sharing.scored(self.score)
-        access = BoundedGradient.of(gram, design, self.score, read.x, read.y).shared(read.sharers, sharing.typical)
+        access = BoundedGradient.of(gram, design, self.score, read.x, read.y).shared(
+            read.sharers, sharing.typical
+        )
         row = mean_row(gram, design.num_records, self._intercept)
         if self._sums_rows:
             row = SumRelease(rows, settings["sum_noise_std"]).mean(read.x, keys[steps])
             row = row * (most.num_records / design.num_records)
         known_rows = ScoredRows if self.score.size == 1 else SeveralPredictors
         known = known_rows(score, gram, design.num_records, row, self.score.clip, error)
-        rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
+        rough = dataclasses.replace(
+            known, error=noise_aware.isotropic_error(settings["gram_noise_std"])
+        )
 
         metric = np.kron(design.metric(gram), np.eye(self.score.size))
         z = multipliers(settings["first_noise_multiplier"], self._shares)
-        descent = Descent(access.clip * z, metric, prior.precision, rough.local, np.full(steps, _LAST), design.radius)
-        now, release = descent.carry_out(lambda k, at: access.release(at, z[k], keys[k]), prior.gaussian, 0, steps)
-        posterior, evidence = prior.concluded(release, lambda at: known.local(at.mean), now, sharing.num_rows)
-        return Concluded(posterior, dataclasses.replace(evidence, gram=noisy, structure=structure))
+        descent = Descent(
+            access.clip * z,
+            metric,
+            prior.precision,
+            rough.local,
+            np.full(steps, _LAST),
+            design.radius,
+        )
+        now, release = descent.carry_out(
+            lambda k, at: access.release(at, z[k], keys[k]), prior.gaussian, 0, steps
+        )
+        posterior, evidence = prior.concluded(
+            release, lambda at: known.local(at.mean), now, sharing.num_rows
+        )
+        return Concluded(
+            posterior, dataclasses.replace(evidence, gram=noisy, structure=structure)
+        )
 
     def predicted_width(
-        self, design: Design, gram_noise_std: float, noise_multiplier: float, sharing: Sharing
+        self,
+        design: Design,
+        gram_noise_std: float,
+        noise_multiplier: float,
+        sharing: Sharing,
     ) -> float:
         """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
@@ -539,14 +637,27 @@ class Gradients:
         rng = np.random.default_rng(0)
         spectrum = noise_aware.usual_spectrum(d, design.largest_trace)
         std = noise_aware.noise_left(gram_noise_std, self.options.structure)
-        noisy = NoisyGram(np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d), std, design.largest_trace, 0.0)
+        noisy = NoisyGram(
+            np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d),
+            std,
+            design.largest_trace,
+            0.0,
+        )
         gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2
         shared = sharing.scored(score)
-        law, unbounded = (average_law(shared, predictors, limit) for limit in (score.clip, math.inf))
-        noise = (noise_multiplier * score.clip * norm * sharing.typical) ** 2 * design.metric(gram)
+        law, unbounded = (
+            average_law(shared, predictors, limit) for limit in (score.clip, math.inf)
+        )
+        noise = (
+            noise_multiplier * score.clip * norm * sharing.typical
+        ) ** 2 * design.metric(gram)
         # The releases are about as far from the truth as the posterior is wide.
-        local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
+        local = Local(
+            law.curvature * gram,
+            law.score * gram,
+            lambda q: 2 * law.curvature**2 * error(q),
+        )
         alone = np.diag(1 / (1 / scale + unbounded.curvature * spectrum))
         return noise_aware.predicted(local, noise, np.eye(d) / scale, alone).width()

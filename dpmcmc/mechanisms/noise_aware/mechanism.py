@@ -24,8 +24,21 @@ from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec, Released
 from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
-from dpmcmc.mechanisms.noise_aware.prior import Calibrated, Concluded, Options, Prior, Read, Strategy, row_model
-from dpmcmc.mechanisms.sufficient import calibrate_statistics, release_statistics, residual_rows, residual_scores
+from dpmcmc.mechanisms.noise_aware.prior import (
+    Calibrated,
+    Concluded,
+    Options,
+    Prior,
+    Read,
+    Strategy,
+    row_model,
+)
+from dpmcmc.mechanisms.sufficient import (
+    calibrate_statistics,
+    release_statistics,
+    residual_rows,
+    residual_scores,
+)
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -55,13 +68,25 @@ class Statistics:
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what (svec G, w Xᵀy) and, for a sandwich, the second moment of scores cost, and their settings."""
         if self.options.covariance == "model":
-            event, settings = calibrate_statistics(self.target, spec, spec.mu, 1.0, "noise_aware", self.together)
+            event, settings = calibrate_statistics(
+                self.target, spec, spec.mu, 1.0, "noise_aware", self.together
+            )
             return (event,), settings
         budget = spec.mu * (1 - 1e-9)
         event, settings = calibrate_statistics(
-            self.target, spec, budget * math.sqrt(1 - gradients.SHARE), 1.0, "noise_aware", self.together
+            self.target,
+            spec,
+            budget * math.sqrt(1 - gradients.SHARE),
+            1.0,
+            "noise_aware",
+            self.together,
         )
-        rows = residual_rows(self.target, spec.most_records, Prior.of(self.options, self.target).radius, self.together)
+        rows = residual_rows(
+            self.target,
+            spec.most_records,
+            Prior.of(self.options, self.target).radius,
+            self.together,
+        )
         events, more = gradients.calibrate(rows, spec, budget)
         return (event, *events), settings | more
 
@@ -69,15 +94,21 @@ class Statistics:
         """Return None: intervals hold."""
         return None
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def draw(
+        self, plan: MechanismPlan, records: PyTree, streams: Streams
+    ) -> ReleasedDraws:
         """Return posterior draws, (draws, d), with their evidence."""
         noisy, found = self.conclude(plan, Read.of(records), streams.noise)
         # The number of owners' rows is not released, and the Gram matrix says little without it.
         gram = noisy if self.together == 1 else None
-        evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
+        evidence = dataclasses.replace(
+            found.evidence, gram=gram, structure=self.options.structure
+        )
         return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
 
-    def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, Concluded]:
+    def conclude(
+        self, plan: MechanismPlan, read: Read, key: jax.Array
+    ) -> tuple[NoisyGram, Concluded]:
         """Release G, Xᵀy and, for a sandwich, the second moment of scores; return G and what follows."""
         target = self.target
         d = read.x.shape[1]
@@ -85,24 +116,38 @@ class Statistics:
         assert target.row_bound is not None
         assert target.label_bound is not None
         statistics_key, score_key = jax.random.split(key)
-        released, moment = release_statistics(read.x, read.y, plan.settings, statistics_key)
+        released, moment = release_statistics(
+            read.x, read.y, plan.settings, statistics_key
+        )
         variance = target.noise_scale**2
-        trace = float(np.clip(np.trace(released), noise_std, self.together * plan.num_records * target.row_bound**2))
+        trace = float(
+            np.clip(
+                np.trace(released),
+                noise_std,
+                self.together * plan.num_records * target.row_bound**2,
+            )
+        )
         noisy = NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d))
         gram, error = denoised(shrunk(noisy), self.options.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
         release = GradientRelease(np.zeros(d), -moment / variance, noise)
         prior = Prior.of(self.options, target)
-        found = prior.concluded(release, lambda now: local, prior.gaussian, plan.num_records)
+        found = prior.concluded(
+            release, lambda now: local, prior.gaussian, plan.num_records
+        )
         if self.options.covariance == "model":
             return noisy, found
         at = within(found.posterior.mean[None], prior.radius)[0]
         rows = residual_rows(target, plan.num_records, prior.radius, self.together)
         scores = read.of_owners(residual_scores(read.x, read.y, at, target.label_bound))
-        model = gradients.released(rows, plan.settings, scores, gram * variance, score_key)
+        model = gradients.released(
+            rows, plan.settings, scores, gram * variance, score_key
+        )
         robust = local._replace(score=model / variance**2)
-        return noisy, prior.concluded(release, lambda now: robust, found.posterior, plan.num_records)
+        return noisy, prior.concluded(
+            release, lambda now: robust, found.posterior, plan.num_records
+        )
 
 
 #: Draws that an interval is read from, at least.
@@ -147,7 +192,9 @@ class NoiseAware(Options, OneShot):
         features = target_offers(target).num_features
         if self.structure is not None and features is not None:
             self.structure.check(features)
-        if self.intercept_scale is not None and (self.structure is None or self.structure.constant is None):
+        if self.intercept_scale is not None and (
+            self.structure is None or self.structure.constant is None
+        ):
             raise InputError(
                 "intercept_scale: nothing declares which column is the intercept; give "
                 "structure=RowStructure(constant=...) in Python, or data whose encoder declares it",
@@ -165,14 +212,19 @@ class NoiseAware(Options, OneShot):
         """Return posterior draws, leaves (draws, ...)."""
         return self.drawn(plan, records, streams).positions
 
-    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def drawn(
+        self, plan: MechanismPlan, records: PyTree, streams: Streams
+    ) -> ReleasedDraws:
         """Return posterior draws with their evidence."""
         return strategy_of(self, plan.target).draw(plan, records, streams)
 
     def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
         if self.draws < _FEWEST_DRAWS:
-            return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
+            return (
+                False,
+                f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more.",
+            )
         refusal = strategy_of(self, plan.target).refusal(plan)
         if refusal is not None:
             return False, f"Do not report intervals: {refusal}"

@@ -24,11 +24,22 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, denoised
+from dpmcmc.inference.noise_aware import (
+    Denoised,
+    Gaussian,
+    GradientRelease,
+    Local,
+    denoised,
+)
 from dpmcmc.inference.scores import MODEL_SCORES, BoundedScore, Normal
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.minimise import float64
-from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS, Descent, multipliers, shares
+from dpmcmc.mechanisms.noise_aware.gradients import (
+    FEWEST_STEPS,
+    Descent,
+    multipliers,
+    shares,
+)
 from dpmcmc.mechanisms.noise_aware.prior import Calibrated, Options
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
@@ -106,11 +117,16 @@ class Metric(NamedTuple):
     def of(cls, square: np.ndarray) -> Metric:
         """Return the metric F with this F², (d, d)."""
         values, vectors = np.linalg.eigh((square + square.T) / 2)
-        return cls((vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T)
+        return cls(
+            (vectors * np.sqrt(values)) @ vectors.T,
+            (vectors / np.sqrt(values)) @ vectors.T,
+        )
 
     def bounded(self, leverage: float) -> Metric:
         """Return the metric with bounds for records whose tr(AᵀΛA) is typically this."""
-        return self._replace(clip=CLIP * math.sqrt(leverage), leverage=LEVERAGE * CLIP * leverage)
+        return self._replace(
+            clip=CLIP * math.sqrt(leverage), leverage=LEVERAGE * CLIP * leverage
+        )
 
 
 class Block(NamedTuple):
@@ -157,8 +173,13 @@ class ModelRows:
         total = np.zeros(len(tau))
         for block in self._blocks(tau, metric):
             psi = self.score.residual(block.eta, block.observed, block.limit)
-            weights = np.minimum(1.0, metric.leverage / np.maximum(block.leverage, 1e-300)) / metric.clip
-            each = np.einsum("n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows)
+            weights = (
+                np.minimum(1.0, metric.leverage / np.maximum(block.leverage, 1e-300))
+                / metric.clip
+            )
+            each = np.einsum(
+                "n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows
+            )
             each[~block.counts] = 0.0
             total += weighted_sum(within(each, 1.0), np.ones(len(each)))
         return total
@@ -180,7 +201,9 @@ class ModelRows:
         """Return Σ log(tr(AᵀΛA)/d), each within ±LOG."""
         total = 0.0
         for block in self._blocks(tau, metric):
-            logs = np.clip(np.log(np.maximum(block.leverage / len(tau), 1e-300)), -LOG, LOG)
+            logs = np.clip(
+                np.log(np.maximum(block.leverage / len(tau), 1e-300)), -LOG, LOG
+            )
             total += float(np.sum(np.where(block.counts, logs, 0.0)))
         return total
 
@@ -193,25 +216,48 @@ class ModelRows:
             at = np.minimum(np.arange(start, start + _ROWS), count - 1)
             with float64():
                 batch = {name: leaf[at] for name, leaf in self.records.items()}
-                numbers = [np.asarray(part, np.float64) for part in found.program(t, batch)]
+                numbers = [
+                    np.asarray(part, np.float64) for part in found.program(t, batch)
+                ]
             yield self._block(metric, *(part[: count - start] for part in numbers))
 
-    def _block(self, metric: Metric, eta: np.ndarray, jacobian: np.ndarray, observed: np.ndarray) -> Block:
+    def _block(
+        self, metric: Metric, eta: np.ndarray, jacobian: np.ndarray, observed: np.ndarray
+    ) -> Block:
         rows = (jacobian * self.reading.scale) @ metric.inverse
         norms = np.linalg.norm(rows, axis=2)
         counts = _finite(eta, rows, norms, observed)
-        eta, rows, norms, observed = (_only(counts, part) for part in (eta, rows, norms, observed))
+        eta, rows, norms, observed = (
+            _only(counts, part) for part in (eta, rows, norms, observed)
+        )
         eta, limit = self._limits(metric, eta, np.maximum(norms, _SHORTEST))
-        curvature, variance = (part.reshape(len(eta), self.score.size, -1) for part in self.score.law(eta, limit))
-        counts = counts & (limit.reshape(len(eta), -1) > 0).all(1) & _finite(curvature, variance)
+        curvature, variance = (
+            part.reshape(len(eta), self.score.size, -1)
+            for part in self.score.law(eta, limit)
+        )
+        counts = (
+            counts
+            & (limit.reshape(len(eta), -1) > 0).all(1)
+            & _finite(curvature, variance)
+        )
         values, vectors = np.linalg.eigh(_only(counts, curvature))
-        roots = np.einsum("nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows)
+        roots = np.einsum(
+            "nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows
+        )
         leverage = np.sum(roots**2, axis=(1, 2))
         spread = np.einsum("nkl,nkd,nld->n", _only(counts, variance), rows, rows)
         counts = counts & _finite(leverage, spread)
-        return Block(counts, *(_only(counts, part) for part in (eta, rows, observed, limit, roots, leverage, spread)))
+        return Block(
+            counts,
+            *(
+                _only(counts, part)
+                for part in (eta, rows, observed, limit, roots, leverage, spread)
+            ),
+        )
 
-    def _limits(self, metric: Metric, eta: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _limits(
+        self, metric: Metric, eta: np.ndarray, norms: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return (η as the score takes it, limits); a limit of the family's own score is infinite for every record."""
         if isinstance(self.score, Normal):
             if math.isinf(metric.clip):
@@ -223,7 +269,9 @@ class ModelRows:
 
 def _finite(*parts: np.ndarray) -> np.ndarray:
     """Return of which records all numbers are finite, (n,); parts are (n, ...)."""
-    return np.all([np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts], axis=0)
+    return np.all(
+        [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts], axis=0
+    )
 
 
 def _only(counts: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -254,7 +302,11 @@ class Likelihood(NamedTuple):
 
 
 def draws(
-    reading: Reading, likelihood: Likelihood, start: np.ndarray, count: int, key: jax.Array
+    reading: Reading,
+    likelihood: Likelihood,
+    start: np.ndarray,
+    count: int,
+    key: jax.Array,
 ) -> tuple[PyTree, np.ndarray]:
     """Return posterior draws on the real line, leaves (count, ...), and their t, (count, d).
 
@@ -268,8 +320,12 @@ def draws(
     kept = -(-count // _CHAINS)
     with float64():
         keys = jax.random.split(key, _CHAINS)
-        found = jax.device_get(_program(reading, kept)(reading.start(start), likelihood, keys))
-    drawn, places = jax.tree.map(lambda leaf: np.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:count], found)
+        found = jax.device_get(
+            _program(reading, kept)(reading.start(start), likelihood, keys)
+        )
+    drawn, places = jax.tree.map(
+        lambda leaf: np.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:count], found
+    )
     return drawn, places
 
 
@@ -289,7 +345,13 @@ def _program(reading: Reading, kept: int) -> Callable[..., PyTree]:
 
     def chain(start: PyTree, likelihood: Likelihood, key: jax.Array) -> PyTree:
         prepare, transition = hmc(potential_fn_gen=potential_of, algo="NUTS")
-        state = prepare(start, num_warmup=_WARMUP, dense_mass=True, model_args=(likelihood,), rng_key=key)
+        state = prepare(
+            start,
+            num_warmup=_WARMUP,
+            dense_mass=True,
+            model_args=(likelihood,),
+            rng_key=key,
+        )
 
         def step(state: PyTree, _: None) -> tuple[PyTree, PyTree]:
             state = transition(state, (likelihood,))
@@ -303,7 +365,14 @@ def _program(reading: Reading, kept: int) -> Callable[..., PyTree]:
 
 
 #: Shares of μ² of each second moment, of each mean log of leverages and of the spread; gradients get the rest.
-_SHARES = {"metric_0": 0.04, "metric_1": 0.06, "metric_2": 0.10, "curvature": 0.18, "leverage": 0.01, "spread": 0.02}
+_SHARES = {
+    "metric_0": 0.04,
+    "metric_1": 0.06,
+    "metric_2": 0.10,
+    "curvature": 0.18,
+    "leverage": 0.01,
+    "spread": 0.02,
+}
 #: Parts of the gradients by whose end the phases end.
 _ENDS = (0.2, 0.4, 1.0)
 #: Part of a second moment's share that its trace gets.
@@ -347,7 +416,11 @@ class ModelGradients:
                 "of a NumPyro model's own code; take replace_one",
                 "adjacency",
             )
-        if (options.prior_scale, options.covariance, options.gram_share) != ("target", "model", None):
+        if (options.prior_scale, options.covariance, options.gram_share) != (
+            "target",
+            "model",
+            None,
+        ):
             raise UnsupportedCombination(
                 "noise_aware on a NumPyro model takes no prior_scale, covariance or gram_share: the model states its "
                 "prior, and the curvature and the spread of its score are released; leave them out"
@@ -359,15 +432,27 @@ class ModelGradients:
         for name, facts in self.moments(n).items():
             mus = (mu * math.sqrt(_SHARES[name] * part) for part in (1 - _TRACE, _TRACE))
             gram = GramRelease.calibrate(facts, adjacency, *mus)
-            settings |= {f"{name}_noise_std": gram.noise_std, f"{name}_trace_noise_std": gram.trace_std}
+            settings |= {
+                f"{name}_noise_std": gram.noise_std,
+                f"{name}_trace_noise_std": gram.trace_std,
+            }
             events += spec.gram(gram)
-        for name, moves, times in (("leverage", (spec.moved + unsure) * LOG, len(_ENDS)), ("spread", 1 + unsure, 1)):
-            settings[f"{name}_noise_std"] = std = mu_std(moves, 1, mu * math.sqrt(_SHARES[name]))
+        for name, moves, times in (
+            ("leverage", (spec.moved + unsure) * LOG, len(_ENDS)),
+            ("spread", 1 + unsure, 1),
+        ):
+            settings[f"{name}_noise_std"] = std = mu_std(
+                moves, 1, mu * math.sqrt(_SHARES[name])
+            )
             events += [spec.gaussian(std, moves, 1)] * times
         left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
         parts = shares(options.steps, _GROWTH)
-        settings["first_noise_multiplier"] = first = mu_std(spec.moved + unsure, d, mu * math.sqrt(left * parts[0]))
-        events += [spec.gaussian(z, spec.moved + unsure, d) for z in multipliers(first, parts)]
+        settings["first_noise_multiplier"] = first = mu_std(
+            spec.moved + unsure, d, mu * math.sqrt(left * parts[0])
+        )
+        events += [
+            spec.gaussian(z, spec.moved + unsure, d) for z in multipliers(first, parts)
+        ]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
@@ -375,14 +460,21 @@ class ModelGradients:
         if self.options.steps < FEWEST_STEPS:
             return f"{self.options.steps} steps are too few; take {FEWEST_STEPS} or more."
         d = len(self._reading.centre)
-        noise = plan.settings["curvature_noise_std"] * math.sqrt(2 * d) * d / (_TYPICAL * plan.num_records)
+        noise = (
+            plan.settings["curvature_noise_std"]
+            * math.sqrt(2 * d)
+            * d
+            / (_TYPICAL * plan.num_records)
+        )
         if noise > 1:
             return (
                 f"the noise of the curvature of {d} numbers is {noise:.2g} times a typical direction's own, and "
                 "intervals covered .83 at 1.4; take a larger epsilon, more records or fewer parameters."
             )
         if not self._reading.affine:
-            used = ", ".join((*self._reading.predictor.real, *self._reading.predictor.valued))
+            used = ", ".join(
+                (*self._reading.predictor.real, *self._reading.predictor.valued)
+            )
             return (
                 f"the distribution of site {self.target.sites.observed[0]!r} is no linear function of {used}, so its "
                 "curvature changes along the posterior. Name a quantity that it is linear in with "
@@ -401,16 +493,30 @@ class ModelGradients:
         """Return public facts of the second moments, each of rows within 1."""
         more = MODEL_SCORES[self._reading.family].size - 1
         # A record has as many rows as predictors (``gram_of``).
-        rows = RowFacts(num_records, len(self._reading.centre), 1.0, rounding=more * num_records * 2.0**-44)
-        return {name: rows for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")}
+        rows = RowFacts(
+            num_records,
+            len(self._reading.centre),
+            1.0,
+            rounding=more * num_records * 2.0**-44,
+        )
+        return {
+            name: rows
+            for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")
+        }
 
     def check(self, records: PyTree) -> None:
         """Refuse records of other shapes than the plan's; see :meth:`OneShot.check`."""
-        shapes = {name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()}
+        shapes = {
+            name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()
+        }
         if shapes != {name: shape for name, shape, _ in self.target.bound_leaves}:
-            raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for others")
+            raise InputError(
+                f"data: one record has the shapes {shapes}, and the plan was made for others"
+            )
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def draw(
+        self, plan: MechanismPlan, records: PyTree, streams: Streams
+    ) -> ReleasedDraws:
         """Return posterior draws on the real line, leaves (draws, ...)."""
         rows = ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)
         return ReleasedDraws(_ModelReleases(self, plan, rows).draws(streams))
@@ -419,13 +525,18 @@ class ModelGradients:
 class _ModelReleases:
     """The releases in their order, and what follows from them; everything but ``rows`` is public."""
 
-    def __init__(self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
+    def __init__(
+        self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows
+    ) -> None:
         self.rows = rows
         self.settings = plan.settings
         self.options = strategy.options
         self.num_records = plan.num_records
         self.size = len(rows.reading.centre)
-        self.multipliers = multipliers(plan.settings["first_noise_multiplier"], shares(strategy.options.steps, _GROWTH))
+        self.multipliers = multipliers(
+            plan.settings["first_noise_multiplier"],
+            shares(strategy.options.steps, _GROWTH),
+        )
         self.moments = strategy.moments(plan.num_records)
 
     def gram(self, name: str, exact: np.ndarray, key: jax.Array) -> Denoised:
@@ -436,7 +547,9 @@ class _ModelReleases:
     def draws(self, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
         steps = self.options.steps
-        keys = list(jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2))
+        keys = list(
+            jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2)
+        )
         prior = now = Gaussian(np.zeros(self.size), self.rows.reading.covariance)
         metric = Metric.of(np.eye(self.size))
         start = 0
@@ -445,28 +558,46 @@ class _ModelReleases:
             # Gradients of the phases before are a guess: they steer the others, and the posterior forgets them.
             guess = now._replace(covariance=_FORGET * now.covariance) if phase else prior
             end = math.ceil(part * steps)
-            now, release = self._descend(guess, metric, curvature, slice(start, end), keys)
+            now, release = self._descend(
+                guess, metric, curvature, slice(start, end), keys
+            )
             start = end
         local = self._local(metric, now.mean, keys)
-        at = noise_aware.posterior(release, local, np.linalg.inv(prior.covariance), now, rounds=12)
+        at = noise_aware.posterior(
+            release, local, np.linalg.inv(prior.covariance), now, rounds=12
+        )
         return self._sampled(release, local, at, streams.dynamics)
 
-    def _metric(self, name: str, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> tuple[Metric, np.ndarray]:
+    def _metric(
+        self, name: str, metric: Metric, tau: np.ndarray, keys: list[jax.Array]
+    ) -> tuple[Metric, np.ndarray]:
         """Return the metric of the family's own score at τ, and the curvature that it stands for."""
         d = self.size
         n = self.num_records
         own = metric._replace(clip=math.inf)
         logs = np.array([self.rows.log_leverage(tau, own)])
         logs = gaussian_release(logs, self.settings["leverage_noise_std"], keys.pop())
-        own = own._replace(leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG)))
-        gram = own.leverage * self.gram(name, self.rows.curvature(tau, own)[0], keys.pop()).gram
+        own = own._replace(
+            leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG))
+        )
+        gram = (
+            own.leverage
+            * self.gram(name, self.rows.curvature(tau, own)[0], keys.pop()).gram
+        )
         ridge = np.eye(d) * _RIDGE * np.trace(gram) / d
         found = Metric.of(own.root @ (gram + ridge) @ own.root / n)
         gram = own.root @ gram @ own.root
-        return found.bounded(float(np.trace(found.inverse @ gram @ found.inverse)) / n), _BOUNDED * gram
+        return found.bounded(
+            float(np.trace(found.inverse @ gram @ found.inverse)) / n
+        ), _BOUNDED * gram
 
     def _descend(
-        self, guess: Gaussian, metric: Metric, curvature: np.ndarray, steps: slice, keys: list[jax.Array]
+        self,
+        guess: Gaussian,
+        metric: Metric,
+        curvature: np.ndarray,
+        steps: slice,
+        keys: list[jax.Array],
     ) -> tuple[Gaussian, GradientRelease]:
         """Release gradients, each at the posterior's mean given those before it; return the last posterior and release.
 
@@ -487,11 +618,19 @@ class _ModelReleases:
 
         square = metric.root @ metric.root
         precision = np.linalg.inv(guess.covariance)
-        descent = Descent(metric.clip * z, square, precision, lambda at: local, np.where(late, _LAST, _LATEST))
+        descent = Descent(
+            metric.clip * z,
+            square,
+            precision,
+            lambda at: local,
+            np.where(late, _LAST, _LATEST),
+        )
         # The formulas are for a guess about 0.
         about = guess._replace(mean=np.zeros(self.size))
         now, release = descent.carry_out(gradient, about, steps.start, self.options.steps)
-        return now._replace(mean=now.mean + guess.mean), release._replace(position=release.position + guess.mean)
+        return now._replace(mean=now.mean + guess.mean), release._replace(
+            position=release.position + guess.mean
+        )
 
     def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:
         """Return the model of the gradient: H, B, and the error of H."""
@@ -499,12 +638,22 @@ class _ModelReleases:
         root = metric.root
         most = metric.leverage
         gram, error = self.gram("curvature", gram, keys.pop())
-        released = gaussian_release(np.array([spread]), self.settings["spread_noise_std"], keys.pop())[0]
-        ratio = float(np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS))
+        released = gaussian_release(
+            np.array([spread]), self.settings["spread_noise_std"], keys.pop()
+        )[0]
+        ratio = float(
+            np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS)
+        )
         curvature = most * root @ gram @ root
-        return Local(curvature, ratio * curvature, lambda q: most**2 * root @ error(root @ q @ root) @ root)
+        return Local(
+            curvature,
+            ratio * curvature,
+            lambda q: most**2 * root @ error(root @ q @ root) @ root,
+        )
 
-    def _sampled(self, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
+    def _sampled(
+        self, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array
+    ) -> PyTree:
         """Return draws under the model's own prior, made twice: 𝒞 depends on how they spread."""
         found = self.rows.reading
         u = local.curvature @ release.position - release.gradient
@@ -514,7 +663,9 @@ class _ModelReleases:
             slope = np.linalg.solve(root, local.curvature) / found.scale
             whitened = np.linalg.solve(root, u) + slope @ found.centre
             start = found.centre + found.scale * at.mean
-            drawn, places = draws(found, Likelihood(whitened, slope), start, self.options.draws, round_key)
+            drawn, places = draws(
+                found, Likelihood(whitened, slope), start, self.options.draws, round_key
+            )
             tau = (places - found.centre) / found.scale
             at = Gaussian(tau.mean(axis=0), np.atleast_2d(np.cov(tau.T)))
         return drawn

@@ -20,7 +20,11 @@ from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import BoundedScore, Law
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.accounting import Adjacency, Event
-from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
+from dpmcmc.privacy.query.gaussian_release import (
+    gaussian_release,
+    mu_std,
+    standard_normal,
+)
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -81,7 +85,10 @@ def row_model(target: Target) -> tuple[Target, int]:
     if not isinstance(target, PerOwner):
         return target, 1
     if target.records_per_owner is None:
-        raise InputError("records_per_owner: PerOwner needs it before a plan; give it", "records_per_owner")
+        raise InputError(
+            "records_per_owner: PerOwner needs it before a plan; give it",
+            "records_per_owner",
+        )
     model = target.target
     if isinstance(model, LastLayer) or not isinstance(model, GeneralisedLinear):
         raise UnsupportedCombination(
@@ -119,7 +126,9 @@ class Read(NamedTuple):
     @property
     def sharers(self) -> np.ndarray:
         """Number of rows of each row's owner, (N·m,)."""
-        return np.repeat(np.maximum(self.sizes, 1), len(self.x) // len(self.sizes)).astype(np.float64)
+        return np.repeat(
+            np.maximum(self.sizes, 1), len(self.x) // len(self.sizes)
+        ).astype(np.float64)
 
     def of_owners(self, rows: np.ndarray) -> np.ndarray:
         """Return sums over the rows (N·m, d) of each owner, (N, d)."""
@@ -158,7 +167,12 @@ class Sharing(NamedTuple):
         """Return the score whose law is averaged over rows."""
         if len(self.shares) == 1:
             return score
-        return cast(BoundedScore, SharedLimits(score, self.typical / np.arange(1, len(self.shares) + 1), self.shares))
+        return cast(
+            BoundedScore,
+            SharedLimits(
+                score, self.typical / np.arange(1, len(self.shares) + 1), self.shares
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +197,10 @@ class SharedLimits:
     def law(self, eta: np.ndarray, limit: float) -> Law:
         """Return Λ and V, averaged over the limits."""
         laws = [self.score.law(eta, limit * multiple) for multiple in self.multiples]
-        curvature, variance = (np.tensordot(self.shares, np.stack(leaves), 1) for leaves in zip(*laws, strict=True))
+        curvature, variance = (
+            np.tensordot(self.shares, np.stack(leaves), 1)
+            for leaves in zip(*laws, strict=True)
+        )
         return Law(curvature, variance)
 
 
@@ -217,7 +234,9 @@ class Concluded(NamedTuple):
 
     def draws(self, count: int, streams: Streams) -> np.ndarray:
         """Return draws from the posterior, (count, d)."""
-        return self.posterior.draws(standard_normal(streams.dynamics, (count, len(self.posterior.mean))))
+        return self.posterior.draws(
+            standard_normal(streams.dynamics, (count, len(self.posterior.mean)))
+        )
 
 
 @dataclass(frozen=True)
@@ -233,14 +252,19 @@ class Prior:
     by_evidence: bool
 
     @classmethod
-    def of(cls, options: Options, target: GeneralisedLinear, predictors: int = 1) -> Prior:
+    def of(
+        cls, options: Options, target: GeneralisedLinear, predictors: int = 1
+    ) -> Prior:
         """Return the prior of a regression with K predictors, with a scale of its own for the declared intercept.
 
         Raises:
             ValueError: num_features is not known.
         """
         if target.num_features is None:
-            raise InputError(f"num_features: {type(target).__name__} needs it before a plan; give it", "num_features")
+            raise InputError(
+                f"num_features: {type(target).__name__} needs it before a plan; give it",
+                "num_features",
+            )
         scales = np.full((target.num_features, predictors), target.prior_scale)
         constant = None if options.structure is None else options.structure.constant
         if options.intercept_scale is not None and constant is not None:
@@ -263,7 +287,11 @@ class Prior:
         return Gaussian(np.zeros(len(self.scales)), np.diag(self.scales**2))
 
     def concluded(
-        self, release: GradientRelease, local: Callable[[Gaussian], Local], at: Gaussian, num_records: int
+        self,
+        release: GradientRelease,
+        local: Callable[[Gaussian], Local],
+        at: Gaussian,
+        num_records: int,
     ) -> Concluded:
         """Return what follows from the last release.
 
@@ -274,7 +302,11 @@ class Prior:
             num_records: N.
         """
         at = noise_aware.conclude(
-            lambda now: (release, local(now)), self.precision, at, rounds=_ROUNDS // _INNER, inner=_INNER
+            lambda now: (release, local(now)),
+            self.precision,
+            at,
+            rounds=_ROUNDS // _INNER,
+            inner=_INNER,
         )
         here = local(at)
         statistic = here.curvature @ release.position - release.gradient
@@ -284,9 +316,14 @@ class Prior:
             return Concluded(at, found)
 
         def log_density(factor: float) -> float:
-            return found.log_density(scales=factor * self.scales) - 0.5 * (math.log(factor) / _LOG_SCALE_STD) ** 2
+            return (
+                found.log_density(scales=factor * self.scales)
+                - 0.5 * (math.log(factor) / _LOG_SCALE_STD) ** 2
+            )
 
-        chosen = Prior(self.scales * float(max(_SCALES, key=log_density)), by_evidence=False)
+        chosen = Prior(
+            self.scales * float(max(_SCALES, key=log_density)), by_evidence=False
+        )
         return chosen.concluded(release, local, at, num_records)
 
 
@@ -307,7 +344,9 @@ class Strategy(Protocol):
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def draw(
+        self, plan: MechanismPlan, records: PyTree, streams: Streams
+    ) -> ReleasedDraws:
         """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
 
     def refusal(self, plan: MechanismPlan) -> str | None:

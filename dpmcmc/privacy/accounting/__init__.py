@@ -66,20 +66,25 @@ __all__ = [
 ]
 
 
-def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, release: str | None = None) -> ModuleType:
+def accountant_for(
+    name: str, events: Iterable[Event], adjacency: Adjacency, release: str | None = None
+) -> ModuleType:
     """The accountant module, after checking that it covers this combination; ``release`` None is not looked at.
 
     Raises:
         UnsupportedCombination: naming what is supported.
     """
     if name not in ACCOUNTANTS:
-        raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant")
+        raise UnsupportedCombination(
+            f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant"
+        )
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
     if name != "one_sample" and any(e.mechanism in OBJECTIVES for e in events):
         raise UnsupportedCombination(
-            f"accountant {name} does not cover objective perturbation; use accountant one_sample.", "accountant"
+            f"accountant {name} does not cover objective perturbation; use accountant one_sample.",
+            "accountant",
         )
     module = ACCOUNTANTS[name]
     module.check(one_sample.split(events)[1], Adjacency(adjacency))
@@ -88,7 +93,9 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, rel
 
 def joined(*releases: str) -> str:
     """The label of several releases together."""
-    return " + ".join(dict.fromkeys(part for release in releases for part in release.split(" + ")))
+    return " + ".join(
+        dict.fromkeys(part for release in releases for part in release.split(" + "))
+    )
 
 
 def _check_release(release: str, mechanisms: set[str]) -> None:
@@ -96,7 +103,9 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
     parts = set(release.split(" + "))
     unknown = sorted(parts - set(RELEASES))
     if unknown:
-        raise UnsupportedCombination(f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}.")
+        raise UnsupportedCombination(
+            f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}."
+        )
     needs = {
         "noisy_descent": {"last_iterate"},
         "posterior_draw": {"one_sample"},
@@ -104,14 +113,18 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
     }
     for mechanism, labels in needs.items():
         if mechanism in mechanisms and not parts & labels:
-            raise UnsupportedCombination(f"{mechanism} is charged for release {', '.join(labels)}, not for {release}.")
+            raise UnsupportedCombination(
+                f"{mechanism} is charged for release {', '.join(labels)}, not for {release}."
+            )
     if "one_sample" in parts and not mechanisms & {"posterior_draw", "pure"}:
         raise UnsupportedCombination("release one_sample charges no posterior draw.")
     if "last_iterate" in parts and "noisy_descent" not in mechanisms:
         raise UnsupportedCombination("release last_iterate charges no descent.")
 
 
-def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
+def base_epsilon(
+    name: str, events: Iterable[Event], adjacency: Adjacency, delta: float
+) -> float:
     """ε of everything but deviations (overflow, approximate draws), pure releases composed with the rest.
 
     Raises:
@@ -124,10 +137,14 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
     value = float(module.epsilon(rest, adjacency, delta))
     if not releases:
         return value
-    return one_sample.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
+    return one_sample.pure_epsilon(
+        releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta
+    )
 
 
-def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
+def base_delta(
+    name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float
+) -> float:
     """δ at ε >= 0; as :func:`base_epsilon`."""
     events = list(events)
     adjacency = Adjacency(adjacency)
@@ -135,4 +152,6 @@ def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon
     releases, rest = one_sample.split(events)
     if not releases:
         return float(module.delta(rest, adjacency, epsilon))
-    return one_sample.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)
+    return one_sample.mixed(
+        releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon
+    )

@@ -92,11 +92,13 @@ class Privacy:
         refuse_floats(self.hardened)
         if self.calibrator != "free" and self.epsilon is None:
             raise InputError(
-                f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it", "epsilon"
+                f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it",
+                "epsilon",
             )
         if self.calibrator == "free" and self.epsilon is not None:
             raise InputError(
-                "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out", "epsilon"
+                "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out",
+                "epsilon",
             )
 
 
@@ -197,7 +199,9 @@ class Schedule:
         """Noise multiplier that each minibatch of a chain is charged for, (minibatches,)."""
         z = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
         asks = self.asks
-        return np.concatenate([*(z[asks] * multiple for multiple in self.multiples), z[~asks]])
+        return np.concatenate(
+            [*(z[asks] * multiple for multiple in self.multiples), z[~asks]]
+        )
 
     @property
     def queries(self) -> tuple[Event, ...]:
@@ -228,12 +232,17 @@ class Schedule:
     @property
     def release(self) -> str:
         """The kind of all that leaves, as a Guarantee says it."""
-        return joined(*(release.release for release in self.earlier if release.release is not None), "trace")
+        return joined(
+            *(release.release for release in self.earlier if release.release is not None),
+            "trace",
+        )
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the releases that the run begins with."""
-        return tuple(sentence for release in self.earlier for sentence in release.assumptions)
+        return tuple(
+            sentence for release in self.earlier for sentence in release.assumptions
+        )
 
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
         """Return the same queries with this noise, (steps,)."""
@@ -246,7 +255,10 @@ class Schedule:
 
     def delta_left(self, delta: float) -> float:
         """Return the part of a total δ that batch overflow leaves to everything else."""
-        can_overflow = isinstance(self.sampling, Poisson) and self.sampling.rate(self.num_records) < 1
+        can_overflow = (
+            isinstance(self.sampling, Poisson)
+            and self.sampling.rate(self.num_records) < 1
+        )
         return delta * (1 - OVERFLOW_SHARE) if can_overflow else delta
 
 
@@ -267,9 +279,15 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
     if share and schedule.minibatches:
         epsilon = privacy.epsilon
         if epsilon is None:
-            epsilon = base_epsilon(privacy.accountant, events, adjacency, privacy.delta - share)
+            epsilon = base_epsilon(
+                privacy.accountant, events, adjacency, privacy.delta - share
+            )
         # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
-        allowed = share / (1 + math.exp(epsilon)) / schedule.minibatches if epsilon < 600 else 0.0
+        allowed = (
+            share / (1 + math.exp(epsilon)) / schedule.minibatches
+            if epsilon < 600
+            else 0.0
+        )
     slots, beta = schedule.sampling.capacity(schedule.num_records, allowed)
     if beta > 0:
         events = (*events, Event("batch_overflow", 0.0, beta, schedule.minibatches))
@@ -407,7 +425,12 @@ def account(
     """
     check_counts(steps, chains)
     sampling.validate(num_records)
-    schedule = Schedule(per_step(noise_multiplier, steps, "noise_multiplier"), sampling, num_records, chains)
+    schedule = Schedule(
+        per_step(noise_multiplier, steps, "noise_multiplier"),
+        sampling,
+        num_records,
+        chains,
+    )
     if release == "last_iterate" or accountant == "last_iterate":
         if release != "last_iterate":
             raise UnsupportedCombination(
@@ -426,9 +449,13 @@ def account(
             "mechanisms the others."
         )
     if accountant not in TRACE_ACCOUNTANTS:
-        raise UnsupportedCombination(f"unknown accountant {accountant!r}; known: {', '.join(TRACE_ACCOUNTANTS)}.")
+        raise UnsupportedCombination(
+            f"unknown accountant {accountant!r}; known: {', '.join(TRACE_ACCOUNTANTS)}."
+        )
     Adjacency(adjacency)  # refuses an unknown one as a combination, as the accountant is
-    promise = Privacy(delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free")
+    promise = Privacy(
+        delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free"
+    )
     return charged_guarantee(schedule, promise)[0]
 
 
@@ -446,13 +473,24 @@ def _last_iterate(schedule: Schedule, problem: Problem | None) -> Event:
         )
     z = schedule.noise_multipliers
     if np.ptp(z) > 0:
-        raise UnsupportedCombination("release last_iterate needs the same noise multiplier at every step.")
+        raise UnsupportedCombination(
+            "release last_iterate needs the same noise multiplier at every step."
+        )
     eta = problem.step_size / schedule.num_records
     c = noisy_descent.contraction(eta, problem.strong_convexity, problem.smoothness)
-    return Event("noisy_descent", float(z[0]) / (1 + KAPPA), 1.0, schedule.chains, steps=len(z), contraction=c)
+    return Event(
+        "noisy_descent",
+        float(z[0]) / (1 + KAPPA),
+        1.0,
+        schedule.chains,
+        steps=len(z),
+        contraction=c,
+    )
 
 
-def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str) -> np.ndarray:
+def per_step(
+    values: float | Sequence[float] | np.ndarray, steps: int, name: str
+) -> np.ndarray:
     """(steps,) float64 from a number or an array of that length.
 
     Raises:
@@ -462,7 +500,9 @@ def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str
     if array.ndim == 0:
         array = np.full(steps, float(array))
     if array.shape != (steps,):
-        raise InputError(f"{name} must be a number or have one entry per step ({steps}), got {array.shape}")
+        raise InputError(
+            f"{name} must be a number or have one entry per step ({steps}), got {array.shape}"
+        )
     if not np.all(np.isfinite(array)) or np.any(array < 0):
         raise InputError(f"{name} must be finite and >= 0")
     return array

@@ -21,7 +21,14 @@ import scipy
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.accounting.events import OBJECTIVES, Adjacency, Event, gaussian_parameter, queries, smallest
+from dpmcmc.privacy.accounting.events import (
+    OBJECTIVES,
+    Adjacency,
+    Event,
+    gaussian_parameter,
+    queries,
+    smallest,
+)
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 # ----------------------------------------------------------------------------------------------------
@@ -67,7 +74,9 @@ def mixed(pure: list[Event], rest: Callable[[float], float], epsilon: float) -> 
     return min(1.0, value)
 
 
-def pure_epsilon(pure: list[Event], rest: Callable[[float], float], rest_epsilon: float, delta: float) -> float:
+def pure_epsilon(
+    pure: list[Event], rest: Callable[[float], float], rest_epsilon: float, delta: float
+) -> float:
     """Smallest ε at δ, to 1e-6 of it and on the private side.
 
     Args:
@@ -104,11 +113,13 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     for e in parts:
         if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian"):
             raise UnsupportedCombination(
-                "accountant one_sample does not cover minibatch queries; use accountant pld.", "accountant"
+                "accountant one_sample does not cover minibatch queries; use accountant pld.",
+                "accountant",
             )
     if sum(e.count for e in parts if e.mechanism in OBJECTIVES) > 1:
         raise UnsupportedCombination(
-            "accountant one_sample composes one objective perturbation, not several.", "accountant"
+            "accountant one_sample composes one objective perturbation, not several.",
+            "accountant",
         )
 
 
@@ -122,7 +133,8 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     if mu == 0:
         return objective.epsilon(objectives[0], adjacency, delta)
     return min(
-        objective.epsilon(objectives[0], adjacency, delta * (1 - share)) + gaussian_epsilon(mu, delta * share)
+        objective.epsilon(objectives[0], adjacency, delta * (1 - share))
+        + gaussian_epsilon(mu, delta * share)
         for share in _SHARES
     )
 
@@ -135,7 +147,13 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     if mu == 0:
         return objective.delta(objectives[0], adjacency, epsilon)
     beside = [min(epsilon, gaussian_epsilon(mu, d)) for d in np.logspace(-15, -2, 27)]
-    return min(1.0, *(objective.delta(objectives[0], adjacency, epsilon - e) + gaussian_delta(mu, e) for e in beside))
+    return min(
+        1.0,
+        *(
+            objective.delta(objectives[0], adjacency, epsilon - e) + gaussian_delta(mu, e)
+            for e in beside
+        ),
+    )
 
 
 #: Shares of δ given to the Gaussian beside an objective perturbation.
@@ -146,4 +164,6 @@ def _parts(events: Iterable[Event], adjacency: Adjacency) -> tuple[list[Event], 
     """(objective perturbations, μ of everything else)."""
     parts = queries(events)
     check(parts, adjacency)
-    return [e for e in parts if e.mechanism in OBJECTIVES], gaussian_parameter(parts, adjacency)
+    return [e for e in parts if e.mechanism in OBJECTIVES], gaussian_parameter(
+        parts, adjacency
+    )

@@ -30,7 +30,14 @@ from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import rdp
-from dpmcmc.privacy.accounting.events import Adjacency, Event, gaussian_parameter, grouped, queries, spend
+from dpmcmc.privacy.accounting.events import (
+    Adjacency,
+    Event,
+    gaussian_parameter,
+    grouped,
+    queries,
+    spend,
+)
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 # ----------------------------------------------------------------------------------------------------
@@ -49,7 +56,9 @@ def pair_directions(adjacency: Adjacency) -> tuple[str, ...]:
     return ("replace",) if adjacency == Adjacency.REPLACE_ONE else ("remove", "add")
 
 
-def loss_range(z: float, q: float, direction: str, log_tail: float) -> tuple[float, float]:
+def loss_range(
+    z: float, q: float, direction: str, log_tail: float
+) -> tuple[float, float]:
     """(lowest, highest) loss outside which P has mass at most e^log_tail on either side."""
     c = 1 / z
     reach = -float(ndtri_exp(log_tail))
@@ -71,7 +80,9 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
             half = np.abs(eps) / 2
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
             log_u = log_keep - log_q + c * c / 2 + log_sinh
-            size = np.where(log_u > 20, log_u + math.log(2), np.arcsinh(np.exp(np.minimum(log_u, 20))))
+            size = np.where(
+                log_u > 20, log_u + math.log(2), np.arcsinh(np.exp(np.minimum(log_u, 20)))
+            )
             x = (eps / 2 + np.sign(eps) * size) / c
         elif direction == "remove":
             x = (_log_excess(eps, log_keep) - log_q + c * c / 2) / c
@@ -82,9 +93,13 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
             """log of a tail of (1−q)N(0) + qN(shift): above x for side −1, below it for side +1."""
             if shift == 0:
                 return log_ndtr(side * x)
-            return np.logaddexp(log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift)))
+            return np.logaddexp(
+                log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift))
+            )
 
-        p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[direction]
+        p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[
+            direction
+        ]
         above = difference(log_tail(-1.0, p_shift), eps + log_tail(-1.0, q_shift))
         below = difference(eps + log_tail(1.0, q_shift), log_tail(1.0, p_shift))
         value = np.where(eps >= 0, above, below)
@@ -97,7 +112,9 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
 
 def difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
     """(e^a − e^b)₊."""
-    return np.where(log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0)
+    return np.where(
+        log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0
+    )
 
 
 def _log_excess(eps: np.ndarray, log_keep: float) -> np.ndarray:
@@ -143,7 +160,9 @@ class Composed(NamedTuple):
     def delta(self, epsilon: float) -> float:
         """The hockey-stick divergence Σ (1 − e^{ε − loss})₊·mass."""
         losses, probabilities = self._above(epsilon)
-        return self.masses.infinite + float(np.dot(-np.expm1(epsilon - losses), probabilities))
+        return self.masses.infinite + float(
+            np.dot(-np.expm1(epsilon - losses), probabilities)
+        )
 
     def epsilon(self, delta: float) -> float:
         """Smallest ε >= 0 with δ(ε) <= delta; infinite where there is none."""
@@ -168,17 +187,23 @@ class Composed(NamedTuple):
         """(losses beyond ``epsilon``, their masses), ascending."""
         first, probabilities, _ = self.masses
         start = max(math.floor(min(epsilon / self.interval, 2.0**62)) + 1 - first, 0)
-        return np.arange(first + start, first + len(probabilities)) * self.interval, probabilities[start:]
+        return np.arange(
+            first + start, first + len(probabilities)
+        ) * self.interval, probabilities[start:]
 
 
 @functools.lru_cache(maxsize=64)
-def one_step(z: float, q: float, direction: str, interval: float, log_tail: float) -> Masses:
+def one_step(
+    z: float, q: float, direction: str, interval: float, log_tail: float
+) -> Masses:
     """One sampled Gaussian step; P-mass up to e^log_tail on either side goes to the end of the grid."""
     low, high = loss_range(z, q, direction, log_tail)
     return on_grid(lambda losses: excess(losses, z, q, direction), low, high, interval)
 
 
-def on_grid(excess: Callable[[np.ndarray], np.ndarray], low: float, high: float, interval: float) -> Masses:
+def on_grid(
+    excess: Callable[[np.ndarray], np.ndarray], low: float, high: float, interval: float
+) -> Masses:
     """One step of the curve g = δ − (1 − e^ε)₊ on a grid from ``low`` to ``high``."""
     # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
     first = min(math.floor(low / interval), -2)
@@ -224,7 +249,9 @@ def window(piece: Masses, count: int) -> Window:
     high = (size - 1) * count
     places = np.arange(size)
     for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
-        bound = (count * logsumexp(places * order, b=piece.probabilities) + math.log(2 / _TAIL)) / order
+        bound = (
+            count * logsumexp(places * order, b=piece.probabilities) + math.log(2 / _TAIL)
+        ) / order
         if order > 0:
             high = min(high, math.ceil(bound))
         else:
@@ -239,17 +266,28 @@ def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> Composed:
     """
     windows = [window(piece, count) for piece, count in pieces]
     length = sum(w.high - w.low for w in windows) + 1
-    size = scipy.fft.next_fast_len(max(length, *(len(piece.probabilities) for piece, _ in pieces)), real=True)
+    size = scipy.fft.next_fast_len(
+        max(length, *(len(piece.probabilities) for piece, _ in pieces)), real=True
+    )
     log_spectrum = np.zeros(size // 2 + 1, np.complex128)
     log_finite = 0.0
     for piece, count in pieces:
-        with np.errstate(divide="ignore", invalid="ignore"):  # a frequency that a piece does not hold
+        with np.errstate(
+            divide="ignore", invalid="ignore"
+        ):  # a frequency that a piece does not hold
             log_spectrum += count * np.log(scipy.fft.rfft(piece.probabilities, size))
-        log_finite += count * math.log1p(-piece.infinite) if piece.infinite < 1 else -math.inf
+        log_finite += (
+            count * math.log1p(-piece.infinite) if piece.infinite < 1 else -math.inf
+        )
     with np.errstate(invalid="ignore"):
         spectrum = np.where(np.isfinite(log_spectrum), np.exp(log_spectrum), 0.0)
-    masses = np.roll(scipy.fft.irfft(spectrum, size), -sum(w.low for w in windows))[:length]
-    first = sum(piece.first * count + w.low for (piece, count), w in zip(pieces, windows, strict=True))
+    masses = np.roll(scipy.fft.irfft(spectrum, size), -sum(w.low for w in windows))[
+        :length
+    ]
+    first = sum(
+        piece.first * count + w.low
+        for (piece, count), w in zip(pieces, windows, strict=True)
+    )
     infinite = min(1.0, -math.expm1(log_finite) + _TAIL * len(pieces))
     return Composed(Masses(first, np.maximum(masses, 0.0), infinite), interval)
 
@@ -293,11 +331,17 @@ def loss(x: np.ndarray, z: float, q: float, k: int, direction: str) -> np.ndarra
     """
     j, log_weight = _weights(q, k)
     sign = 1.0 if direction == "remove" else -1.0
-    terms = log_weight + sign * np.multiply.outer(np.asarray(x, np.float64), j) / z - (j / z) ** 2 / 2
+    terms = (
+        log_weight
+        + sign * np.multiply.outer(np.asarray(x, np.float64), j) / z
+        - (j / z) ** 2 / 2
+    )
     return sign * logsumexp(terms, axis=-1)
 
 
-def mixture_excess(epsilons: np.ndarray, z: float, q: float, k: int, direction: str) -> np.ndarray:
+def mixture_excess(
+    epsilons: np.ndarray, z: float, q: float, k: int, direction: str
+) -> np.ndarray:
     """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, (n,) float64, as ``dominating_pair.excess``."""
     eps = np.asarray(epsilons, np.float64)
     j, log_weight = _weights(q, k)
@@ -321,7 +365,9 @@ def mixture_excess(epsilons: np.ndarray, z: float, q: float, k: int, direction: 
     p_above, q_above = tails(-1.0)
     p_below, q_below = tails(1.0)
     with np.errstate(over="ignore"):  # on the side of 0 that is not looked at
-        value = np.where(eps >= 0, difference(p_above, q_above), difference(q_below, p_below))
+        value = np.where(
+            eps >= 0, difference(p_above, q_above), difference(q_below, p_below)
+        )
     log_none = float(log_weight[0])
     # Nobody of the group may take part: no loss lies below log p_0 in one order, nor above −log p_0 in the other.
     outside = eps <= log_none if direction == "remove" else eps >= -log_none
@@ -346,7 +392,9 @@ def composed_delta(
     count = sum(c for _, _, c in steps)
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps, rounded so that nearby δ share a grid.
     log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / count) / 5))
-    composed = _mixture_composed(tuple(steps), mu, k, _mixture_interval(steps, k, epsilon, log_tail), log_tail)
+    composed = _mixture_composed(
+        tuple(steps), mu, k, _mixture_interval(steps, k, epsilon, log_tail), log_tail
+    )
     if composed is None:
         return None
     # Against rounding of the Fourier transform, as in ``pld.py``.
@@ -360,12 +408,19 @@ def composed_delta(
 
 @functools.lru_cache(maxsize=4)
 def _mixture_composed(
-    steps: tuple[tuple[float, float, int], ...], mu: float, k: int, interval: float, log_tail: float
+    steps: tuple[tuple[float, float, int], ...],
+    mu: float,
+    k: int,
+    interval: float,
+    log_tail: float,
 ) -> tuple[Composed, ...] | None:
     for _ in range(8):
         orders = []
         for direction in _DIRECTIONS:
-            pieces = [(_one_step(z, q, k, direction, interval, log_tail), count) for z, q, count in steps]
+            pieces = [
+                (_one_step(z, q, k, direction, interval, log_tail), count)
+                for z, q, count in steps
+            ]
             if mu > 0:
                 pieces.append((one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
             orders.append(pieces)
@@ -377,15 +432,21 @@ def _mixture_composed(
     return None
 
 
-def _one_step(z: float, q: float, k: int, direction: str, interval: float, log_tail: float) -> Masses:
+def _one_step(
+    z: float, q: float, k: int, direction: str, interval: float, log_tail: float
+) -> Masses:
     """One step on a grid; P-mass up to e^log_tail on either side goes to its ends."""
     low, high = _range(z, q, k, direction, log_tail)
     # Sixty-four bisections, each a sum over who takes part.
     spend(10 * (k + 1) * (high - low) / interval)
-    return on_grid(lambda losses: mixture_excess(losses, z, q, k, direction), low, high, interval)
+    return on_grid(
+        lambda losses: mixture_excess(losses, z, q, k, direction), low, high, interval
+    )
 
 
-def _range(z: float, q: float, k: int, direction: str, log_tail: float) -> tuple[float, float]:
+def _range(
+    z: float, q: float, k: int, direction: str, log_tail: float
+) -> tuple[float, float]:
     """(lowest, highest) loss outside which P has mass at most e^log_tail on either side."""
     reach = -float(ndtri_exp(log_tail))
     # Above it lies at most the tail of the component that is shifted most.
@@ -394,13 +455,17 @@ def _range(z: float, q: float, k: int, direction: str, log_tail: float) -> tuple
     return float(low), float(high)
 
 
-def _mixture_interval(steps: list[tuple[float, float, int]], k: int, epsilon: float, log_tail: float) -> float:
+def _mixture_interval(
+    steps: list[tuple[float, float, int]], k: int, epsilon: float, log_tail: float
+) -> float:
     """Grid spacing: well inside one step's loss and far below the answer; a power of two, so that it is shared."""
     z, q, _ = min(steps)
     x = np.linspace(-10, 10 + k / z, 4001)
     mass = np.exp(-(x**2) / 2 + np.minimum(loss(x, z, q, k, "remove"), 700))
     spread = math.sqrt(float(np.average(loss(x, z, q, k, "remove") ** 2, weights=mass)))
-    span = max(high - low for low, high in (_range(z, q, k, d, log_tail) for d in _DIRECTIONS))
+    span = max(
+        high - low for low, high in (_range(z, q, k, d, log_tail) for d in _DIRECTIONS)
+    )
     wanted = min(1e-3 * min(max(epsilon, 1e-6), 50.0), 0.15 * spread)
     return 2.0 ** math.floor(math.log2(max(wanted, span / _MIXTURE_STEP_POINTS, 5e-7)))
 
@@ -494,20 +559,30 @@ class _Composed(NamedTuple):
         return max(order.delta(epsilon) for order in self.orders)
 
 
-def _composed(parts: tuple[Event, ...], adjacency: Adjacency, epsilon: float, delta: float) -> _Composed | None:
+def _composed(
+    parts: tuple[Event, ...], adjacency: Adjacency, epsilon: float, delta: float
+) -> _Composed | None:
     """The composed distribution on a grid fit for ε near ``epsilon`` at ``delta``; None where none fits."""
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps. Rounded so that grids can be shared.
-    log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5))
+    log_tail = max(
+        -50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5)
+    )
     noisy = _noisy(parts)
-    return _composed_on(parts, adjacency, _interval(noisy, adjacency, epsilon, log_tail), log_tail)
+    return _composed_on(
+        parts, adjacency, _interval(noisy, adjacency, epsilon, log_tail), log_tail
+    )
 
 
 @functools.lru_cache(maxsize=8)
-def _composed_on(parts: tuple[Event, ...], adjacency: Adjacency, interval: float, log_tail: float) -> _Composed | None:
+def _composed_on(
+    parts: tuple[Event, ...], adjacency: Adjacency, interval: float, log_tail: float
+) -> _Composed | None:
     sampled = [e for e in parts if e.mechanism != "gaussian"]
     noisy = _noisy(parts)
     fixed = [
-        (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1) for e in sampled if e.noise_multiplier < _SMALLEST_Z
+        (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
+        for e in sampled
+        if e.noise_multiplier < _SMALLEST_Z
     ]
     mu = gaussian_parameter(parts, adjacency)
     directions = pair_directions(adjacency)
@@ -515,7 +590,9 @@ def _composed_on(parts: tuple[Event, ...], adjacency: Adjacency, interval: float
         sizes = sum(
             (high - low) / interval
             for e in noisy
-            for low, high in [loss_range(e.noise_multiplier, e.rate, directions[0], log_tail)]
+            for low, high in [
+                loss_range(e.noise_multiplier, e.rate, directions[0], log_tail)
+            ]
         )
         if len(directions) * sizes * _STEP_WORK > _WORK and len(noisy) > 1:
             interval *= 2
@@ -523,7 +600,13 @@ def _composed_on(parts: tuple[Event, ...], adjacency: Adjacency, interval: float
         spend(len(directions) * sizes * _STEP_WORK)
         by_order = []
         for direction in directions:
-            pieces = [(one_step(e.noise_multiplier, e.rate, direction, interval, log_tail), e.count) for e in noisy]
+            pieces = [
+                (
+                    one_step(e.noise_multiplier, e.rate, direction, interval, log_tail),
+                    e.count,
+                )
+                for e in noisy
+            ]
             if mu > 0:  # a Gaussian is its own mirror image
                 pieces.append((one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
             by_order.append(pieces + fixed)
@@ -538,10 +621,16 @@ def _composed_on(parts: tuple[Event, ...], adjacency: Adjacency, interval: float
 
 def _noisy(parts: tuple[Event, ...]) -> list[Event]:
     """Sampled steps with noise enough for a grid of their own."""
-    return [e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z]
+    return [
+        e
+        for e in parts
+        if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z
+    ]
 
 
-def _interval(noisy: list[Event], adjacency: Adjacency, epsilon: float, log_tail: float) -> float:
+def _interval(
+    noisy: list[Event], adjacency: Adjacency, epsilon: float, log_tail: float
+) -> float:
     """Grid spacing: well inside one step's loss and far below the answer, but never beyond memory.
 
     A power of two, so that neighbouring evaluations of a calibration share it.

@@ -85,12 +85,17 @@ def renyi(z: float, q: float, orders: Sequence[float]) -> np.ndarray:
         log_t = math.log(2) + j * (j - 1) * (c * c / 2)
         fine = j[j < _MOST_MOMENTS]
         log_t[: len(fine)] = np.minimum(
-            log_t[: len(fine)], math.log(4) + (moments[fine // 2] + moments[(fine + 1) // 2]) / 2
+            log_t[: len(fine)],
+            math.log(4) + (moments[fine // 2] + moments[(fine + 1) // 2]) / 2,
         )
         log_t[0] = second
         log_sum = float(logsumexp(j * math.log(q) + log_choose + log_t))
         # A part in 1e9 for the quadrature and the logarithms of gamma functions.
-        total = math.log1p(math.exp(log_sum)) if log_sum < 30 else log_sum + math.exp(-log_sum)
+        total = (
+            math.log1p(math.exp(log_sum))
+            if log_sum < 30
+            else log_sum + math.exp(-log_sum)
+        )
         out.append(total * (1 + 1e-9) / (a - 1))
     return np.array(out)
 
@@ -111,7 +116,11 @@ def _log_moments(c: float) -> np.ndarray:
         exponent = c * x - c * c / 2
         with np.errstate(divide="ignore"):
             # log|e^u − 1| without overflow
-            log_size = np.where(exponent > 30, exponent, np.log(np.abs(np.expm1(np.minimum(exponent, 30)))))
+            log_size = np.where(
+                exponent > 30,
+                exponent,
+                np.log(np.abs(np.expm1(np.minimum(exponent, 30)))),
+            )
         log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(h)
         for m in usable:
             out[m] = logsumexp(2 * m * log_size + log_phi)
@@ -121,7 +130,9 @@ def _log_moments(c: float) -> np.ndarray:
 #: Orders for Gaussian and Poisson events. The largest serve targets as small as ε = 1e-4.
 ORDERS = tuple(1 + np.geomspace(0.02, 1e6, 700))
 #: Fixed-size events: the theorem is stated at integers.
-INTEGER_ORDERS = tuple(sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))}))
+INTEGER_ORDERS = tuple(
+    sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))})
+)
 # An order far out (α/z > 60) whose quadrature also needs many points is left to the unsampled bound: sampling
 # saves little more than log(1/q) there.
 _LARGEST_SHIFT = 60.0
@@ -151,7 +162,11 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
 
 def epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
     """Least ε at δ that Rényi divergences at ``orders`` certify (Canonne, Kamath and Steinke 2020, Proposition 12)."""
-    return float(np.min(divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)))
+    return float(
+        np.min(
+            divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+        )
+    )
 
 
 def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
@@ -161,10 +176,15 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
         return 0.0
     orders, rdp = composed
     converted = (orders - 1) * (rdp - epsilon + np.log1p(-1 / orders)) - np.log(orders)
-    return min(math.sqrt(-math.expm1(-float(np.min(rdp)))), math.exp(min(0.0, float(np.min(converted)))))
+    return min(
+        math.sqrt(-math.expm1(-float(np.min(rdp)))),
+        math.exp(min(0.0, float(np.min(converted)))),
+    )
 
 
-def compose(events: Iterable[Event], adjacency: Adjacency) -> tuple[np.ndarray, np.ndarray] | None:
+def compose(
+    events: Iterable[Event], adjacency: Adjacency
+) -> tuple[np.ndarray, np.ndarray] | None:
     """(orders, total Rényi divergence), or None for an empty list of queries."""
     parts = grouped(queries(events))
     if not parts:
@@ -193,7 +213,14 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: Adjacency, orders: tuple) -> tuple:
+def _one_step(
+    mechanism: str,
+    z: float,
+    rate: float,
+    n: int | None,
+    adjacency: Adjacency,
+    orders: tuple,
+) -> tuple:
     alpha = np.array(orders)
     spend(_ORDER_WORK.get(mechanism, 1) * len(orders))
     if z == 0:
@@ -205,7 +232,9 @@ def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: A
         assert n is not None
         return tuple(np.minimum(renyi(z, rate, orders), unsampled))
     # Rényi divergence is jointly quasi-convex, so sampling never exceeds the unsampled bound.
-    sampled = [_poisson_rdp(z, rate, a, adjacency == Adjacency.REPLACE_ONE) for a in orders]
+    sampled = [
+        _poisson_rdp(z, rate, a, adjacency == Adjacency.REPLACE_ONE) for a in orders
+    ]
     return tuple(np.minimum(sampled, unsampled))
 
 
@@ -213,7 +242,14 @@ def one_step(event: Event, adjacency: Adjacency, orders: Sequence[float]) -> np.
     """Rényi divergence of one repetition of ``event`` at each order."""
     check([event], adjacency)
     return np.array(
-        _one_step(event.mechanism, event.noise_multiplier, event.rate, event.num_records, adjacency, tuple(orders))
+        _one_step(
+            event.mechanism,
+            event.noise_multiplier,
+            event.rate,
+            event.num_records,
+            adjacency,
+            tuple(orders),
+        )
     )
 
 
@@ -260,7 +296,9 @@ def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
     return max(forward, backward)
 
 
-def _log_moment(log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alpha: float, h: float) -> float:
+def _log_moment(
+    log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alpha: float, h: float
+) -> float:
     """log E[(1+r)^α]/(α−1) under density exp(log_weight), with E[r] = 0.
 
     E[(1+r)^α] − 1 = E[(1+r)^α − 1 − αr], whose integrand is nonnegative by Bernoulli's inequality, so tiny
@@ -289,7 +327,16 @@ def _log_moment(log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alph
         # (1+r)^α alone is an upper bound of (1+r)^α − 1 − αr here, since r > 0.
         logs = log_weight[big] + exponent[big]
         top = float(logs.max())
-        log_excess = float(np.logaddexp(log_excess, top + math.log(float(np.sum(np.exp(logs - top)))) + math.log(h)))
-    log_value = math.log1p(math.exp(log_excess)) if log_excess < 30 else log_excess + math.exp(-log_excess)
+        log_excess = float(
+            np.logaddexp(
+                log_excess,
+                top + math.log(float(np.sum(np.exp(logs - top)))) + math.log(h),
+            )
+        )
+    log_value = (
+        math.log1p(math.exp(log_excess))
+        if log_excess < 30
+        else log_excess + math.exp(-log_excess)
+    )
     # A part in 1e12 for the rounding of the sum itself, on the private side.
     return log_value * (1 + 1e-12) / (alpha - 1)

@@ -103,7 +103,9 @@ class Poisson:
     def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
         """Slots of each of so many shards, which together truncate no more often than ``slots`` of all records do."""
         overflow = self.truncation(num_records, slots) / shards
-        return _capacity(self.rate(num_records), shard_rows(num_records, shards), overflow)[0]
+        return _capacity(
+            self.rate(num_records), shard_rows(num_records, shards), overflow
+        )[0]
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class FixedSize:
         _check_batch(self.batch_size, num_records)
         if self.batch_size != int(self.batch_size):
             raise InputError(
-                f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}", "batch_size"
+                f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}",
+                "batch_size",
             )
 
     def rate(self, num_records: int) -> float:
@@ -195,13 +198,16 @@ def shard_rows(num_records: int, shards: int) -> int:
 
 def expected_batch(sampling: Sampling, num_records: int) -> float:
     """The public constant b that normalises the gradient."""
-    return float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
+    return (
+        float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
+    )
 
 
 def _check_batch(batch_size: float, num_records: int) -> None:
     if num_records > _MOST_RECORDS:
         raise InputError(
-            f"num_records {num_records} is beyond {_MOST_RECORDS}, the most that int32 positions hold", "num_records"
+            f"num_records {num_records} is beyond {_MOST_RECORDS}, the most that int32 positions hold",
+            "num_records",
         )
     if not 0 < batch_size <= num_records:
         raise InputError(
@@ -238,9 +244,13 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     if overflow <= 0:
         return most, 0.0
     charged = tables.charged_rate
-    room = _smallest(lambda k: bool(_exceeds(k, num_records, charged) <= overflow / 2), num_records)
+    room = _smallest(
+        lambda k: bool(_exceeds(k, num_records, charged) <= overflow / 2), num_records
+    )
     spare = _smallest(
-        lambda k: bool(_exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2),
+        lambda k: bool(
+            _exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2
+        ),
         tables.most_restarts,
     )
     slots = room + spare + 1
@@ -310,9 +320,13 @@ def gap_tables(rate: float, num_records: int) -> GapTables:
         coarse[-1] = min(coarse[-1], WORD - 1)
         restart = WORD - coarse[-1]
         one = decimal.Decimal(1)
-        e_fine = max(abs((fine[j + 1] - fine[j]) / (q * power(j) / within * WORD) - one) for j in range(block))
+        e_fine = max(
+            abs((fine[j + 1] - fine[j]) / (q * power(j) / within * WORD) - one)
+            for j in range(block)
+        )
         e_coarse = max(
-            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * WORD) - one) for j in range(coarse_count)
+            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * WORD) - one)
+            for j in range(coarse_count)
         )
         reach = block * coarse_count
         e_restart = abs(restart / (power(reach) * WORD) - one)
@@ -320,7 +334,8 @@ def gap_tables(rate: float, num_records: int) -> GapTables:
         provable = max(e_fine, e_coarse, e_restart) < 1
         if not provable and rate < 0.5:
             raise InputError(
-                f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch", "batch_size"
+                f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch",
+                "batch_size",
             )
         up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
         down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)

@@ -71,7 +71,9 @@ def calibrate(
     """
     check_counts(steps, chains)
     sampling.validate(num_records)
-    schedule = Schedule(per_step(floor, steps, "floor"), sampling, num_records, chains, multiples)
+    schedule = Schedule(
+        per_step(floor, steps, "floor"), sampling, num_records, chains, multiples
+    )
     # A promise with calibrator free states no epsilon.
     searching = "numeric" if calibrator == "free" else calibrator
     promise = Privacy(epsilon, delta, adjacency, release, accountant, searching)

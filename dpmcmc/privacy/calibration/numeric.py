@@ -17,7 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from dpmcmc.errors import CalibrationError
-from dpmcmc.privacy.accounting import Adjacency, accountant_for, base_epsilon, overflow_probability
+from dpmcmc.privacy.accounting import (
+    Adjacency,
+    accountant_for,
+    base_epsilon,
+    overflow_probability,
+)
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.storage.cache import cache_folder, installed, make_private, refuse_unsafe
 from dpmcmc.storage.files import write_atomically
@@ -37,7 +42,9 @@ def recall(inputs: dict[str, object]) -> float | None:
     path = _path(inputs)
     try:
         saved = json.loads(path.read_text())
-        return float(saved["noise_multiplier"]) if saved["inputs"] == _full(inputs) else None
+        return (
+            float(saved["noise_multiplier"]) if saved["inputs"] == _full(inputs) else None
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -68,7 +75,9 @@ def _source() -> str:
 
 
 def _path(inputs: dict[str, object]) -> Path:
-    digest = hashlib.sha256(json.dumps(_full(inputs), sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps(_full(inputs), sort_keys=True).encode()
+    ).hexdigest()
     path = cache_folder() / "calibrations" / f"{digest[:32]}.json"
     for part in (path.parent, path):
         refuse_unsafe(part, "DPMCMC_CACHE")
@@ -96,7 +105,8 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         left -= (1 + math.exp(min(target, 700.0))) * deviation
     if left <= 0:
         raise CalibrationError(
-            f"delta {privacy.delta:g} is spent before the run: its start may deviate by {deviation:g}.", "delta"
+            f"delta {privacy.delta:g} is spent before the run: its start may deviate by {deviation:g}.",
+            "delta",
         )
     floors = schedule.noise_multipliers
 
@@ -110,7 +120,11 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     inputs = _inputs(schedule, privacy)
     remembered = recall(inputs)
     # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
-    if remembered is not None and remembered > 0 and spent(remembered, accountant) <= target:
+    if (
+        remembered is not None
+        and remembered > 0
+        and spent(remembered, accountant) <= target
+    ):
         return remembered
     start = _root(lambda z: spent(z, "rdp"), target, 1.0) if accountant == "pld" else 1.0
     z = _root(lambda z: spent(z, accountant), target, start)
@@ -138,7 +152,10 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
 
 def _counted(floors: np.ndarray) -> list[list[float]]:
     """[value, how often] of each value."""
-    return [[float(value), int(count)] for value, count in zip(*np.unique(floors, return_counts=True), strict=True)]
+    return [
+        [float(value), int(count)]
+        for value, count in zip(*np.unique(floors, return_counts=True), strict=True)
+    ]
 
 
 def _root(spent: Callable[[float], float], target: float, start: float) -> float:
@@ -180,11 +197,15 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
         middle = math.sqrt(low * high)
         # Every third step bisects, so that a kink of the accountant cannot stall the secant.
         if math.isfinite(at_low) and at_high > 0 and iteration % 3 < 2:
-            slope = (math.log(at_high) - math.log(at_low)) / (math.log(high) - math.log(low))
+            slope = (math.log(at_high) - math.log(at_low)) / (
+                math.log(high) - math.log(low)
+            )
             if slope < 0:
                 aim = math.log(target * (1 - TOLERANCE / 3))
                 guess = math.exp(math.log(low) + (aim - math.log(at_low)) / slope)
-                middle = min(max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.02)
+                middle = min(
+                    max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.02
+                )
         value = spent(middle)
         if value <= target:
             high = middle

@@ -8,7 +8,11 @@ All noise is exact: whole numbers from OS entropy on a public grid (``discrete_l
 reserve the price before a record is looked at. How to use them: ``docs/mechanisms.md``.
 """
 
-from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, EarlyStopping, Halted
+from dpmcmc.privacy.interactive.above_threshold import (
+    AboveThreshold,
+    EarlyStopping,
+    Halted,
+)
 from dpmcmc.privacy.interactive.thresholdout import BudgetSpent, Thresholdout
 
 __all__ = ["AboveThreshold", "BudgetSpent", "EarlyStopping", "Halted", "Thresholdout"]

@@ -75,7 +75,9 @@ class Charge:
         ValueError: a ledger, and no records.
     """
 
-    def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: PyTree) -> None:
+    def __init__(
+        self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: PyTree
+    ) -> None:
         if ledger is not None and records is None:
             raise InputError(
                 "records: give those that are asked about, for the ledger to tell whether they are its own"
@@ -241,17 +243,23 @@ def exact(name: str, value: object, grid: Fraction) -> Fraction:
     number: object = value
     if hasattr(value, "dtype"):
         array = np.asarray(value)
-        if array.size != 1 or not (array.dtype == np.float64 or np.issubdtype(array.dtype, np.integer)):
+        if array.size != 1 or not (
+            array.dtype == np.float64 or np.issubdtype(array.dtype, np.integer)
+        ):
             raise InputError(
                 f"{name} has type {array.dtype} and shape {array.shape}, whose rounding exceeds what is charged for: "
                 "compute one number in float64, or as a Fraction of whole numbers"
             )
         number = array.item()
     if not isinstance(number, int | float | Fraction):
-        raise InputError(f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction")
+        raise InputError(
+            f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction"
+        )
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise InputError(f"{name} is not finite: ask about a number that is finite on every data set")
+            raise InputError(
+                f"{name} is not finite: ask about a number that is finite on every data set"
+            )
         if math.ulp(number) > grid:
             raise InputError(
                 f"{name} is too large for float64 to hold it to a grid step, {float(grid):g}: use a Fraction"
@@ -297,13 +305,21 @@ class AboveThreshold(Once):
         label: str = "above threshold",
     ) -> None:
         super().__init__()
-        for name, number in (("epsilon", epsilon), ("sensitivity", sensitivity), ("grid", grid)):
+        for name, number in (
+            ("epsilon", epsilon),
+            ("sensitivity", sensitivity),
+            ("grid", grid),
+        ):
             if number is not None and not (number > 0 and math.isfinite(number)):
                 raise InputError(f"{name} must be a finite number > 0, got {number}")
         if not math.isfinite(threshold):
             raise InputError(f"threshold must be finite, got {threshold}")
         # frexp is exact, and gives a power of two in (Δ/2048, Δ/1024].
-        self.grid = Fraction(2) ** (math.frexp(sensitivity)[1] - 11) if grid is None else Fraction(grid)
+        self.grid = (
+            Fraction(2) ** (math.frexp(sensitivity)[1] - 11)
+            if grid is None
+            else Fraction(grid)
+        )
         self.threshold = threshold
         self.epsilon = epsilon
         self.sensitivity = sensitivity
@@ -340,7 +356,9 @@ class AboveThreshold(Once):
         with self._answering():
             if self._stream is None:
                 self._charge.reserve()
-                self._stream = WholeNumbers(self._rounded(self.threshold), Fraction(self.epsilon), self.steps)
+                self._stream = WholeNumbers(
+                    self._rounded(self.threshold), Fraction(self.epsilon), self.steps
+                )
 
     def above(self, value: float | Fraction | Callable[[], float | Fraction]) -> bool:
         """Return whether ``value``, with noise, is above the noisy threshold.
@@ -356,7 +374,9 @@ class AboveThreshold(Once):
         """
         with self._answering():
             if self.halted:
-                raise Halted("AboveThreshold has halted at its first True; another stream costs another epsilon")
+                raise Halted(
+                    "AboveThreshold has halted at its first True; another stream costs another epsilon"
+                )
             self.begin()
             assert self._stream is not None
             number = exact("value", value() if callable(value) else value, self.grid)
@@ -423,17 +443,29 @@ class EarlyStopping(Once):
     ) -> None:
         super().__init__()
         if (reach is None) == (patience is None):
-            raise InputError("give exactly one of reach (a score) and patience (a number of scores)")
+            raise InputError(
+                "give exactly one of reach (a score) and patience (a number of scores)"
+            )
         if reach is not None and improvement:
-            raise InputError("improvement goes with patience, not with reach; leave it out")
-        if patience is not None and (isinstance(patience, bool) or int(patience) != patience or patience < 1):
+            raise InputError(
+                "improvement goes with patience, not with reach; leave it out"
+            )
+        if patience is not None and (
+            isinstance(patience, bool) or int(patience) != patience or patience < 1
+        ):
             raise InputError(f"patience must be a whole number >= 1, got {patience!r}")
         self._patience = patience
         self._scores: list[Fraction] = []
         threshold = -improvement if reach is None else reach
         doubled = 1 if patience is None else 2
         self._above = AboveThreshold(
-            threshold, epsilon, doubled * sensitivity, ledger, adjacency, records=records, label=label
+            threshold,
+            epsilon,
+            doubled * sensitivity,
+            ledger,
+            adjacency,
+            records=records,
+            label=label,
         )
 
     @property
@@ -455,9 +487,13 @@ class EarlyStopping(Once):
         """
         with self._answering():
             if self._above.halted:
-                raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
+                raise Halted(
+                    "it has said to stop; going on needs another EarlyStopping, at another epsilon"
+                )
             self._above.begin()
-            number = exact("score", score() if callable(score) else score, self._above.grid)
+            number = exact(
+                "score", score() if callable(score) else score, self._above.grid
+            )
             if self._patience is None:
                 return self._above.above(number)
             self._scores.append(number)

@@ -27,7 +27,13 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import above_threshold
-from dpmcmc.privacy.interactive.above_threshold import Charge, Ledger, Once, WholeNumbers, pure
+from dpmcmc.privacy.interactive.above_threshold import (
+    Charge,
+    Ledger,
+    Once,
+    WholeNumbers,
+    pure,
+)
 from dpmcmc.storage.pytree import PyTree
 
 #: One record's largest value, in grid steps.
@@ -117,9 +123,8 @@ class Thresholdout(Once):
         return self._charge.guarantee
 
     def __repr__(self) -> str:
-        return (
-            f"Thresholdout({self._sizes[0]} training and {self._sizes[1]} holdout records, {self.budget} answers left)"
-        )
+        sizes = f"{self._sizes[0]} training and {self._sizes[1]} holdout records"
+        return f"Thresholdout({sizes}, {self.budget} answers left)"
 
     def ask(self, phi: Callable[[PyTree], float]) -> float:
         """Return the mean of ``phi``, near the population's.
@@ -134,10 +139,14 @@ class Thresholdout(Once):
         """
         with self._answering():
             if self.budget < 1:
-                raise BudgetSpent("the holdout has answered as often as was paid for; a fresh one needs fresh records")
+                raise BudgetSpent(
+                    "the holdout has answered as often as was paid for; a fresh one needs fresh records"
+                )
             self._charge.reserve()
             size, n = self._sizes
-            test = self._test = self._test or WholeNumbers(self._threshold, self._epsilon, _ONE)
+            test = self._test = self._test or WholeNumbers(
+                self._threshold, self._epsilon, _ONE
+            )
             on_train = _total(phi, self._train, size)
             on_holdout = _total(phi, self._holdout, n)
             # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
@@ -166,5 +175,7 @@ def _total(phi: Callable[[PyTree], float], records: PyTree, count: int) -> int:
 def _count(name: str, records: PyTree) -> int:
     counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
     if len(counts) != 1 or counts in ({()}, {(0,)}):
-        raise InputError(f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}")
+        raise InputError(
+            f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}"
+        )
     return int(next(iter(counts))[0])

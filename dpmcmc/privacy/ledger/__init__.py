@@ -13,4 +13,14 @@ from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt
 from dpmcmc.privacy.ledger.filters import Terms
 from dpmcmc.privacy.ledger.ledger import Ledger, OverBudget
 
-__all__ = ["BrokenChain", "Entry", "Ledger", "LedgerError", "OverBudget", "Receipt", "Run", "State", "Terms"]
+__all__ = [
+    "BrokenChain",
+    "Entry",
+    "Ledger",
+    "LedgerError",
+    "OverBudget",
+    "Receipt",
+    "Run",
+    "State",
+    "Terms",
+]

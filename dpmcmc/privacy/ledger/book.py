@@ -70,8 +70,14 @@ class Book:
             columns: name -> fingerprint of the table's columns.
         """
         known = columns.keys() & self.columns.keys()
-        same = bool(known) and all(hmac.compare_digest(columns[name], self.columns[name]) for name in known)
-        return same or not self.fingerprints or any(hmac.compare_digest(fingerprint, one) for one in self.fingerprints)
+        same = bool(known) and all(
+            hmac.compare_digest(columns[name], self.columns[name]) for name in known
+        )
+        return (
+            same
+            or not self.fingerprints
+            or any(hmac.compare_digest(fingerprint, one) for one in self.fingerprints)
+        )
 
     @property
     def spent(self) -> float:
@@ -93,9 +99,18 @@ class Book:
         terms = self.terms
         slack = 1 + 1e-9
         if terms.filter == "programme":
-            twice = Counter(item for run in self._counted for item in run.items) - Counter(terms.items)
-            return f"{twice.total()} runs more than the programme has are reserved" if twice else None
-        for spent, budget in ((self.spent, terms.budget), (self.overflow, terms.overflow)):
+            twice = Counter(
+                item for run in self._counted for item in run.items
+            ) - Counter(terms.items)
+            return (
+                f"{twice.total()} runs more than the programme has are reserved"
+                if twice
+                else None
+            )
+        for spent, budget in (
+            (self.spent, terms.budget),
+            (self.overflow, terms.overflow),
+        ):
             if spent > budget * slack:
                 return f"{round_up(spent, 3)} is spent where the budget is {budget:.4g}"
         return None
@@ -104,13 +119,18 @@ class Book:
         """Why a charge is not admitted, as a clause; None where it is."""
         terms = self.terms
         if terms.filter == "programme":
-            left = Counter(terms.items) - Counter(item for run in self._counted for item in run.items)
+            left = Counter(terms.items) - Counter(
+                item for run in self._counted for item in run.items
+            )
             if left[charge["item"]]:
                 return None
             return f"it is none of the {left.total()} of {len(terms.items)} runs that are left of the programme"
         if math.fsum([self.spent, charge["cost"]]) > terms.budget:
             rest = max(0.0, terms.budget - self.spent)
-            worth = round_down(gaussian_epsilon(terms.additive.gaussian(rest) * (1 - 1e-9), terms.delta), 3)
+            worth = round_down(
+                gaussian_epsilon(terms.additive.gaussian(rest) * (1 - 1e-9), terms.delta),
+                3,
+            )
             return (
                 f"it costs {round_up(charge['cost'], 3)} in {terms.unit} and {round_down(rest, 3):g} of "
                 f"{terms.budget:.4g} is left (worth a Gaussian release of epsilon {worth:g} at delta {terms.delta:g})"
@@ -131,7 +151,18 @@ def fold(entries: Sequence[Entry], path: Path) -> Book:
     """
     try:
         body = {k: v for k, v in entries[0].body.items() if k != "key_sha256"}
-        book = Book(Terms(**(body | {"items": tuple(body["items"]), "adjacency": Adjacency(body["adjacency"])})), {})
+        book = Book(
+            Terms(
+                **(
+                    body
+                    | {
+                        "items": tuple(body["items"]),
+                        "adjacency": Adjacency(body["adjacency"]),
+                    }
+                )
+            ),
+            {},
+        )
         for entry in entries[1:]:
             body = entry.body
             if entry.kind == "data":
@@ -143,11 +174,15 @@ def fold(entries: Sequence[Entry], path: Path) -> Book:
                 run = book.runs[entry.run]
                 run.outcome = body["outcome"]
                 # Versions before 0.2.0 wrote no entry of a run's beginning.
-                run.begun = "" if run.begun is None and run.outcome == "released" else run.begun
+                run.begun = (
+                    "" if run.begun is None and run.outcome == "released" else run.begun
+                )
             elif entry.kind in ("reserve", "extend"):
                 if entry.kind == "reserve":
                     book.runs[entry.run] = Run(entry.run, body["label"])
-                book.runs[entry.run].charges.append((float(body["cost"]), float(body["overflow"])))
+                book.runs[entry.run].charges.append(
+                    (float(body["cost"]), float(body["overflow"]))
+                )
                 book.runs[entry.run].items += [body["item"]] if "item" in body else []
             else:
                 raise KeyError(entry.kind)
@@ -214,8 +249,12 @@ def account(entries: Sequence[Entry], path: Path) -> State:
         epsilon = (terms.joint_epsilon or 0.0) if book.spent else 0.0
         epsilon_left = 0.0
     else:
-        epsilon = min(terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta))
-        epsilon_left = gaussian_epsilon(terms.additive.gaussian(left) * (1 - 1e-9), terms.delta)
+        epsilon = min(
+            terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta)
+        )
+        epsilon_left = gaussian_epsilon(
+            terms.additive.gaussian(left) * (1 - 1e-9), terms.delta
+        )
     return State(
         terms=terms,
         spent=book.spent,

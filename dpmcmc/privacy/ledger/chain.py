@@ -82,7 +82,15 @@ class Entry:
 
     def digest(self) -> str:
         """Value that ``hash`` must have."""
-        fields = [self.sequence, self.kind, self.run, self.time, self.text, self.nonce, self.previous]
+        fields = [
+            self.sequence,
+            self.kind,
+            self.run,
+            self.time,
+            self.text,
+            self.nonce,
+            self.previous,
+        ]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -123,7 +131,9 @@ class Receipt:
         return {"id": self.id, "sequence": self.sequence, "hash": self.hash}
 
 
-def following(entries: Sequence[Entry], kind: str, run: str, body: dict[str, Any]) -> Entry:
+def following(
+    entries: Sequence[Entry], kind: str, run: str, body: dict[str, Any]
+) -> Entry:
     """The entry that comes after ``entries``."""
     blank = Entry(
         sequence=len(entries) + 1,
@@ -145,7 +155,9 @@ def verify(entries: Sequence[Entry], head: tuple[int, str], where: Path) -> None
         if entry.sequence != place:
             raise BrokenChain(f"{where}: entry {place} of the ledger is missing; {MEND}")
         if entry.previous != previous or entry.digest() != entry.hash:
-            raise BrokenChain(f"{where}: entry {place} of the ledger, or one before it, was edited; {MEND}")
+            raise BrokenChain(
+                f"{where}: entry {place} of the ledger, or one before it, was edited; {MEND}"
+            )
         previous = entry.hash
     if not entries or (entries[-1].sequence, entries[-1].hash) != tuple(head):
         raise BrokenChain(

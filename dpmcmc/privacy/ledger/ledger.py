@@ -8,7 +8,13 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency, Event, overflow_probability, run_length
+from dpmcmc.privacy.accounting import (
+    ADJACENCIES,
+    Adjacency,
+    Event,
+    overflow_probability,
+    run_length,
+)
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import file, filters
 from dpmcmc.privacy.ledger.book import Run, State, account, fold
@@ -61,7 +67,9 @@ class Ledger:
         entries, self._key = file.read(self.path)
         self.terms = fold(entries, self.path).terms
         if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
-            raise BrokenChain(f"{self.path}: the ledger's key was replaced; restore an untouched copy.")
+            raise BrokenChain(
+                f"{self.path}: the ledger's key was replaced; restore an untouched copy."
+            )
 
     @classmethod
     def init(
@@ -99,11 +107,24 @@ class Ledger:
         """
         like = () if typical is None else typical.events
         if adjacency not in ADJACENCIES:
-            raise LedgerError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}.")
-        promise = Promise(name, num_records, Adjacency(adjacency), float(epsilon), float(delta), filter, order)
+            raise LedgerError(
+                f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}."
+            )
+        promise = Promise(
+            name,
+            num_records,
+            Adjacency(adjacency),
+            float(epsilon),
+            float(delta),
+            filter,
+            order,
+        )
         terms = fixed(promise, programme, like, overflow_share)
         key = secrets.token_bytes(32)
-        body = terms.__dict__ | {"items": list(terms.items), "key_sha256": hashlib.sha256(key).hexdigest()}
+        body = terms.__dict__ | {
+            "items": list(terms.items),
+            "key_sha256": hashlib.sha256(key).hexdigest(),
+        }
         file.create(Path(path), key, body)
         return cls(path)
 
@@ -133,9 +154,15 @@ class Ledger:
             book = fold(entries, self.path)
             refusal = book.refusal(charge)
             if refusal is None:
-                entry = append("reserve", secrets.token_hex(8), charge | {"label": label, "guarantee": stated})
+                entry = append(
+                    "reserve",
+                    secrets.token_hex(8),
+                    charge | {"label": label, "guarantee": stated},
+                )
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
-        raise OverBudget(f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}.")
+        raise OverBudget(
+            f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}."
+        )
 
     def begin(
         self,
@@ -167,11 +194,15 @@ class Ledger:
             run = self._run(entries, receipt_or_id)
             known = run.begun in after
             if run.outcome == "open" and (run.begun is None or known):
-                append("begin", run.id, {"by": by} | ({"after": run.begun} if known else {}))
+                append(
+                    "begin", run.id, {"by": by} | ({"after": run.begun} if known else {})
+                )
                 return by
             if run.outcome == "released" and run.begun is not None and known and complete:
                 return run.begun
-            raise LedgerError(f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}.")
+            raise LedgerError(
+                f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}."
+            )
 
     def settle(self, receipt_or_id: Receipt | str, outcome: str | None = None) -> None:
         """Close a reservation.
@@ -186,7 +217,9 @@ class Ledger:
             LedgerError: an unknown or settled run, or ``void`` for one that has begun.
         """
         if outcome not in (None, *OUTCOMES):
-            raise LedgerError(f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}.")
+            raise LedgerError(
+                f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}."
+            )
         with file.change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             if outcome is None and run.outcome != "open":
@@ -214,7 +247,9 @@ class Ledger:
             if run.outcome == "open" and not run.read:
                 append("settle", run.id, {"outcome": "void"})
 
-    def extend(self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str) -> Receipt:
+    def extend(
+        self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str
+    ) -> Receipt:
         """Charge an open run for more, for instance because it repeats steps on another machine.
 
         Args:
@@ -233,7 +268,9 @@ class Ledger:
             if refusal is None:
                 entry = append("extend", run.id, charge | {"why": why})
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
-        raise OverBudget(f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}.")
+        raise OverBudget(
+            f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}."
+        )
 
     def identify(
         self,
@@ -262,7 +299,9 @@ class Ledger:
                 )
             new = {name: one for name, one in named.items() if name not in book.columns}
             if new or found not in book.fingerprints:
-                append("data", "", {"fingerprint": found} | ({"columns": new} if new else {}))
+                append(
+                    "data", "", {"fingerprint": found} | ({"columns": new} if new else {})
+                )
 
     def state(self) -> State:
         """Return the account of the ledger as it is now."""
@@ -298,14 +337,22 @@ class Ledger:
         entries = self.history()
         runs = fold(entries, self.path).runs
         found = [
-            e for e in entries if e.kind == "reserve" and e.body["label"] == label and runs[e.run].outcome != "void"
+            e
+            for e in entries
+            if e.kind == "reserve"
+            and e.body["label"] == label
+            and runs[e.run].outcome != "void"
         ]
         if not found:
             return None
         if len(found) > 1:
-            raise LedgerError(f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id.")
+            raise LedgerError(
+                f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id."
+            )
         reserved = run_length(Event(**e) for e in found[0].body["events"])
-        if guarantee is not None and filters.item(guarantee.events) != filters.item(reserved):
+        if guarantee is not None and filters.item(guarantee.events) != filters.item(
+            reserved
+        ):
             raise LedgerError(
                 f"{self.path}: run {label!r} was reserved with other noise or another length; resume it unchanged, or "
                 "start a new run."
@@ -357,8 +404,14 @@ class Ledger:
             raise LedgerError(
                 f"{self.path}: run {label!r} has no bound on what it reveals (a step without noise); give it noise."
             )
-        charge = {"cost": cost, "overflow": overflow, "events": [e.to_json() for e in run_length(events)]}
-        return charge | ({"item": filters.item(events)} if terms.filter == "programme" else {})
+        charge = {
+            "cost": cost,
+            "overflow": overflow,
+            "events": [e.to_json() for e in run_length(events)],
+        }
+        return charge | (
+            {"item": filters.item(events)} if terms.filter == "programme" else {}
+        )
 
     def _cost(self, events: Sequence[Event], adjacency: Adjacency) -> tuple[float, float]:
         overflow = overflow_probability(events)
@@ -372,7 +425,9 @@ class Ledger:
             receipt_or_id = receipt_or_id.id
         run = fold(entries, self.path).runs.get(receipt_or_id)
         if run is None:
-            raise LedgerError(f"{self.path}: no run {receipt_or_id!r}; ledger history lists them.")
+            raise LedgerError(
+                f"{self.path}: no run {receipt_or_id!r}; ledger history lists them."
+            )
         return run
 
     def _check_open(self, run: Run) -> None:
@@ -387,7 +442,9 @@ class Ledger:
             return "run one of those as it was declared, or keep other runs in another ledger"
         epsilon = self.fitting_epsilon(guarantee)
         if epsilon is None:
-            return "no noise makes this run fit, so ask the data's holder for another budget"
+            return (
+                "no noise makes this run fit, so ask the data's holder for another budget"
+            )
         return f"epsilon {epsilon:g} at delta {guarantee.delta:g} would fit: set privacy.epsilon={epsilon:g}"
 
 

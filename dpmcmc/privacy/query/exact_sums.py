@@ -49,7 +49,9 @@ def traced_platform() -> str | None:
     return _platform.get()
 
 
-def by_platform(*arguments: PyTree, cpu: Callable[..., PyTree], default: Callable[..., PyTree]) -> PyTree:
+def by_platform(
+    *arguments: PyTree, cpu: Callable[..., PyTree], default: Callable[..., PyTree]
+) -> PyTree:
     """Return what ``cpu`` makes of the arguments on a CPU, and ``default`` elsewhere: the same numbers."""
     platform = traced_platform()
     if platform is None:
@@ -87,7 +89,11 @@ class Rows(NamedTuple):
     def read(self, part: slice = slice(None)) -> Num[jax.Array, "m ..."]:
         """Some of the rows, as an array."""
         # Without the fill of places outside, a masked copy of the whole batch.
-        return self.table[part] if self.at is None else jnp.asarray(self.table).at[self.at[part]].get(mode="clip")
+        return (
+            self.table[part]
+            if self.at is None
+            else jnp.asarray(self.table).at[self.at[part]].get(mode="clip")
+        )
 
     def margins(self, params: Float[jax.Array, " d"]) -> Float[jax.Array, " n"]:
         """x·θ of every row, whose columns beyond the length of θ are left out, (n,)."""
@@ -100,7 +106,9 @@ class Rows(NamedTuple):
 def arrays(batch: PyTree) -> PyTree:
     """Return a batch whose rows are read, for what takes one record at a time."""
     return jax.tree.map(
-        lambda leaf: leaf.read() if isinstance(leaf, Rows) else leaf, batch, is_leaf=lambda node: isinstance(node, Rows)
+        lambda leaf: leaf.read() if isinstance(leaf, Rows) else leaf,
+        batch,
+        is_leaf=lambda node: isinstance(node, Rows),
     )
 
 
@@ -124,7 +132,9 @@ def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
     size = at.shape[0]
     if size <= _BLOCK:
         return block(at)
-    margins = jax.lax.scan(lambda _, at: (None, block(at)), None, in_blocks(at), unroll=_UNROLLED)[1]
+    margins = jax.lax.scan(
+        lambda _, at: (None, block(at)), None, in_blocks(at), unroll=_UNROLLED
+    )[1]
     return margins.reshape(-1)[:size]
 
 
@@ -134,10 +144,17 @@ def _(cells: int, batched: list[bool], *arguments: jax.Array) -> tuple[jax.Array
     axes = [0 if each else None for each in batched]
     if cells > 1:
         return jax.vmap(_product, axes)(*arguments), True
-    return _by_lanes(*(leaf[0] if axis == 0 else leaf for leaf, axis in zip(arguments, axes, strict=True)))[None], True
+    return _by_lanes(
+        *(
+            leaf[0] if axis == 0 else leaf
+            for leaf, axis in zip(arguments, axes, strict=True)
+        )
+    )[None], True
 
 
-def truncated(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
+def truncated(
+    x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]
+) -> Num[jax.Array, "n d"]:
     """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
     weight = weight[:, None]
     return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
@@ -149,10 +166,14 @@ def in_blocks(leaf: jax.Array) -> jax.Array:
     blocks = -(-size // _BLOCK)
     width = -(-size // (blocks * LANES)) * LANES
     short = blocks * width - size
-    return jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1)).reshape(blocks, width, *leaf.shape[1:])
+    return jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1)).reshape(
+        blocks, width, *leaf.shape[1:]
+    )
 
 
-def over_blocks(rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], total: PyTree) -> PyTree:
+def over_blocks(
+    rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], total: PyTree
+) -> PyTree:
     """Return ``total`` plus the sums of a batch's blocks, taken one after another.
 
     A table of a whole batch in integers would leave a CPU's cache between its making and its sum.
@@ -166,9 +187,13 @@ def over_blocks(rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], to
 
     def add(total: PyTree, block: tuple[jax.Array, jax.Array]) -> tuple[PyTree, None]:
         at, weight = block
-        return total + summed(Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])), None
+        return total + summed(
+            Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])
+        ), None
 
-    return jax.lax.scan(add, total, (in_blocks(places), in_blocks(weight)), unroll=_UNROLLED)[0]
+    return jax.lax.scan(
+        add, total, (in_blocks(places), in_blocks(weight)), unroll=_UNROLLED
+    )[0]
 
 
 def parts_on_cpu(rows: int) -> int:
@@ -220,7 +245,10 @@ def in_one_row(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
     @called.def_vmap
     def _(size: int, batched: list[bool], *rows: jax.Array) -> tuple[PyTree, PyTree]:
-        each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(rows, batched, strict=True)]
+        each = [
+            x if own else jnp.broadcast_to(x, (size, *x.shape))
+            for x, own in zip(rows, batched, strict=True)
+        ]
         found = called(*(x.reshape(-1, *x.shape[2:]) for x in each))
         apart = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
         return apart, jax.tree.map(lambda _: True, apart)
@@ -250,7 +278,10 @@ class FixedPoint(NamedTuple):
     def __add__(self, other: FixedPoint) -> FixedPoint:  # type: ignore[override]
         """Exact sum of two sums (shards, microbatches)."""
         return _carry(
-            FixedPoint(jax.tree.map(jnp.add, self.high, other.high), jax.tree.map(jnp.add, self.low, other.low))
+            FixedPoint(
+                jax.tree.map(jnp.add, self.high, other.high),
+                jax.tree.map(jnp.add, self.low, other.low),
+            )
         )
 
     def across(self, axis: str) -> FixedPoint:
@@ -261,18 +292,29 @@ class FixedPoint(NamedTuple):
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
-            lambda h, l: h.astype(jnp.float32) * float32(unit * 65536) + l.astype(jnp.float32) * float32(unit), *self
+            lambda h, l: (
+                h.astype(jnp.float32) * float32(unit * 65536)
+                + l.astype(jnp.float32) * float32(unit)
+            ),
+            *self,
         )
 
     def to_float64(self, clip: float, fraction_bits: int) -> PyTree:
         """Pytree of NumPy float64, exact; for tests and confidential diagnostics."""
         unit = clip * 2.0**-fraction_bits
-        return jax.tree.map(lambda h, l: (np.asarray(h, np.float64) * 65536 + np.asarray(l, np.float64)) * unit, *self)
+        return jax.tree.map(
+            lambda h, l: (
+                (np.asarray(h, np.float64) * 65536 + np.asarray(l, np.float64)) * unit
+            ),
+            *self,
+        )
 
 
 def float32(value: Clip) -> np.float32 | jax.Array:
     """The float32 nearest to a number; a traced one stays traced."""
-    return value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
+    return (
+        value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
+    )
 
 
 def squared_norms(rows: PyTree) -> jax.Array:
@@ -311,7 +353,9 @@ def sum_in_pairs(parts: list[jax.Array]) -> jax.Array:
     return parts[0]
 
 
-def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip: Clip) -> Float[jax.Array, " n"]:
+def unit_factor(
+    norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip: Clip
+) -> Float[jax.Array, " n"]:
     """min(1, C/norm)/C per row; zero for masked rows and rows whose norm is not finite."""
     good = mask & jnp.isfinite(norm)
     return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
@@ -334,11 +378,17 @@ def materialised(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -
         both = (tree, kept) if then is None else (kept, then(kept))
         return jax.tree.map(lambda one, two: jnp.where(i == 0, one, two), *both)
 
-    with jax.named_scope("held"):  # by this name tests find the loop in what a compiler has made of it
-        return jax.lax.fori_loop(0, 2, keep, jax.tree.map(jnp.zeros_like, tree) if then is None else tree)
+    with jax.named_scope(
+        "held"
+    ):  # by this name tests find the loop in what a compiler has made of it
+        return jax.lax.fori_loop(
+            0, 2, keep, jax.tree.map(jnp.zeros_like, tree) if then is None else tree
+        )
 
 
-def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int) -> FixedPoint:
+def clipped_sum(
+    rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int
+) -> FixedPoint:
     """Σ over unmasked rows of the row clipped to norm ``clip``.
 
     Args:
@@ -395,13 +445,17 @@ def linear_sum(
     norms = row_norms(rows.read()) if norms is None else norms
 
     def weighted(residual: jax.Array) -> jax.Array:
-        factor = unit_factor(jnp.abs(residual) * norms, mask & jnp.isfinite(residual), clip)
+        factor = unit_factor(
+            jnp.abs(residual) * norms, mask & jnp.isfinite(residual), clip
+        )
         return jnp.where(factor > 0, residual * factor, 0.0) * np.float32(2.0**bits)
 
     def summed(rows: Rows, weight: jax.Array, parts: int = 1) -> FixedPoint:
         size = weight.shape[0] // parts
         every = [slice(k * size, (k + 1) * size) for k in range(parts)]
-        return sum_rows(sum(truncated(rows.read(part), weight[part]) for part in every), parts)
+        return sum_rows(
+            sum(truncated(rows.read(part), weight[part]) for part in every), parts
+        )
 
     def on_cpu(rows: Rows, weight: jax.Array) -> FixedPoint:
         size = weight.shape[0]
@@ -421,7 +475,9 @@ def sum_rows(integers: PyTree, each: int = 1) -> FixedPoint:
         n = leaf.shape[0]
         block = BLOCK_ROWS // each
         if n * each > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
-            raise InputError(f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks")
+            raise InputError(
+                f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks"
+            )
         short = -n % block if n > block else 0
         if short:
             leaf = jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1))
@@ -433,7 +489,9 @@ def sum_rows(integers: PyTree, each: int = 1) -> FixedPoint:
 def sum_blocks(totals: PyTree) -> FixedPoint:
     """Exact sum over axis 0, at most 2^14 long, of int32 leaves: each the sum of up to BLOCK_ROWS rows."""
     high = jax.tree.map(lambda leaf: (leaf >> 16).sum(axis=0), totals)
-    return _carry(FixedPoint(high, jax.tree.map(lambda leaf: (leaf & 0xFFFF).sum(axis=0), totals)))
+    return _carry(
+        FixedPoint(high, jax.tree.map(lambda leaf: (leaf & 0xFFFF).sum(axis=0), totals))
+    )
 
 
 def _carry(total: FixedPoint) -> FixedPoint:
@@ -457,5 +515,8 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
     # Noise within 10σ stays below 2^36, whose high limb fits an int32 with room to spare.
     noise = math.floor(36 - math.log2(10 * max(largest_noise_multiplier, 1.0)))
     if noise < 0:
-        raise InputError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent", "epsilon")
+        raise InputError(
+            f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent",
+            "epsilon",
+        )
     return min(rows, noise)

@@ -56,8 +56,12 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
     if not np.all(np.isfinite(value)):
         raise InputError("value: has entries that are not finite; nothing was released")
     unit = grid(noise_std)
-    steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(np.int64)
-    noise = integer_noise.on_host(randomness.adopted(key), value.size, noise_std / unit).reshape(value.shape)
+    steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(
+        np.int64
+    )
+    noise = integer_noise.on_host(
+        randomness.adopted(key), value.size, noise_std / unit
+    ).reshape(value.shape)
     return (steps + noise).astype(np.float64) * unit
 
 
@@ -72,7 +76,9 @@ def grid(noise_std: float) -> float:
     return 2.0 ** (math.frexp(noise_std)[1] - 1) * GRID
 
 
-def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: Adjacency) -> Event:
+def gaussian_event(
+    noise_std: float, sensitivity: float, size: int, adjacency: Adjacency
+) -> Event:
     """Return the charge of one :func:`gaussian_release`.
 
     Args:
@@ -85,7 +91,9 @@ def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: A
     return Event("gaussian", adjacency.sensitivity / moved, 1.0, 1)
 
 
-def calibrated_std(sensitivity: float, size: int, *, epsilon: float, delta: float) -> float:
+def calibrated_std(
+    sensitivity: float, size: int, *, epsilon: float, delta: float
+) -> float:
     """Return the smallest noise std whose :func:`gaussian_event` meets (ε, δ), to about 1e-9 of it.
 
     Args:
@@ -114,12 +122,15 @@ def mu_std(sensitivity: float, size: int, mu: float) -> float:
     left = mu * (1 - 1e-12) - math.sqrt(size) * GRID
     if not left > 0:
         raise CalibrationError(
-            f"epsilon: so small a budget (mu {mu:.3g}) needs noise so large that it has no grid", "epsilon"
+            f"epsilon: so small a budget (mu {mu:.3g}) needs noise so large that it has no grid",
+            "epsilon",
         )
     return sensitivity * (1 + KAPPA) / left
 
 
-def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> jax.Array:
+def noise_on_grid(
+    key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array
+) -> jax.Array:
     """Return Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
 
     Args:
@@ -129,7 +140,9 @@ def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Arr
         grid: a power of two.
     """
     integer_noise.check_numbers(size)
-    high, low = integer_noise.noise(key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1])
+    high, low = integer_noise.noise(
+        key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1]
+    )
     return high.astype(jnp.float64) * 65536 + low
 
 
@@ -153,7 +166,9 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     complement = uniform(2.0**32 - 1 - words[0], 2.0**32 - 1 - words[1])
     with np.errstate(divide="ignore"):
         exponential = np.where(
-            words[0] < 2.0**31, -np.log(uniform(words[0], words[1])), -np.log1p(-np.minimum(complement, 0.75))
+            words[0] < 2.0**31,
+            -np.log(uniform(words[0], words[1])),
+            -np.log1p(-np.minimum(complement, 0.75)),
         )
     radius = np.sqrt(2 * exponential)
     angle = 2 * np.pi * uniform(words[2], words[3])
@@ -178,7 +193,9 @@ def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
     """
 
     def row(record: PyTree) -> jax.Array:
-        return ravel_pytree(jax.grad(lambda p: -model.log_likelihood(p, record))(params))[0]
+        return ravel_pytree(jax.grad(lambda p: -model.log_likelihood(p, record))(params))[
+            0
+        ]
 
     rows = jax.jit(jax.vmap(row), compiler_options=RUN_ONCE)
     count = length_of(records)
@@ -186,7 +203,9 @@ def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
     found = []
     for i in range(0, count, _ROWS):
         at = np.minimum(i + last, count - 1)
-        block = jax.tree.map(lambda leaf, at=at: jnp.asarray(np.asarray(leaf)[at]), records)
+        block = jax.tree.map(
+            lambda leaf, at=at: jnp.asarray(np.asarray(leaf)[at]), records
+        )
         found.append(np.asarray(rows(block))[: count - i])
     return np.concatenate(found)
 
@@ -240,7 +259,11 @@ class RowFacts(NamedTuple):
 
     def moved(self, adjacency: Adjacency) -> tuple[float, float]:
         """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
-        unsure = 2 * (summing(self.num_records) * self.num_records + self.rounding) * self.row_bound**2
+        unsure = (
+            2
+            * (summing(self.num_records) * self.num_records + self.rounding)
+            * self.row_bound**2
+        )
         replaced = adjacency == Adjacency.REPLACE_ONE
         one = self.together * self.row_bound**2
         return one * (math.sqrt(2) if replaced else 1.0) + unsure, one + unsure
@@ -281,7 +304,9 @@ class GramRelease:
     trace_std: float
 
     @classmethod
-    def calibrate(cls, rows: RowFacts, adjacency: Adjacency, mu: float, trace_mu: float) -> GramRelease:
+    def calibrate(
+        cls, rows: RowFacts, adjacency: Adjacency, mu: float, trace_mu: float
+    ) -> GramRelease:
         """Return the release whose parts cost ``mu`` and ``trace_mu``; their squares add up.
 
         Args:
@@ -294,7 +319,9 @@ class GramRelease:
             CalibrationError: see :func:`mu_std`.
         """
         moves, trace_moves = rows.moved(adjacency)
-        trace_std = 0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
+        trace_std = (
+            0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
+        )
         return cls(rows, mu_std(moves, entries(rows.size), mu), trace_std)
 
     @property
@@ -322,15 +349,25 @@ class GramRelease:
     def of_sum(self, exact: np.ndarray, key: jax.Array) -> NoisyGram:
         """Return G and its trace with noise, given G, which is summed as :func:`gram_of` does; see :meth:`release`."""
         gram_key, trace_key = jax.random.split(key)
-        gram = symmetric(gaussian_release(svec(exact), self.noise_std, gram_key), self.rows.size)
+        gram = symmetric(
+            gaussian_release(svec(exact), self.noise_std, gram_key), self.rows.size
+        )
         if not self.trace_std:
             return NoisyGram(gram, self.noise_std, float(self.rows.num_records), 0.0)
-        released = gaussian_release(np.array([np.trace(exact)]), self.trace_std, trace_key)
+        released = gaussian_release(
+            np.array([np.trace(exact)]), self.trace_std, trace_key
+        )
         # The noisy matrix has a trace too, with noise of its own; both are weighted by their precision.
         stds = np.array([self.trace_std, self.noise_std * math.sqrt(self.rows.size)])
         weights = stds**-2 / np.sum(stds**-2)
         largest = self.rows.largest_trace
-        trace = float(np.clip(weights @ [released[0], np.trace(gram)], _SMALLEST_TRACE * largest, largest))
+        trace = float(
+            np.clip(
+                weights @ [released[0], np.trace(gram)],
+                _SMALLEST_TRACE * largest,
+                largest,
+            )
+        )
         return NoisyGram(gram, self.noise_std, trace, float(np.sum(stds**-2) ** -0.5))
 
 
@@ -358,7 +395,9 @@ class SumRelease:
 
     def event(self, adjacency: Adjacency) -> Event:
         """Return what the release costs."""
-        return gaussian_event(self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency)
+        return gaussian_event(
+            self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency
+        )
 
     def mean(self, x: np.ndarray, key: jax.Array) -> np.ndarray:
         """Read the rows (N, d) and return the mean row, (d,), shrunk as far as its noise asks for (James and Stein).
@@ -384,7 +423,11 @@ def within(x: np.ndarray, row_bound: float) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
         # The margin keeps rounding of norm and product below the bound.
-        scale = np.where(norms > row_bound * (1 - 1e-13), row_bound * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0)
+        scale = np.where(
+            norms > row_bound * (1 - 1e-13),
+            row_bound * (1 - 1e-12) / np.maximum(norms, 1e-300),
+            1.0,
+        )
         out = x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
     out[~np.isfinite(norms)] = 0.0
     return out

@@ -55,10 +55,16 @@ def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
     shift = np.uint32(32 - bits)
     starts = np.arange(1 << bits, dtype=np.uint32) << shift
     below = np.searchsorted(values, starts, side="right").astype(np.int32)
-    through = np.append(below[1:], np.int32(np.searchsorted(values, WORD - 1, side="right")))
+    through = np.append(
+        below[1:], np.int32(np.searchsorted(values, WORD - 1, side="right"))
+    )
     # A threshold on the least word of the next bucket counts there; looked at here too, it is above every word.
     # In few bytes, which a device reads once a word.
-    return below.astype(np.min_scalar_type(len(values))), int(np.max(through - below, initial=0)), shift
+    return (
+        below.astype(np.min_scalar_type(len(values))),
+        int(np.max(through - below, initial=0)),
+        shift,
+    )
 
 
 _COLUMN = (1 << INDEX_BITS) - 1
@@ -85,9 +91,14 @@ class Choice(NamedTuple):
 Levels = int | Choice
 
 
-def levels_of(among: tuple[tuple[int, ...], ...], own: jax.Array | None) -> tuple[Levels, ...]:
+def levels_of(
+    among: tuple[tuple[int, ...], ...], own: jax.Array | None
+) -> tuple[Levels, ...]:
     """Return the numbers of draws of a query's releases: of each the only one, or a run's own of several."""
-    return tuple(n[0] if own is None or len(n) == 1 else Choice(n, own[k]) for k, n in enumerate(among))
+    return tuple(
+        n[0] if own is None or len(n) == 1 else Choice(n, own[k])
+        for k, n in enumerate(among)
+    )
 
 
 def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
@@ -118,7 +129,10 @@ def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
 
 
 def draw(
-    key: jax.Array, shape: tuple[int, ...], then: Callable[..., PyTree] = lambda draws: draws, *given: jax.Array
+    key: jax.Array,
+    shape: tuple[int, ...],
+    then: Callable[..., PyTree] = lambda draws: draws,
+    *given: jax.Array,
 ) -> PyTree:
     """Return independent draws of the table, int32, or what ``then`` makes of them.
 
@@ -141,18 +155,27 @@ def draw(
         threshold = entry >> np.uint32(INDEX_BITS)
         return column, entry, top < threshold, top == threshold
 
-    def made(column: jax.Array, entry: jax.Array, below: jax.Array, given: tuple[jax.Array, ...]) -> PyTree:
+    def made(
+        column: jax.Array,
+        entry: jax.Array,
+        below: jax.Array,
+        given: tuple[jax.Array, ...],
+    ) -> PyTree:
         chosen = jnp.where(below, column, entry & np.uint32(_COLUMN))
         return then((chosen.astype(jnp.int32) - HALF).reshape(shape), *given)
 
-    def unless_tied(_: jax.Array, words: jax.Array, *given: jax.Array) -> tuple[jax.Array, PyTree]:
+    def unless_tied(
+        _: jax.Array, words: jax.Array, *given: jax.Array
+    ) -> tuple[jax.Array, PyTree]:
         column, entry, less, tied = first(words)
         return jnp.any(tied), made(column, entry, less, given)
 
     def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
         column, entry, less, tied = first(words)
         lower = table().words[1:]
-        more = randomness.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
+        more = randomness.more_words(key, len(lower) * column.size).reshape(
+            len(lower), -1
+        )
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
 
@@ -169,7 +192,9 @@ def draw(
 
 
 def _each(
-    quick: Callable[..., tuple[jax.Array, PyTree]], exact: Callable[..., PyTree], rows: tuple[jax.Array, ...]
+    quick: Callable[..., tuple[jax.Array, PyTree]],
+    exact: Callable[..., PyTree],
+    rows: tuple[jax.Array, ...],
 ) -> PyTree:
     """Return what ``quick`` makes of each row, or ``exact`` where that leaves a row open, some rows at a time.
 
@@ -185,13 +210,17 @@ def _each(
         # Beside those that are left may be others, whose results stay what they are.
         at = jax.lax.top_k(left.astype(jnp.int32), some)[1]
         settled = exact(*(row[at] for row in rows))
-        found = jax.tree.map(lambda old, new: old.at[at].set(new, unique_indices=True), found, settled)
+        found = jax.tree.map(
+            lambda old, new: old.at[at].set(new, unique_indices=True), found, settled
+        )
         return left.at[at].set(jnp.zeros(some, bool), unique_indices=True), found
 
     return jax.lax.while_loop(lambda state: jnp.any(state[0]), mended, quick(*rows))[1]
 
 
-def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:
+def _settled(
+    less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]
+) -> Words:
     """Return whether drawn bits are below a threshold, going on from what their upper bits say; NumPy or JAX."""
     for word, threshold in zip(words, thresholds, strict=True):
         less = less | (tied & (word < threshold))
@@ -209,7 +238,9 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
     """
     check_numbers(size)
     rows = table().words
-    factors = np.array([1, *coefficients(np.asarray(std, np.float32), LEVELS[-1], np).tolist()])
+    factors = np.array(
+        [1, *coefficients(np.asarray(std, np.float32), LEVELS[-1], np).tolist()]
+    )
     total = np.zeros(size, np.int64)
     for start in range(0, size, _AT_A_TIME):
         part = total[start : start + _AT_A_TIME]
@@ -221,7 +252,12 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
         entry = rows[0][column]
         top = words[0] >> np.uint32(INDEX_BITS)
         threshold = entry >> np.uint32(INDEX_BITS)
-        below = _settled(top < threshold, top == threshold, words[1:], (row[column] for row in rows[1:]))
+        below = _settled(
+            top < threshold,
+            top == threshold,
+            words[1:],
+            (row[column] for row in rows[1:]),
+        )
         chosen = np.where(below, column, entry & np.uint32(_COLUMN))
         part[:] = factors @ (chosen.astype(np.int64) - HALF)
     return total
@@ -235,7 +271,9 @@ def check_numbers(size: int) -> None:
         )
 
 
-def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.Array, jax.Array]:
+def noise(
+    key: jax.Array, size: int, std: jax.Array, levels: int
+) -> tuple[jax.Array, jax.Array]:
     """Integer noise of at least this std, as ``high·2^16 + low``.
 
     Args:
@@ -256,11 +294,17 @@ def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.A
         low = jnp.sum(((upper & 0xF) << 12) + lower, axis=0) + each[0]
         return jnp.sum(upper >> 4, axis=0), low
 
-    return draw(key, (levels, size), limbs, coefficients(std, levels).reshape(levels - 1, -1))
+    return draw(
+        key, (levels, size), limbs, coefficients(std, levels).reshape(levels - 1, -1)
+    )
 
 
 def tree_noise(
-    key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.ndarray, levels: Levels
+    key: jax.Array,
+    like: PyTree,
+    std: jax.Array,
+    scale: float | np.ndarray,
+    levels: Levels,
 ) -> tuple[PyTree, PyTree]:
     """Integer noise shaped like a pytree, from one draw, so that no two leaves share a key.
 
@@ -275,9 +319,15 @@ def tree_noise(
         (high, low), pytrees of int32, value ``high·2^16 + low``.
     """
     if isinstance(levels, Choice):
-        *fewer, found = (tree_noise(key, like, std, scale, count) for count in levels.among)
+        *fewer, found = (
+            tree_noise(key, like, std, scale, count) for count in levels.among
+        )
         for count, noise_of in zip(levels.among, fewer, strict=False):
-            found = jax.tree.map(lambda few, most, own=levels.own == count: jnp.where(own, few, most), noise_of, found)
+            found = jax.tree.map(
+                lambda few, most, own=levels.own == count: jnp.where(own, few, most),
+                noise_of,
+                found,
+            )
         return found
     if np.ndim(scale):
         values, which = np.unique(np.ravel(scale), return_inverse=True)

@@ -43,7 +43,9 @@ class Network(Protocol):
 # log-likelihood must not have, and caches carry one call into the next.
 
 
-_DROPOUT = "remove dropout and other random layers: sampling the parameters takes their place"
+_DROPOUT = (
+    "remove dropout and other random layers: sampling the parameters takes their place"
+)
 
 #: A module, or a function of ``rngs`` that makes an NNX module.
 FlaxModule = linen.Module | nnx.Module | Callable[..., nnx.Module]
@@ -59,7 +61,9 @@ def network(module: FlaxModule) -> Network:
     if isinstance(module, linen.Module):
         return Linen(module)
     if inspect.isclass(module) and issubclass(module, linen.Module):
-        raise InputError(f"module must be an instance: write {module.__name__}(...), with its sizes")
+        raise InputError(
+            f"module must be an instance: write {module.__name__}(...), with its sizes"
+        )
     if isinstance(module, nnx.Module):
         return NNX(module, lambda key: module)
     if callable(module):
@@ -78,16 +82,22 @@ class Linen:
     def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
         """The module's own initialiser, on a row of zeros."""
         try:
-            variables = meta.unbox(self.module.init(key, jnp.zeros((1, *row.shape), row.dtype)))
+            variables = meta.unbox(
+                self.module.init(key, jnp.zeros((1, *row.shape), row.dtype))
+            )
         except InvalidRngError as error:
-            raise TargetError(f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}") from None
+            raise TargetError(
+                f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}"
+            ) from None
         for collection in variables:
             if collection == "batch_stats":
                 raise TargetError(
                     f"{self!r} has batch_stats, which mix records: use LayerNorm or GroupNorm instead of BatchNorm"
                 )
             if collection != "params":
-                raise TargetError(f"{self!r} has state beside its parameters (collection {collection}): remove it")
+                raise TargetError(
+                    f"{self!r} has state beside its parameters (collection {collection}): remove it"
+                )
         return variables.get("params", {})
 
     def apply(self, params: PyTree, x: jax.Array) -> PyTree:
@@ -95,10 +105,16 @@ class Linen:
         try:
             return self.module.apply({"params": params}, x)
         except InvalidRngError as error:
-            raise TargetError(f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}") from None
+            raise TargetError(
+                f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}"
+            ) from None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Linen) and hash(self) == hash(other) and self.module == other.module
+        return (
+            isinstance(other, Linen)
+            and hash(self) == hash(other)
+            and self.module == other.module
+        )
 
     def __hash__(self) -> int:
         try:
@@ -126,11 +142,15 @@ class NNX:
         def make() -> nnx.Module:
             module = build(jax.random.key(0))
             if not isinstance(module, nnx.Module):
-                raise InputError(f"module must make an nnx.Module, and it makes {type(module).__name__}")
+                raise InputError(
+                    f"module must make an nnx.Module, and it makes {type(module).__name__}"
+                )
             return module
 
         fixed = isinstance(source, nnx.Module)
-        module: nnx.Module = source if isinstance(source, nnx.Module) else nnx.eval_shape(make)
+        module: nnx.Module = (
+            source if isinstance(source, nnx.Module) else nnx.eval_shape(make)
+        )
         self.source = source
         self.build = build
         self.name = type(module).__name__
@@ -152,7 +172,11 @@ class NNX:
 
     def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
         """The function's own initialiser; of a module that exists, the parameters it had."""
-        return nnx.to_pure_dict(nnx.state(self.build(key), nnx.Param)) if self.start is None else self.start
+        return (
+            nnx.to_pure_dict(nnx.state(self.build(key), nnx.Param))
+            if self.start is None
+            else self.start
+        )
 
     def apply(self, params: PyTree, x: jax.Array) -> PyTree:
         """Outputs for a batch of rows."""
@@ -174,7 +198,11 @@ def _factory(make: Callable) -> Callable[[jax.Array], nnx.Module]:
     if inspect.isclass(call.func):  # NNX classes hide their __init__ behind a metaclass
         call = functools.partial(call.func.__init__, None, *call.args, **call.keywords)
     parameters = inspect.signature(call).parameters.values()
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     if any(p.name == "rngs" for p in parameters):
         needed = [p for p in needed if p.name != "rngs"]
         build = lambda key: make(rngs=nnx.Rngs(key))  # noqa: E731
@@ -234,12 +262,23 @@ def uses(function: Function, params: PyTree, record: PyTree) -> tuple[Use, ...]:
     found = []
     for i, (path, leaf) in enumerate(leaves):
         operation = None if i in covered else _operation(jaxpr, i)
-        found.append(Use(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.ndim, operation))
+        found.append(
+            Use(
+                jax.tree_util.keystr(path, simple=True, separator="/"),
+                leaf.ndim,
+                operation,
+            )
+        )
     return tuple(found)
 
 
 def clipped_gradient_sum(
-    log_likelihood: Function, params: PyTree, batch: PyTree, mask: jax.Array, clip: Clip, bits: int
+    log_likelihood: Function,
+    params: PyTree,
+    batch: PyTree,
+    mask: jax.Array,
+    clip: Clip,
+    bits: int,
 ) -> FixedPoint:
     """Σ over unmasked records of −∇ log-likelihood clipped to norm ``clip``, exactly summed.
 
@@ -255,22 +294,35 @@ def clipped_gradient_sum(
         FixedPoint of pytrees like ``params``.
     """
     structure = jax.tree.structure(params)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch
+    )
     jaxpr, constants = _traced(log_likelihood, params, shapes)
     leaves = jax.tree.leaves(params)
     products = _products(jaxpr, len(leaves))
-    formed = sum(leaf.size for i, leaf in enumerate(leaves) if i not in set(products.values()))
-    between = sum(_shaped(variable).size for eqn in jaxpr.eqns for variable in eqn.outvars)
+    formed = sum(
+        leaf.size for i, leaf in enumerate(leaves) if i not in set(products.values())
+    )
+    between = sum(
+        _shaped(variable).size for eqn in jaxpr.eqns for variable in eqn.outvars
+    )
 
     def block_sum(batch: PyTree, mask: jax.Array) -> FixedPoint:
-        gradients = jax.vmap(lambda record: _gradients(jaxpr, constants, products, leaves, record))(batch)
+        gradients = jax.vmap(
+            lambda record: _gradients(jaxpr, constants, products, leaves, record)
+        )(batch)
         return outer_products.clipped_sum(gradients, mask, clip, bits)
 
     total = _in_blocks(block_sum, batch, mask, max(_NUMBERS // (formed + between), 1))
-    return FixedPoint(jax.tree.unflatten(structure, total.high), jax.tree.unflatten(structure, total.low))
+    return FixedPoint(
+        jax.tree.unflatten(structure, total.high),
+        jax.tree.unflatten(structure, total.low),
+    )
 
 
-def _in_blocks(block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Array, width: int) -> FixedPoint:
+def _in_blocks(
+    block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Array, width: int
+) -> FixedPoint:
     """Sum over blocks of at most ``width`` rows, as even as possible."""
     count = mask.shape[0]
     if count <= width:
@@ -282,10 +334,14 @@ def _in_blocks(block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Ar
         at = block * width + jnp.arange(width, dtype=jnp.int32)
         inside = at < count
         at = jnp.minimum(at, count - 1)
-        return total + block_sum(jax.tree.map(lambda leaf: leaf[at], batch), inside & mask[at]), None
+        return total + block_sum(
+            jax.tree.map(lambda leaf: leaf[at], batch), inside & mask[at]
+        ), None
 
     first = jax.tree.map(lambda leaf: leaf[:width], (batch, mask))
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(block_sum, *first))
+    zeros = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(block_sum, *first)
+    )
     return jax.lax.scan(add, zeros, jnp.arange(blocks, dtype=jnp.int32))[0]
 
 
@@ -294,7 +350,9 @@ def _shaped(variable: Var | Literal) -> jax.core.ShapedArray:
     return cast(jax.core.ShapedArray, variable.aval)
 
 
-def _traced(function: Function, params: PyTree, record: PyTree) -> tuple[Jaxpr, list[jax.Array]]:
+def _traced(
+    function: Function, params: PyTree, record: PyTree
+) -> tuple[Jaxpr, list[jax.Array]]:
     closed = jax.make_jaxpr(function)(params, record)
     return closed.jaxpr, closed.consts
 
@@ -304,14 +362,20 @@ def _products(jaxpr: Jaxpr, count: int) -> dict[int, int]:
     found = {}
     for i, parameter in enumerate(jaxpr.invars[:count]):
         users = _users(jaxpr, parameter)
-        if len(users) == 1 and users[0] is not None and _is_product(jaxpr.eqns[users[0]], parameter):
+        if (
+            len(users) == 1
+            and users[0] is not None
+            and _is_product(jaxpr.eqns[users[0]], parameter)
+        ):
             found[users[0]] = i
     return found
 
 
 def _users(jaxpr: Jaxpr, variable: Var) -> list[int | None]:
     """Equations that use a variable, as often as they do; None where the program returns it."""
-    users: list[int | None] = [i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if v is variable]
+    users: list[int | None] = [
+        i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if v is variable
+    ]
     return users + [None for v in jaxpr.outvars if v is variable]
 
 
@@ -321,8 +385,14 @@ def _is_product(eqn: JaxprEqn, parameter: Var) -> bool:
         return False
     (of_a, of_w), batch = eqn.params["dimension_numbers"]
     a, w, y = map(_shaped, (eqn.invars[0], parameter, eqn.outvars[0]))
-    one_vector = len(of_a) == 1 and tuple(of_w) == (0,) and w.ndim == 2 and a.size == w.shape[0]
-    return one_vector and batch == ((), ()) and {a.dtype, w.dtype, y.dtype} == {np.dtype(np.float32)}
+    one_vector = (
+        len(of_a) == 1 and tuple(of_w) == (0,) and w.ndim == 2 and a.size == w.shape[0]
+    )
+    return (
+        one_vector
+        and batch == ((), ())
+        and {a.dtype, w.dtype, y.dtype} == {np.dtype(np.float32)}
+    )
 
 
 def _operation(jaxpr: Jaxpr, i: int) -> str:
@@ -330,23 +400,40 @@ def _operation(jaxpr: Jaxpr, i: int) -> str:
     if len(users) != 1 or users[0] is None:
         return f"{len(users)} operations"
     eqn = jaxpr.eqns[users[0]]
-    return "a product with other operands" if eqn.primitive is jax.lax.dot_general_p else str(eqn.primitive)
+    return (
+        "a product with other operands"
+        if eqn.primitive is jax.lax.dot_general_p
+        else str(eqn.primitive)
+    )
 
 
 def _gradients(
-    jaxpr: Jaxpr, constants: list[jax.Array], products: dict[int, int], leaves: list[jax.Array], record: PyTree
+    jaxpr: Jaxpr,
+    constants: list[jax.Array],
+    products: dict[int, int],
+    leaves: list[jax.Array],
+    record: PyTree,
 ) -> list[jax.Array | Outer]:
     """Leaves of −∇ log-likelihood of ONE record; those of ``products`` as the outer product of two vectors."""
     covered = set(products.values())
     others = {i: leaf for i, leaf in enumerate(leaves) if i not in covered}
-    zeros = {e: jnp.zeros(_shaped(jaxpr.eqns[e].outvars[0]).shape, jnp.float32) for e in products}
+    zeros = {
+        e: jnp.zeros(_shaped(jaxpr.eqns[e].outvars[0]).shape, jnp.float32)
+        for e in products
+    }
 
-    def loss(zeros: dict[int, jax.Array], others: dict[int, jax.Array]) -> tuple[jax.Array, dict[int, jax.Array]]:
+    def loss(
+        zeros: dict[int, jax.Array], others: dict[int, jax.Array]
+    ) -> tuple[jax.Array, dict[int, jax.Array]]:
         arguments = [others.get(i, leaf) for i, leaf in enumerate(leaves)]
-        value, vectors = _evaluate(jaxpr, constants, [*arguments, *jax.tree.leaves(record)], zeros)
+        value, vectors = _evaluate(
+            jaxpr, constants, [*arguments, *jax.tree.leaves(record)], zeros
+        )
         return -value, vectors
 
-    (of_zeros, of_others), vectors = jax.grad(loss, argnums=(0, 1), has_aux=True)(zeros, others)
+    (of_zeros, of_others), vectors = jax.grad(loss, argnums=(0, 1), has_aux=True)(
+        zeros, others
+    )
     found: dict[int, jax.Array | Outer] = dict(of_others)
     for e, i in products.items():
         found[i] = Outer(vectors[e].reshape(-1), of_zeros[e].reshape(-1))
@@ -354,10 +441,15 @@ def _gradients(
 
 
 def _evaluate(
-    jaxpr: Jaxpr, constants: list[jax.Array], arguments: list[jax.Array], zeros: dict[int, jax.Array]
+    jaxpr: Jaxpr,
+    constants: list[jax.Array],
+    arguments: list[jax.Array],
+    zeros: dict[int, jax.Array],
 ) -> tuple[jax.Array, dict[int, jax.Array]]:
     """(the program's value with something added to what some equations give, what those equations took first)."""
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+    known = dict(
+        zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True)
+    )
     vectors = {}
 
     def read(variable: Var | Literal) -> jax.Array:

@@ -34,8 +34,22 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.fingerprint import blocks, check_not_forked
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Leaves, Positive, TargetError, TargetOffers, model_name, record_shapes
-from dpmcmc.targets.numpyro.sites import Site, is_masked, replay, synthetic, unwrapped, zeros
+from dpmcmc.targets.base import (
+    Leaves,
+    Positive,
+    TargetError,
+    TargetOffers,
+    model_name,
+    record_shapes,
+)
+from dpmcmc.targets.numpyro.sites import (
+    Site,
+    is_masked,
+    replay,
+    synthetic,
+    unwrapped,
+    zeros,
+)
 
 if TYPE_CHECKING:
     from dpmcmc.targets.numpyro.sites import Sites
@@ -49,7 +63,10 @@ _TAIL = 0.01
 #: Distribution of the observed site -> (name of its family, its predictors, each of the shape of a batch).
 FAMILIES: dict[type, tuple[str, Callable[[dist.Distribution], list[jax.Array]]]] = {
     dist.BernoulliLogits: ("logistic", lambda fn: [fn.logits]),
-    dist.BernoulliProbs: ("logistic", lambda fn: [jnp.log(fn.probs) - jnp.log1p(-fn.probs)]),
+    dist.BernoulliProbs: (
+        "logistic",
+        lambda fn: [jnp.log(fn.probs) - jnp.log1p(-fn.probs)],
+    ),
     dist.Poisson: ("poisson", lambda fn: [jnp.log(fn.rate)]),
     dist.Normal: ("normal", lambda fn: [fn.loc, jnp.log(fn.scale)]),
 }
@@ -77,7 +94,9 @@ class Predictor:
     def place(self, params: PyTree) -> Values:
         """Return t of parameters on the real line."""
         trace = replay(self.target.model, params, zeros(self.target.bound_leaves, 1))
-        return {name: params[name] for name in self.real} | {name: trace[name]["value"] for name in self.valued}
+        return {name: params[name] for name in self.real} | {
+            name: trace[name]["value"] for name in self.valued
+        }
 
     def eta(self, t: Values, batch: PyTree) -> tuple[jax.Array, jax.Array]:
         """Return (η (n, K), observed values (n,)) of a batch."""
@@ -91,11 +110,15 @@ class Predictor:
             real = t[name] if name in self.real else jnp.asarray(self.others[name])
             return biject_to(site["fn"].support)(real)
 
-        trace = handlers.trace(handlers.substitute(self.target.model, substitute_fn=value)).get_trace(**batch)
+        trace = handlers.trace(
+            handlers.substitute(self.target.model, substitute_fn=value)
+        ).get_trace(**batch)
         site = trace[self.target.sites.observed[0]]
         parts = FAMILIES[type(unwrapped(site["fn"]))][1](unwrapped(site["fn"]))
         shape = site["fn"].batch_shape
-        return jnp.stack([jnp.broadcast_to(part, shape) for part in parts], axis=-1), site["value"]
+        return jnp.stack(
+            [jnp.broadcast_to(part, shape) for part in parts], axis=-1
+        ), site["value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +143,9 @@ class Reading:
     sites: Callable[[jax.Array], Values]
 
     @functools.cached_property
-    def program(self) -> Callable[[jax.Array, PyTree], tuple[jax.Array, jax.Array, jax.Array]]:
+    def program(
+        self,
+    ) -> Callable[[jax.Array, PyTree], tuple[jax.Array, jax.Array, jax.Array]]:
         """(t (d,), records of a block) -> (η (n, K), ∂η/∂t (n, K, d), observed values (n,)), compiled."""
 
         def one(t: jax.Array, record: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -157,7 +182,10 @@ def read(target: NumPyroTarget) -> Reading:
     family = _family(target)
     real, values = _prior(target)
     trial = _Trial(
-        Predictor(target, tuple(real), target.sites.shared, {k: v[0] for k, v in real.items()}), values | real
+        Predictor(
+            target, tuple(real), target.sites.shared, {k: v[0] for k, v in real.items()}
+        ),
+        values | real,
     )
     trial.refuse_labels()
     used = trial.used()
@@ -167,13 +195,17 @@ def read(target: NumPyroTarget) -> Reading:
     straight = [name for name in real if name in used and trial.straight(name)]
     valued = tuple(name for name in used if name not in straight)
     found = Predictor(target, tuple(straight), valued, trial.predictor.others)
-    prior = {name: real[name] for name in straight} | {name: values[name] for name in valued}
+    prior = {name: real[name] for name in straight} | {
+        name: values[name] for name in valued
+    }
     affine = _Trial(found, prior).straight(*prior)
     flat = np.asarray(jax.vmap(lambda t: ravel_pytree(t)[0])(prior))
     sites = ravel_pytree({name: draws[0] for name, draws in prior.items()})[1]
     centre = flat.mean(axis=0)
     scale = np.maximum(flat.std(axis=0), 1e-12)
-    covariance = np.atleast_2d(np.cov(((flat - centre) / scale).T)) + 1e-9 * np.eye(len(centre))
+    covariance = np.atleast_2d(np.cov(((flat - centre) / scale).T)) + 1e-9 * np.eye(
+        len(centre)
+    )
     return Reading(found, family, affine, centre, scale, covariance, sites)
 
 
@@ -185,16 +217,22 @@ def _family(target: NumPyroTarget) -> str:
     """
     sites = target.sites
     if len(sites.observed) > 1:
-        raise TargetError(f"the model observes several sites ({', '.join(sites.observed)}); a score of one is derived")
+        raise TargetError(
+            f"the model observes several sites ({', '.join(sites.observed)}); a score of one is derived"
+        )
     (name,) = sites.observed
     params = {name: jnp.zeros(shape) for name, shape in sites.latent}
     fn = replay(target.model, params, zeros(target.bound_leaves, 2))[name]["fn"]
     kind = type(unwrapped(fn))
     if kind not in FAMILIES:
         known = ", ".join(sorted({kind.__name__ for kind in FAMILIES}))
-        raise TargetError(f"no bounded score of {kind.__name__} (site {name!r}) is derived; there are those of {known}")
+        raise TargetError(
+            f"no bounded score of {kind.__name__} (site {name!r}) is derived; there are those of {known}"
+        )
     if is_masked(fn) or fn.event_shape or fn.batch_shape != (2,):
-        raise TargetError(f"site {name!r} is masked or has several values a record; a score of one value is derived")
+        raise TargetError(
+            f"site {name!r} is masked or has several values a record; a score of one value is derived"
+        )
     return FAMILIES[kind][0]
 
 
@@ -202,13 +240,24 @@ def _prior(target: NumPyroTarget) -> tuple[dict[str, np.ndarray], dict[str, np.n
     """Return draws from the prior, (latent sites on the real line, all sites at their values); their seed is public."""
 
     def draw(key: jax.Array) -> tuple[Values, Values]:
-        trace = handlers.trace(handlers.seed(target.model, key)).get_trace(**zeros(target.bound_leaves, 1))
+        trace = handlers.trace(handlers.seed(target.model, key)).get_trace(
+            **zeros(target.bound_leaves, 1)
+        )
         latent = {name: trace[name] for name, _ in target.sites.latent}
-        real = {name: biject_to(site["fn"].support).inv(site["value"]) for name, site in latent.items()}
-        return real, {name: trace[name]["value"] for name in (*latent, *target.sites.shared)}
+        real = {
+            name: biject_to(site["fn"].support).inv(site["value"])
+            for name, site in latent.items()
+        }
+        return real, {
+            name: trace[name]["value"] for name in (*latent, *target.sites.shared)
+        }
 
-    found = jax.device_get(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), _PRIOR_DRAWS)))
-    return jax.tree.map(lambda leaf: np.clip(leaf, *np.quantile(leaf, [_TAIL, 1 - _TAIL], axis=0)), found)
+    found = jax.device_get(
+        jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), _PRIOR_DRAWS))
+    )
+    return jax.tree.map(
+        lambda leaf: np.clip(leaf, *np.quantile(leaf, [_TAIL, 1 - _TAIL], axis=0)), found
+    )
 
 
 class _Trial:
@@ -227,9 +276,15 @@ class _Trial:
 
     def used(self) -> list[str]:
         """Return the sites that η uses."""
-        slopes_of = jax.jit(jax.jacrev(lambda t, records: self.predictor.eta(t, records)[0]))
+        slopes_of = jax.jit(
+            jax.jacrev(lambda t, records: self.predictor.eta(t, records)[0])
+        )
         found = [slopes_of(t, records) for records in self.records for t, _ in self.pairs]
-        return [name for name in found[0] if any(np.any(np.nan_to_num(slopes[name])) for slopes in found)]
+        return [
+            name
+            for name in found[0]
+            if any(np.any(np.nan_to_num(slopes[name])) for slopes in found)
+        ]
 
     def straight(self, *names: str) -> bool:
         """Return whether η is affine in these sites."""
@@ -237,8 +292,12 @@ class _Trial:
             last = first | {name: second[name] for name in names}
             middle = jax.tree.map(lambda a, b: (a + b) / 2, first, last)
             for records in self.records:
-                a, b, c = (np.asarray(self.eta(t, records)[0]) for t in (first, middle, last))
-                if not np.all(np.abs(a + c - 2 * b) <= 1e-5 * (np.abs(a) + np.abs(c) + 1e-3)):
+                a, b, c = (
+                    np.asarray(self.eta(t, records)[0]) for t in (first, middle, last)
+                )
+                if not np.all(
+                    np.abs(a + c - 2 * b) <= 1e-5 * (np.abs(a) + np.abs(c) + 1e-3)
+                ):
                     return False
         return True
 
@@ -254,9 +313,13 @@ class _Trial:
         eta, observed = self.eta(t, records)
         for name in records:
             changed, label = self.eta(t, {**records, name: other[name]})
-            if np.any(label != observed) and not np.allclose(changed, eta, equal_nan=True):
+            if np.any(label != observed) and not np.allclose(
+                changed, eta, equal_nan=True
+            ):
                 site = self.predictor.target.sites.observed[0]
-                raise TargetError(f"the parameters of site {site!r} depend on {name!r}, which it observes")
+                raise TargetError(
+                    f"the parameters of site {site!r} depend on {name!r}, which it observes"
+                )
 
 
 # ------------------------------------------------------------------------------------
@@ -281,7 +344,9 @@ _ROWS = 1024
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: float | None = None) -> NumPyroTarget:
+def from_numpyro(
+    model: Callable, *, init_radius: float = 0.0, gradient_bound: float | None = None
+) -> NumPyroTarget:
     """A NumPyro model as a Target.
 
     Records are a dict whose leaves are the model's keyword arguments, with a leading axis for the batch. Observed
@@ -302,11 +367,15 @@ def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: f
         ValueError: model is no hashable function, or a number that cannot be.
     """
     if not callable(model):
-        raise InputError(f"model must be a NumPyro function such as model(x, y), got {model!r}")
+        raise InputError(
+            f"model must be a NumPyro function such as model(x, y), got {model!r}"
+        )
     try:
         hash(model)
     except TypeError:
-        raise InputError(f"model must be hashable, and {type(model).__name__} is not: pass a function") from None
+        raise InputError(
+            f"model must be hashable, and {type(model).__name__} is not: pass a function"
+        ) from None
     return NumPyroTarget(model, init_radius, gradient_bound)
 
 
@@ -330,9 +399,16 @@ class NumPyroTarget(Checked, TargetOffers):
         Raises:
             TargetError: records are no dict of arrays, or the model is no sum over records.
         """
-        if not isinstance(record_shapes, dict) or not all(hasattr(v, "shape") for v in record_shapes.values()):
-            raise TargetError("records must be a dict of arrays, whose names are the model's keyword arguments")
-        leaves = tuple((name, tuple(v.shape), _dtype(v.dtype)) for name, v in sorted(record_shapes.items()))
+        if not isinstance(record_shapes, dict) or not all(
+            hasattr(v, "shape") for v in record_shapes.values()
+        ):
+            raise TargetError(
+                "records must be a dict of arrays, whose names are the model's keyword arguments"
+            )
+        leaves = tuple(
+            (name, tuple(v.shape), _dtype(v.dtype))
+            for name, v in sorted(record_shapes.items())
+        )
         _read(self.model, leaves)
         return replace(self, leaves=leaves)
 
@@ -350,7 +426,9 @@ class NumPyroTarget(Checked, TargetOffers):
         """Uniform in (−init_radius, init_radius) on the real line; holds no record."""
         keys = jax.random.split(key, len(self.sites.latent))
         return {
-            name: jax.random.uniform(k, shape, jnp.float32, -self.init_radius, self.init_radius)
+            name: jax.random.uniform(
+                k, shape, jnp.float32, -self.init_radius, self.init_radius
+            )
             if self.init_radius
             else jnp.zeros(shape, jnp.float32)
             for k, (name, shape) in zip(keys, self.sites.latent, strict=True)
@@ -394,7 +472,9 @@ class NumPyroTarget(Checked, TargetOffers):
             return sites.no_prediction
         if "x" not in sites.inputs:
             return "records have no leaf x beside what is observed"
-        return f"the mean of site {sites.observed[0]!r} depends on more of a record than x"
+        return (
+            f"the mean of site {sites.observed[0]!r} depends on more of a record than x"
+        )
 
     def predictor(self, inputs: dict[str, np.ndarray]) -> InputPredictor:
         """Return what predicts rows from arguments of the model, whose records need not be known yet.
@@ -406,29 +486,50 @@ class NumPyroTarget(Checked, TargetOffers):
             TargetError: arguments that it does not have, or fewer than its mean depends on; it has no mean.
         """
         said = f"{model_name(self.model)}{inspect.signature(self.model)}"
-        named = {name: p for name, p in inspect.signature(self.model).parameters.items() if p.kind in _BY_NAME}
+        named = {
+            name: p
+            for name, p in inspect.signature(self.model).parameters.items()
+            if p.kind in _BY_NAME
+        }
         for name in inputs:
             if named and name not in named:
-                raise TargetError(f"predict: model {said} has no argument {name!r}; give its own, by name")
-        if () in (lengths := {np.shape(value)[:1] for value in inputs.values()}) or len(lengths) != 1:
-            raise TargetError(f"predict: give the arguments of model {said} by name, with one row each for every row")
-        known = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in self.leaves or ()}
-        one = jax.ShapeDtypeStruct((), jnp.int32)  # every distribution takes it, those of classes nothing else
+                raise TargetError(
+                    f"predict: model {said} has no argument {name!r}; give its own, by name"
+                )
+        if (
+            () in (lengths := {np.shape(value)[:1] for value in inputs.values()})
+            or len(lengths) != 1
+        ):
+            raise TargetError(
+                f"predict: give the arguments of model {said} by name, with one row each for every row"
+            )
+        known = {
+            name: jax.ShapeDtypeStruct(shape, dtype)
+            for name, shape, dtype in self.leaves or ()
+        }
+        one = jax.ShapeDtypeStruct(
+            (), jnp.int32
+        )  # every distribution takes it, those of classes nothing else
         left = {
             name: known.get(name, one)
             for name, p in named.items()
-            if name not in inputs and (name in known or p.default in (inspect.Parameter.empty, None))
+            if name not in inputs
+            and (name in known or p.default in (inspect.Parameter.empty, None))
         }
         try:
             bound = self.bind(left | record_shapes(inputs))
         except (ValueError, TypeError) as error:  # NumPyro's too
             lacks = f" (not given: {', '.join(left)})" if left else ""
-            raise TargetError(f"predict: {' '.join(str(error).split())[:300]}{lacks}") from None
+            raise TargetError(
+                f"predict: {' '.join(str(error).split())[:300]}{lacks}"
+            ) from None
         if bound.sites.no_prediction:
             raise TargetError(f"predict: {bound.sites.no_prediction}")
         lacks = ", ".join(name for name in bound.sites.inputs if name in left)
         if lacks:
-            raise TargetError(f"predict: the mean of model {said} depends on {lacks} too; give it by name")
+            raise TargetError(
+                f"predict: the mean of model {said} depends on {lacks} too; give it by name"
+            )
         return InputPredictor(bound)
 
     def check_records(self, records: PyTree) -> None:
@@ -437,7 +538,8 @@ class NumPyroTarget(Checked, TargetOffers):
         Supports may depend on parameters, so three points are tried, and a record is refused that fits at none.
         """
         points = {
-            name: jnp.stack([jnp.full(shape, z, jnp.float32) for z in (0, -2, 2)]) for name, shape in self.sites.latent
+            name: jnp.stack([jnp.full(shape, z, jnp.float32) for z in (0, -2, 2)])
+            for name, shape in self.sites.latent
         }
 
         # Records are an argument: a closure would write them into the compilation cache.
@@ -445,16 +547,23 @@ class NumPyroTarget(Checked, TargetOffers):
         def possible(records: PyTree) -> dict[str, jax.Array]:
             def one(record: PyTree) -> dict[str, jax.Array]:
                 batch = {name: value[None] for name, value in record.items()}
-                inside = jax.vmap(lambda p: _density().in_support(self.model, self.sites, p, batch))(points)
+                inside = jax.vmap(
+                    lambda p: _density().in_support(self.model, self.sites, p, batch)
+                )(points)
                 return jax.tree.map(jnp.any, inside)
 
             return jax.lax.map(one, records, batch_size=_ROWS)
 
         bad = {name: Marked() for name in self.sites.observed}
-        for start, block in blocks({name: records[name] for name, _, _ in self.bound_leaves}):
+        for start, block in blocks(
+            {name: records[name] for name, _, _ in self.bound_leaves}
+        ):
             # A float64 beyond float32 becomes infinite. A warning would tell of the record that has it.
             with np.errstate(all="ignore"):
-                device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self.bound_leaves}
+                device = {
+                    name: jnp.asarray(block[name], dtype)
+                    for name, _, dtype in self.bound_leaves
+                }
             for name, good in possible(device).items():
                 bad[name].add(start, ~np.asarray(good))
         for name, marked in bad.items():
@@ -492,18 +601,26 @@ class InputPredictor:
         """K of a class."""
         return self.target.num_classes
 
-    def predict(self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]) -> jax.Array:
+    def predict(
+        self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]
+    ) -> jax.Array:
         """Return the mean, (n, ...); P(y = 1) (n,) or (n, K) where it is a class."""
         model = self.target.model
         sites = self.target.sites
         count = len(next(iter(inputs.values())))
         # The mean does not depend on what stands in for the rest: ``sites.py`` has tried.
-        return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
+        return _density().predicted(
+            model, sites, params, self.target._blank(count) | inputs
+        )
 
 
 def _dtype(dtype: DTypeLike) -> str:
     """The dtype records have on the device."""
-    return "float32" if jnp.issubdtype(dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(dtype))
+    return (
+        "float32"
+        if jnp.issubdtype(dtype, jnp.floating)
+        else str(jax.dtypes.canonicalize_dtype(dtype))
+    )
 
 
 # NumPyro takes half a second to import, and most runs do not need it.
