@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.inference import predictive as convergence
+from dpmcmc.inference import convergence
 from dpmcmc.privacy.query.randomness import streams_of
 
 # ArviZ 0.23 warns on import, which this suite counts as an error; a program of its own does not.

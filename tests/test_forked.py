@@ -17,8 +17,7 @@ from dpmcmc import testing
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.diagnostics import per_record, reference
 from dpmcmc.estimators import PrivateLogisticRegression
-from dpmcmc.inference import evidence as synthetic
-from dpmcmc.inference import predictive
+from dpmcmc.inference import predictive, synthetic
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.query.randomness import SecretKey
 from dpmcmc.targets import LogisticRegression, bind, record_shapes

@@ -12,8 +12,7 @@ import yaml
 from scipy import stats
 
 from dpmcmc.diagnostics import reference
-from dpmcmc.inference import predictive
-from dpmcmc.inference import predictive as convergence
+from dpmcmc.inference import convergence, predictive
 from dpmcmc.targets import TargetError
 from tests.test_command_line import call, refused
 

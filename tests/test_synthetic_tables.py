@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference import evidence as synthetic
+from dpmcmc.inference import synthetic
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.privacy.query.gaussian_release import NoisyGram

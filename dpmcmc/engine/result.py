@@ -411,7 +411,7 @@ class Result:
 
         None where draws are too few, and of a one-shot mechanism, whose draws are no chain.
         """
-        from dpmcmc.inference import predictive as convergence
+        from dpmcmc.inference import convergence
 
         return (
             {"ess": None, "rhat": None}

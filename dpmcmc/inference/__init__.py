@@ -3,8 +3,9 @@
 ``noise_aware``  posteriors from releases whose noise law is known: Gram matrices, curvatures, metrics
 ``scores``       bounded scores of a record, one class a family
 ``trace``        the path of a run in a metric, and the posterior that follows from it
-``evidence``     what a noise-aware release says: checks, replicates, Bayes factors, synthetic tables
-``predictive``   predictions from released draws, their scores on public test rows, and R-hat
+``evidence``     what a noise-aware release says: checks, replicates, Bayes factors
+``synthetic``    synthetic tables from a noise-aware release, and intervals from several of them
+``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
 ``names``        names of the numbers of a draw, and files that hold released arrays
 """
 

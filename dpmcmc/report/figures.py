@@ -20,7 +20,7 @@ from scipy.special import ndtri
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
-from dpmcmc.inference import predictive as convergence
+from dpmcmc.inference import convergence
 from dpmcmc.inference.names import flat
 from dpmcmc.planning.description import FROM_PATH, INTERVALS, Verdict, html_table
 from dpmcmc.privacy.accounting.events import round_up

@@ -1,0 +1,63 @@
+"""Effective sample size and split R-hat of released draws (Gelman et al., BDA3), by NumPyro."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from dpmcmc.storage.pytree import PyTree
+
+#: Most numbers passed at once, since both diagnostics make several float64 copies of them.
+_NUMBERS_AT_ONCE = 2**24
+
+
+def summary(draws: PyTree) -> dict[str, float | None]:
+    """Smallest ESS and largest split R-hat over all coordinates.
+
+    Args:
+        draws: pytree, leaves (chains, draws, ...).
+
+    Returns:
+        ``{"ess": ..., "rhat": ...}``; None with fewer than 4 draws a chain or where draws do not move.
+    """
+    ess, rhat = (
+        np.concatenate(found)
+        for found in zip(*map(each, jax.tree.leaves(draws)), strict=True)
+    )
+    moving = ~np.isnan(ess)
+    ess = ess[moving]
+    rhat = rhat[moving]
+    # An estimate below zero means that the chains are too short for one.
+    if not len(ess) or not np.all(np.isfinite(ess) & np.isfinite(rhat)) or ess.min() <= 0:
+        return {"ess": None, "rhat": None}
+    return {"ess": float(ess.min()), "rhat": float(rhat.max())}
+
+
+def each(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (ESS, split R-hat) of every coordinate of draws (chains, draws, ...), flat.
+
+    Both are NaN for a coordinate that does not move and for fewer than 4 draws a chain, and infinite where more draws
+    are needed.
+    """
+    flat = np.asarray(draws).reshape(*draws.shape[:2], -1)
+    ess, rhat = np.full((2, flat.shape[2]), np.nan)
+    if flat.shape[1] < 4:
+        return ess, rhat
+    from numpyro.diagnostics import (
+        effective_sample_size,
+        split_gelman_rubin,
+    )  # slow to import
+
+    width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
+    for start in range(0, flat.shape[2], width):
+        array = flat[..., start : start + width].astype(np.float64)
+        moving = np.flatnonzero(array.std(axis=(0, 1)) > 0)
+        if len(moving):
+            with np.errstate(all="ignore"):
+                found = (
+                    effective_sample_size(array[..., moving]),
+                    split_gelman_rubin(array[..., moving]),
+                )
+            for kept, values in zip((ess, rhat), found, strict=True):
+                kept[start + moving] = np.where(np.isnan(values), np.inf, values)
+    return ess, rhat
