@@ -25,7 +25,7 @@ from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.report.pictures import plot
+from dpmcmc.report.per_record import plot
 from dpmcmc.storage.files import check_room
 from dpmcmc.storage.pytree import PyTree
 

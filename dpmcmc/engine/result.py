@@ -47,7 +47,6 @@ from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
-from dpmcmc.report.figures import ROWS, Reading, Summary
 from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import (
     Circumstances,
@@ -59,6 +58,7 @@ from dpmcmc.report.page import (
     privacy_json,
     title,
 )
+from dpmcmc.report.summary import ROWS, Reading, Summary
 from dpmcmc.storage.files import (
     PRIVACY,
     RunFolder,

@@ -1,7 +1,9 @@
 """How a plan, a run and a result are shown: tables, lines, figures, files, and the page of a run.
 
 ``console``       lines that a run prints: facts that are public before anything is computed, and how far it is
-``figures``       the table of a result, in the units of its columns; traces, calibration, ε against δ, intervals
+``summary``       the table of a result, in the units of its columns
+``figures``       traces, calibration, ε against δ, intervals
 ``page``          ``report.html``, from ``templates/page.html``; the contents of ``draws.nc`` and ``privacy.json``
-``pictures``      figures drawn by a process of their own; the cost of a run to each record, which is confidential
+``pictures``      figures drawn by a process of their own
+``per_record``    cost of a run to each record; confidential
 """

@@ -32,7 +32,7 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
-from dpmcmc.report.figures import Summary
+from dpmcmc.report.summary import Summary
 from dpmcmc.storage.cache import installed
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target

@@ -7,7 +7,7 @@ released folder, and must not be used to set noise.
 ``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps; the sum over steps
             of a step's Rényi divergence for a record that moves the sum by less than the clip norm
 
-The histogram is in ``report/pictures.py``.
+The histogram is in ``report/per_record.py``.
 """
 
 from dpmcmc.diagnostics.per_record.account import (

@@ -1,0 +1,435 @@
+"""Coefficients as tables and figures show them: by name, in the units of the columns, each class relative to the first.
+
+A softmax regression has a coefficient for every class, and data identify only their differences. So a summary shows
+differences from the first class; ``draws.nc`` holds the model's own parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import numpy as np
+from scipy.special import ndtri
+
+from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError
+from dpmcmc.inference import convergence
+from dpmcmc.inference.names import flat
+from dpmcmc.planning.description import FROM_PATH, INTERVALS, Verdict, html_table
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import GeneralisedLinear, SoftmaxRegression
+from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.transformed import PerOwner, untempered
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dpmcmc.inference.trace import NoiseAwarePosterior
+
+
+class Shown(NamedTuple):
+    """Draws as tables and figures show them.
+
+    Attributes:
+        names: of the numbers.
+        numbers: (chains, draws, numbers); the first ones where there are many.
+        total: of numbers.
+        own_units: whether they are in the units of the columns before encoding.
+        said: (label, sentence) pairs that explain the numbers.
+    """
+
+    names: list[str]
+    numbers: np.ndarray
+    total: int
+    own_units: bool
+    said: tuple[tuple[str, str], ...]
+
+
+class Reading(NamedTuple):
+    """How draws are shown.
+
+    Attributes:
+        target: their model.
+        schema: public facts of the table, or None.
+        columns: names of the columns of the records, or None.
+        original_units: whether in the units of the columns before encoding; None: where these are known.
+    """
+
+    target: Target
+    schema: Schema | None
+    columns: Sequence[str] | None
+    original_units: bool | None = None
+
+    def of(self, draws: PyTree, most: int | None = None) -> Shown:
+        """Return draws, leaves (chains, draws, ...), as they are shown; the first ``most`` numbers, or all.
+
+        Raises:
+            InputError: original units, which are not known here.
+        """
+        draws, units, own = self.in_units(draws)
+        columns = self.columns
+        said = [("units", units)]
+        if own and self.schema is not None:
+            columns = self.schema.own_names
+        classes = self._classes(draws)
+        if classes:
+            reference, *others = classes
+            said.insert(
+                0,
+                (
+                    "classes",
+                    f"each is compared with the first, '{reference}', whose coefficients are 0",
+                ),
+            )
+            draws = draws[..., 1:] - draws[..., :1]
+            rows = columns or [f"theta[{j}]" for j in range(draws.shape[2])]
+            names = [f"{row}, {other} − {reference}" for row in rows for other in others][
+                :most
+            ]
+            numbers = draws.reshape(*draws.shape[:2], -1)[..., :most]
+        else:
+            names, numbers = flat(draws, columns, most)
+        total = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(draws))
+        return Shown(names, numbers, total, own, tuple(said))
+
+    def of_normal(
+        self, found: NoiseAwarePosterior
+    ) -> tuple[Shown, np.ndarray, np.ndarray]:
+        """Return a posterior (d,) that is normal as it is shown: names, mean and standard deviation."""
+        size = len(found.mean)
+        shown = self.of(np.vstack([np.zeros(size), np.eye(size)])[None])
+        zero, *rows = shown.numbers[0]
+        turn = np.transpose(rows - zero)
+        return (
+            shown,
+            turn @ found.mean + zero,
+            np.sqrt(np.einsum("ij,jk,ik->i", turn, found.covariance, turn)),
+        )
+
+    def _classes(self, draws: PyTree) -> Sequence[str]:
+        """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
+        if (
+            not isinstance(self._model, SoftmaxRegression)
+            or not _is_array(draws)
+            or np.ndim(draws) != 4
+        ):
+            return ()
+        count = draws.shape[-1]
+        levels = () if self.schema is None else self.schema.outcome.levels
+        return levels if len(levels) == count else [f"class {k}" for k in range(count)]
+
+    @property
+    def _model(self) -> Target:
+        """Return the model of one row, without the targets that wrap it."""
+        model = untempered(self.target)
+        return model.target if isinstance(model, PerOwner) else model
+
+    def in_units(self, draws: PyTree) -> tuple[PyTree, str, bool]:
+        """Return (draws, units in words, whether these are the columns' own)."""
+        schema = self.schema
+        asked = self.original_units
+        known = (
+            schema is not None
+            and _is_array(draws)
+            and not isinstance(self._model, LastLayer)
+        )
+        if asked and not known:
+            raise InputError(
+                "original_units: are known of a linear model whose plan has a schema",
+                "original_units",
+            )
+        if (
+            schema is None
+            or not known
+            or not (asked or isinstance(self._model, GeneralisedLinear))
+        ):
+            return (
+                draws,
+                "of the model's parameters, for rows as the target takes them",
+                False,
+            )
+        encoded = "of the encoded columns: a range is mapped to [-1, 1], a level is 0 or 1, and every row is "
+        encoded += f"multiplied by {schema.row_scale:.3g}"
+        if asked is False:
+            return draws, encoded, False
+        try:
+            own = schema.to_original_units(np.asarray(draws))
+        except InputError as error:  # a term that has no units of its own
+            if asked:
+                raise
+            return draws, f"{encoded} ({error})", False
+        units = "of the columns as they were before encoding; a level is compared with the first of its column"
+        name = schema.own_name(schema.label)
+        return (
+            own,
+            units if name == schema.label else f"{units}; the label is {name}",
+            True,
+        )
+
+
+def _is_array(draws: PyTree) -> bool:
+    return isinstance(draws, np.ndarray | jax.Array)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A table of each parameter's mean, spread and quantiles, with the verdict on the draws.
+
+#: Rows that are printed and drawn, at most.
+ROWS = 150
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Summary:
+    """Mean, spread and quantiles of each parameter; ``print`` shows the table, and the verdict under it.
+
+    Attributes:
+        names: of the parameters.
+        mean, std: of the draws, (parameters,).
+        low, high: ends of the central range that holds a share ``level`` of the draws, (parameters,).
+        level: of that range.
+        intervals: whether the range may be reported as an interval of the parameter.
+        said: (label, sentence) pairs of the verdict.
+        total: number of parameters, of which the summary may have the first.
+        ess, rhat: of each parameter, (parameters,), where the draws are chains; else None.
+        own_units: whether numbers are in the units of the columns before their encoding.
+    """
+
+    names: tuple[str, ...]
+    mean: np.ndarray
+    std: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    level: float
+    intervals: bool
+    said: tuple[tuple[str, str], ...]
+    total: int
+    ess: np.ndarray | None = None
+    rhat: np.ndarray | None = None
+    own_units: bool = False
+
+    @classmethod
+    def of_draws(
+        cls, shown: Shown, level: float, verdict: Verdict, chains: bool
+    ) -> Summary:
+        """Return the summary of draws.
+
+        Args:
+            shown: the draws as they are shown.
+            level: of the range.
+            verdict: on the draws.
+            chains: whether they are, so that they have R-hat and ESS.
+
+        Raises:
+            ValueError: a level outside (0, 1).
+        """
+        numbers = shown.numbers
+        every = numbers.reshape(-1, numbers.shape[2]).astype(np.float64)
+        low, high = np.quantile(every, _tails(level), axis=0)
+        ess, rhat = convergence.each(numbers) if chains else (None, None)
+        moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
+        usable = INTERVALS in verdict.usable_for
+        names = tuple(shown.names)
+        said = (*_said(verdict), *shown.said)
+        return cls(
+            names,
+            *moments,
+            low,
+            high,
+            level,
+            usable,
+            said,
+            shown.total,
+            ess,
+            rhat,
+            shown.own_units,
+        )
+
+    @classmethod
+    def of_path(
+        cls, found: NoiseAwarePosterior, reading: Reading, level: float, verdict: Verdict
+    ) -> Summary:
+        """Return the summary of the posterior that follows from the path of a run; arguments as of :meth:`of_draws`."""
+        shown, mean, std = reading.of_normal(found)
+        low, high = (mean + ndtri(tail) * std for tail in _tails(level))
+        why = f"{FROM_PATH} They account for the noise of privacy, and hold if the model and its prior are true."
+        claims = (*verdict.usable_for, f"{INTERVALS} (of result.noise_aware())")
+        uses = {"usable for": " and ".join(claims), **verdict.reasons, INTERVALS: why}
+        said = (*uses.items(), *shown.said)
+        names = tuple(shown.names)
+        own = shown.own_units
+        return cls(
+            names, mean, std, low, high, level, True, said, len(mean), own_units=own
+        )
+
+    def to_dict(self) -> dict[str, list[str] | list[float]]:
+        """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
+        tails = [
+            f"{100 * tail:g} %" + ("" if self.intervals else " of draws")
+            for tail in _tails(self.level)
+        ]
+        numbers = dict(
+            zip(
+                ["mean", "sd", *tails],
+                [self.mean, self.std, self.low, self.high],
+                strict=True,
+            )
+        )
+        if self.ess is not None and self.rhat is not None:
+            numbers |= {"ESS": self.ess, "R-hat": self.rhat}
+        return {"name": list(self.names)} | {
+            name: values.tolist() for name, values in numbers.items()
+        }
+
+    def __getitem__(self, name: str) -> dict[str, float]:
+        """Return the row of a parameter.
+
+        Raises:
+            KeyError: no parameter has the name.
+        """
+        if name not in self.names:
+            raise KeyError(
+                f"{name}: no parameter has this name; the names are {', '.join(self.names[:ROWS])}"
+            )
+        row = self.names.index(name)
+        return {
+            column: float(values[row])
+            for column, values in self.to_dict().items()
+            if column != "name"
+        }
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return (titles, rows) of the table in print, at most 150 rows."""
+        # The spread has two digits, and other numbers of its row as many decimal places.
+        places = [
+            int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0
+            for std in self.std[:ROWS]
+        ]
+        titles = list(self.to_dict())
+        rows = []
+        for (name, *values), places_of_row in zip(
+            zip(*self.to_dict().values(), strict=True), places, strict=False
+        ):
+            formats = [
+                {"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f")
+                for title in titles[1:]
+            ]
+            rows.append(
+                [
+                    name,
+                    *(
+                        f"{v:{form}}".replace("nan", "–")
+                        for v, form in zip(values, formats, strict=True)
+                    ),
+                ]
+            )
+        return titles, rows
+
+    def __str__(self) -> str:
+        titles, rows = self.cells()
+        widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+        lines = [
+            "  ".join(
+                [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+            ).rstrip()
+            for row in (titles, *rows)
+        ]
+        left_out = self.total - len(rows)
+        lines.append(f"{left_out} more parameters are not shown\n" if left_out else "")
+        return "\n".join([*lines, *(f"{label:<12} {text}" for label, text in self.said)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        titles, rows = self.cells()
+        return html_table(rows, titles) + html_table(self.said)
+
+    def plot(self) -> Figure:
+        """Return a Matplotlib figure: a line for each parameter from ``low`` to ``high`` with its mean.
+
+        Where intervals may not be reported it has the means alone, and says so.
+        """
+        return _forest(self, ROWS)
+
+
+def _tails(level: float) -> tuple[float, float]:
+    """Return the shares of draws below the two ends of a central range.
+
+    Raises:
+        ValueError: a level outside (0, 1).
+    """
+    if not 0 < level < 1:
+        raise InputError(f"level must be in (0, 1), got {level}", "level")
+    return round((1 - level) / 2, 12), round((1 + level) / 2, 12)
+
+
+def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
+    return (
+        ("usable for", " and ".join(verdict.usable_for) or "nothing"),
+        *verdict.reasons.items(),
+    )
+
+
+def _forest(summary: Summary, most: int) -> Figure:
+    """Return a figure with a line for each of the first ``most`` parameters, and means alone without intervals."""
+    # Matplotlib takes long to import, and most results are never plotted.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from dpmcmc.report.figures import STYLE, plain
+
+    count = min(len(summary), most)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 1.2 + 0.22 * count), layout="constrained")
+        axis = figure.subplots()
+        rows = np.arange(count)
+        mean = summary.mean[:count]
+        low, high = (
+            (summary.low[:count], summary.high[:count])
+            if summary.intervals
+            else (mean, mean)
+        )
+        # In their own units every coefficient has an axis of its own, from its least to its largest number or 0.
+        least = np.zeros(count)
+        width = np.ones(count)
+        if not summary.own_units:
+            axis.axvline(0, color="0.6", lw=1, ls="--")
+        else:
+            least = np.minimum(low, 0)
+            width = np.maximum(np.maximum(high, 0) - least, 1e-300)
+            axis.set_xticks([], [])
+            axis.set_xlabel("every line has a scale of its own; the grey mark is 0")
+            axis.plot(-least / width, rows, "|", ms=9, color="0.4", zorder=3)
+            for row, (_, *cells) in enumerate(summary.cells()[1]):
+                text = (
+                    f"{cells[0]} [{cells[2]}, {cells[3]}]"
+                    if summary.intervals
+                    else cells[0]
+                )
+                axis.text(
+                    1.02,
+                    row,
+                    text,
+                    va="center",
+                    fontsize=8,
+                    transform=axis.get_yaxis_transform(),
+                )
+        if summary.intervals:
+            axis.hlines(rows, (low - least) / width, (high - least) / width, lw=1.6)
+        axis.plot((mean - least) / width, rows, "o", ms=3.5)
+        axis.set_yticks(rows, [plain(name) for name in summary.names[:count]], fontsize=8)
+        axis.set_ylim(count - 0.4, -0.6)
+        shown = f"mean and {100 * summary.level:g} % interval"
+        axis.set_title(
+            shown
+            if summary.intervals
+            else "means of the draws; their verdict refuses intervals"
+        )
+        return figure
