@@ -16,7 +16,7 @@ from dpmcmc.mechanisms.noise_aware.model import LOG, Metric, ModelRows
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import RowFacts, summing
 from dpmcmc.targets import bind, from_numpyro, record_shapes
-from dpmcmc.targets.numpyro.model import Reading, read
+from dpmcmc.targets.numpyro.predictor import Reading, read
 
 #: Records of a table; which of them is replaced.
 N, AT = 60, 7

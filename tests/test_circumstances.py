@@ -10,8 +10,8 @@ import yaml
 
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.file import located, shipped
 from dpmcmc.config.sections import ConfigError
+from dpmcmc.config.shipped import located, shipped
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.report.page import Circumstances, Context

@@ -14,8 +14,8 @@ from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.targets import TargetError, bind, from_flax
+from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.flax import module as flax_module
-from dpmcmc.targets.flax import networks as ghost_norms
 from dpmcmc.targets.transformed import Tempered
 
 BITS = 21

@@ -19,7 +19,7 @@ from dpmcmc.mechanisms.noise_aware import model
 from dpmcmc.mechanisms.noise_aware.model import LOG, Likelihood, Metric, ModelRows
 from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.targets import TargetError, bind, from_numpyro
-from dpmcmc.targets.numpyro.model import read
+from dpmcmc.targets.numpyro.predictor import read
 
 GROUPS, D, N = 3, 2, 60
 SHAPES = {

@@ -11,7 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import COMMANDS, main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.file import located, shipped
+from dpmcmc.config.shipped import located, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dpmcmc"

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 import dpmcmc.__main__ as installed
-from dpmcmc.config.file import shipped
+from dpmcmc.config.shipped import shipped
 
 MODEL_LIBRARIES = {"flax", "numpyro"}
 #: Each takes from 0.1 to 1 s.

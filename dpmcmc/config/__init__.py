@@ -1,6 +1,6 @@
 """From a YAML to a plan.
 
-``file``      reads a config, one that comes with the package or a user's, and its overrides
+``file``      reads a config and its overrides;  ``shipped`` the configs that come with the package
 ``sections``  the section of a YAML that builds something, derived from its constructor; a user's own code; refusals
 ``model``     the whole config, with its ``run:`` section
 ``plans``     the plan that it stands for

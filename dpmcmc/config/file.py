@@ -1,4 +1,4 @@
-"""The configs that come with the package, by name: ``dpmcmc run adult``."""
+"""Reads a YAML file into a :class:`~dpmcmc.config.model.Config`, with overrides; imports nothing that it names."""
 
 from __future__ import annotations
 
@@ -11,35 +11,11 @@ from pathlib import Path
 import pydantic
 import yaml
 
-import dpmcmc
 from dpmcmc.config import sections
 from dpmcmc.config.model import Config, modules_of_ones_own
 from dpmcmc.config.sections import ConfigError, invalid
+from dpmcmc.config.shipped import located, shipped
 from dpmcmc.storage.files import opened_text
-
-#: They lie inside an installed package, and next to the package in a checkout.
-_PACKAGE = Path(dpmcmc.__file__).parent
-_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
-
-
-def shipped() -> dict[str, Path]:
-    """Name -> file of every shipped config."""
-    for folder in _FOLDERS:
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    return {}
-
-
-def located(path: str | Path) -> Path:
-    """The file that a user names: a path, or the name of a shipped config where no such file exists."""
-    if re.fullmatch(r"[\w-]+", str(path)) and not Path(path).exists():
-        return shipped().get(str(path), Path(path))
-    return Path(path)
-
-
-# ------------------------------------------------------------------------------------
-# Reads a YAML file into a :class:`~dpmcmc.config.model.Config`, with overrides; imports nothing that it names.
-
 
 # ----------------------------------------------------------------------------------------------------
 # YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence.

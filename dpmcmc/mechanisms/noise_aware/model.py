@@ -59,7 +59,7 @@ from dpmcmc.targets.base import record_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro.model import Reading
+    from dpmcmc.targets.numpyro.predictor import Reading
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ class ModelGradients:
 
     @property
     def _reading(self) -> Reading:
-        from dpmcmc.targets.numpyro.model import read  # half a second to import NumPyro
+        from dpmcmc.targets.numpyro.predictor import read
 
         with float64():
             return read(self.target)

@@ -1,7 +1,8 @@
 """Flax networks as targets.
 
 ``module``       ``from_flax``: likelihood, prior and prediction over a network's outputs
-``networks``     Linen and NNX modules as one kind, and per-record gradients of their dense layers as outer products
+``networks``     Linen and NNX modules as one kind of ``network``
+``ghost_norms``  per-record gradients of dense layers as outer products
 """
 
 from dpmcmc.targets.flax.module import from_flax

@@ -28,8 +28,8 @@ from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import GaussianPrior, Positive, TargetError, check_labels
-from dpmcmc.targets.flax import networks as ghost_norms
-from dpmcmc.targets.flax.networks import Network
+from dpmcmc.targets.flax import ghost_norms
+from dpmcmc.targets.flax.network import Network
 
 if TYPE_CHECKING:
     from dpmcmc.targets.flax.networks import FlaxModule

@@ -1,6 +1,7 @@
 """NumPyro models as targets.
 
-``model``      ``from_numpyro``: densities, predictions, constrained draws, parameters of a record's distribution
+``model``      ``from_numpyro``: densities, predictions and constrained draws
+``predictor``  parameters of a record's distribution
 ``sites``      a model's sites, read from shapes and tried on synthetic records; densities on the real line
 """
 

@@ -1,0 +1,27 @@
+"""The configs that come with the package, by name: ``dpmcmc run adult``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import dpmcmc
+
+#: They lie inside an installed package, and next to the package in a checkout.
+_PACKAGE = Path(dpmcmc.__file__).parent
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def shipped() -> dict[str, Path]:
+    """Name -> file of every shipped config."""
+    for folder in _FOLDERS:
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {}
+
+
+def located(path: str | Path) -> Path:
+    """The file that a user names: a path, or the name of a shipped config where no such file exists."""
+    if re.fullmatch(r"[\w-]+", str(path)) and not Path(path).exists():
+        return shipped().get(str(path), Path(path))
+    return Path(path)
