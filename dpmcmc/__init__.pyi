@@ -10,15 +10,15 @@ from . import targets as targets
 from .engine import processes as processes
 from .engine.hardware import mesh as mesh
 from .engine.life import sample as sample
+from .engine.life import sample_all as sample_all
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
-from .engine.sweep import sample_all as sample_all
 from .errors import NoGuarantee as NoGuarantee
 from .errors import NotForIntervals as NotForIntervals
 from .estimators.fitting import fit as fit
 from .estimators.suggestion import suggest as suggest
 from .planning.making import plan as plan
-from .planning.metric import PrivateMetric as PrivateMetric
+from .planning.noise import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
 from .privacy.accounting.charging import Privacy as Privacy
 from .privacy.accounting.guarantee import Guarantee as Guarantee

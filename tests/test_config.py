@@ -215,7 +215,7 @@ class TestANewKeyTouchesOnePlace:
             Damped(step_size=1.0, damping=1.5)
 
     def test_it_is_documented(self):
-        assert "| `damping` | number (> 0, ≤ 1) | 0.25 | Share that a test invented. |" in config_reference.page()
+        assert "* `damping` (number > 0, ≤ 1, default 0.25): Share that a test invented." in config_reference.page()
 
 
 def test_every_key_is_documented_and_every_constructor_has_keys():

@@ -174,8 +174,8 @@ def test_a_stopped_run_goes_on_under_the_same_reservation(ledger, tmp_path, monk
     assert outcomes(ledger) == ["released"]
 
 
-def test_what_older_versions_wrote_opens_and_goes_on(ledger, tmp_path, monkeypatch):
-    """They told the ledger nothing of a beginning, and their checkpoints have no name of a start."""
+def test_a_run_that_was_settled_without_a_beginning_is_not_made_again(ledger, tmp_path, monkeypatch):
+    """Older versions told the ledger nothing of a beginning; a checkpoint without the name of a start knows of none."""
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "begin", lambda self, receipt, name, *_, **__: name)
         patch.setattr(Reservation, "settle", lambda self, *_: self.ledger.settle(self.receipt, "released"))
@@ -184,7 +184,8 @@ def test_what_older_versions_wrote_opens_and_goes_on(ledger, tmp_path, monkeypat
     del run["claims"]
     (tmp_path / "c" / "run.json").write_text(json.dumps(run))
     assert [entry.kind for entry in ledger.history()] == ["init", "reserve", "data", "settle"]
-    dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=ledger)
+    with pytest.raises(LedgerError, match="one run"):
+        dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     with pytest.raises(LedgerError, match="one run"):
         ledger.begin(ledger.state().runs[0].id)
     assert outcomes(ledger) == ["released"]

@@ -29,7 +29,7 @@ def logged(monkeypatch, begun, public, steps=100, seconds=3):
     monkeypatch.setattr(Clock, "times", seconds)
     monkeypatch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     out = io.StringIO()
-    run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=steps)), begun=begun)
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
     with shown(True, run, Console(file=out, width=200), public) as report:
         for done in range(steps):
             report(done + 1, steps)
@@ -65,7 +65,7 @@ def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
 
 def test_a_terminal_has_a_bar_that_leaves_nothing_behind():
     out = io.StringIO()
-    run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=10)), begun=True)
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
     console = Console(file=out, force_terminal=True, width=80)
     with shown(None, run, console) as report:
         report(4, 10)
@@ -85,7 +85,7 @@ def test_a_notebook_has_one_cell_that_moves(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
-    run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=10)), begun=True)
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
     with shown(None, run, Console(file=io.StringIO(), force_jupyter=True)) as report:
         report(4, 10)
     assert cells[1] == "<progress value=4 max=10></progress> 4 of 10 steps"
@@ -94,7 +94,7 @@ def test_a_notebook_has_one_cell_that_moves(monkeypatch):
 
 @pytest.mark.parametrize("given", [True, None])
 def test_a_release_without_steps_shows_that_it_draws(given):
-    run = SimpleNamespace(plan=SimpleNamespace(trace=None), begun=True)
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=False), begun=True)
     out = io.StringIO()
     with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)

@@ -141,7 +141,7 @@ class Plan(AnyPlan):
 
     @property
     def before(self) -> tuple[Stage, ...]:
-        """Stages that the run begins with, before its chain: a private metric, or a private start."""
+        """Stages that the run begins with, before its chain; a private metric, or a private start."""
         return () if self.private is None else self.private.before
 
     @property
@@ -318,12 +318,12 @@ class Plan(AnyPlan):
 
     @property
     def has_chains(self) -> bool:
-        """Whether the draws are chains of a sampler: they are."""
+        """Whether the draws are chains of a sampler, as they are."""
         return True
 
     @property
     def unproved(self) -> str:
-        """Part that the proof of the noise does not cover: that of the draw that its chains start from."""
+        """Part that the proof of the noise does not cover, which is that of the draw that its chains start from."""
         return "" if self.start is None else self.start.unproved
 
     @property
