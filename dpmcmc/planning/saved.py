@@ -68,9 +68,8 @@ class SavedPlan(AnyPlan):
 
     @property
     def label(self) -> str:
-        """Name of the sampler or of the mechanism."""
-        _refuse_older(self.stated)
-        return str(self.stated["label"])
+        """Name of the sampler or of the mechanism, which files of version 0.2.0 do not state."""
+        return str(self.stated.get("label", "a run of version 0.2.0"))
 
     @property
     def parts(self) -> tuple[object, ...]:
