@@ -24,7 +24,7 @@ from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import round_up
-from dpmcmc.report.pictures import histogram
+from dpmcmc.report.per_record import histogram
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.pictures import saved

@@ -151,7 +151,7 @@ def test_rows_within_the_bound_keep_their_bits():
 def test_events_are_those_of_the_noise(adjacency, unit_norm):
     """A declared trace costs nothing, but add_remove does not tell N from N ± 1."""
     facts = ROWS._replace(unit_norm=unit_norm)
-    settled = GramRelease.settle(facts, adjacency, 0.4, 0.1)
+    settled = GramRelease.calibrate(facts, adjacency, 0.4, 0.1)
     stds = [settled.noise_std] if unit_norm and adjacency != "add_remove" else [settled.noise_std, settled.trace_std]
     events = settled.events(adjacency)
     assert len(events) == len(stds)
@@ -162,7 +162,7 @@ def test_events_are_those_of_the_noise(adjacency, unit_norm):
 
 
 def test_released_noise_is_symmetric_with_its_std():
-    settled = GramRelease.settle(ROWS, Adjacency.REPLACE_ONE, 0.4, 0.4)
+    settled = GramRelease.calibrate(ROWS, Adjacency.REPLACE_ONE, 0.4, 0.4)
     x = rows()
     released = [settled.release(x, jax.random.key(k)) for k in range(400)]
     noise = np.array([one.gram for one in released]) - gram_of(x, 2.0)
@@ -170,5 +170,5 @@ def test_released_noise_is_symmetric_with_its_std():
     assert noise[:, 0, 0].std() == pytest.approx(settled.noise_std, rel=0.15)
     assert noise[:, 0, 1].std() == pytest.approx(settled.noise_std / math.sqrt(2), rel=0.15)
     assert 0 < released[0].trace_std < settled.trace_std
-    declared = GramRelease.settle(ROWS._replace(unit_norm=True), Adjacency.REPLACE_ONE, 0.4, 0.4)
+    declared = GramRelease.calibrate(ROWS._replace(unit_norm=True), Adjacency.REPLACE_ONE, 0.4, 0.4)
     assert declared.release(x, jax.random.key(0))[2:] == (50.0, 0.0)
