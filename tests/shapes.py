@@ -18,7 +18,12 @@ _strict = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 def checker(function: Callable) -> Callable:
-    """The function with its annotations checked; as it is where beartype cannot read one, such as Self."""
+    """The function with its annotations checked; as it is where beartype cannot read one, such as Self.
+
+    A constructor is left as it is: JAX rebuilds targets and samplers with tracers in the place of their numbers.
+    """
+    if function.__name__ in ("__init__", "check_single_arg"):
+        return function
     try:
         return _strict(function)
     except BeartypeDecorHintException:

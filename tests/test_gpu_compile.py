@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
 #: Most device operations a step, conditionals a step, bytes a step over what a step must move, and megabytes of
 #: temporaries. A step's share of the randomness that is drawn for a group of steps counts. The host waits for a
 #: conditional or a loop of unknown length, which counts as one: SGFS has one a step (whether it factorises anew), and
-#: integer noise one a group of 32 steps (for keys that tie). Slots of a batch lie on a ladder, so that another ε compiles
-#: nothing, which moves up to an eighth more rows. docs/performance.md shows the limits.
+#: integer noise one a group of 32 steps (for keys that tie). Slots of a batch lie on a ladder, so that another ε
+#: compiles nothing, which moves up to an eighth more rows. docs/performance.md shows the limits.
 LIMITS = {
     "one chain": (17, 1 / 32, 5.0, 8),
     "1,024 chains": (20, 1 / 32, 5.0, 256),

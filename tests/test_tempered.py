@@ -32,13 +32,7 @@ def test_protocol_sums_and_bounds_hold():
 
 @pytest.mark.slow
 def test_check_target_sees_a_clip_that_is_not_rescaled(monkeypatch):
-    monkeypatch.setattr(
-        Tempered,
-        "_clipped_gradient_sum",
-        lambda self, params, batch, mask, clip, bits=21: self.target.clipped_gradient_sum(
-            params, batch, mask, clip, bits
-        ),
-    )
+    monkeypatch.setattr(Tempered, "clipped_gradient_sum", property(lambda self: self.target.clipped_gradient_sum))
     with pytest.raises(AssertionError, match="clipped_gradient_sum is off"):
         check_target(Tempered(TARGETS["logistic"], 0.3), FEW)
 

@@ -293,13 +293,16 @@ def _multipliers(seen: Observed, i: int) -> np.ndarray:
     """Noise multiplier of each query of the i-th call, in the query's own numbers, float64; a pair is one."""
     call, q = seen.trace.calls[i], seen.trace.queries[i]
     assert q.clip is not None
-    unit = q.batch_size / (q.num_records * float(q.clip))
+    # C is an argument of the program, in float32: its rounding is among what KAPPA is charged for.
+    clip = seen.plan.privacy.clip
+    require(np.float32(q.clip) == np.float32(clip), f"the query clips at {float(q.clip):.9g}, the plan at {clip:.9g}")
+    unit = q.batch_size / (q.num_records * clip)
     z: Any = call.noise_std.astype(np.float64) * unit
     if q.second is None:
         return z
     # A step that does not ask for it has, and states, infinite noise.
     moment = np.where(q.second.asks(np.arange(z.shape[-1])), q.second.ratio * z, np.inf)
-    stated = call.released.releases[0].noise_std.astype(np.float64) * unit / float(q.clip)
+    stated = call.released.releases[0].noise_std.astype(np.float64) * unit / clip
     require(np.allclose(stated, moment, rtol=1e-6), "the second moment states another noise than its ratio")
     return (z**-2.0 + ((1 + KAPPA) / moment) ** 2) ** -0.5
 
