@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import subprocess
 import sys
 import threading
@@ -48,11 +49,12 @@ def let_go(monkeypatch):
     maps = []
     for columns in range(3, 9):
         dpmcmc.sample(make(), records(columns))
+        gc.collect()  # a program that has been let go may be in a circle
         maps.append(len(Path("/proc/self/maps").read_text().splitlines()))
     assert few.cache_info().currsize == 2
     assert few.cache_info().misses == 6
-    # From the third on no more programs are kept; each of these shapes would add 34 where one array stayed compiled.
-    assert maps[-1] - maps[2] < 60, maps
+    # From the second on no more programs are kept; each of these shapes would add 34 where one array stayed compiled.
+    assert maps[-1] - maps[1] < 60, maps
 
 
 def test_the_programs_kept_are_far_from_the_limit():
