@@ -7,8 +7,10 @@ made for CPUs before it had "fusion emitters", a program takes a third of the ti
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 #: Without most optimisations: JAX's option, and the same for a process that is given XLA's own.
@@ -87,3 +89,24 @@ def _known() -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+#: Memory maps and bytes of a process from which on its programs are forgotten. A system gives a process 65,530 maps.
+MOST_MAPS = 20_000
+MOST_BYTES = 4 << 30
+
+
+def forget_programs_where_they_are_many() -> None:
+    """Forget compiled programs before they take all that a process may have; others stay for the next module."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if resident < MOST_BYTES and len(maps.read_bytes().splitlines()) < MOST_MAPS:
+        return
+    import jax
+
+    jax.clear_caches()
+    for kept in _kept_programs():
+        kept.cache_clear()  # type: ignore[attr-defined]
+    gc.collect()

@@ -9,7 +9,7 @@ import platformdirs
 import pytest
 
 from tests import entropy
-from tests.compiling import OPTION, compile_plainly
+from tests.compiling import OPTION, compile_plainly, forget_programs_where_they_are_many
 
 # Before any test module is imported: some decide at import whether the real files can be had.
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "datasets"
@@ -44,3 +44,10 @@ def pytest_runtest_setup(item):
     """Compile as users do for tests that are marked ``optimised``, fixtures included; entropy follows the test."""
     entropy.follow(item.nodeid)
     compile_plainly(item.get_closest_marker("optimised") is None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Between modules, forget programs where a process has very many of them."""
+    if nextitem is None or nextitem.path != item.path:
+        forget_programs_where_they_are_many()
