@@ -393,7 +393,7 @@ def test_the_shipped_config_runs_and_verifies(tmp_path, capsys):
 
 
 def test_printed_constants_are_too_small_as_we_read_them():
-    """What docs/per_instance.md says of the source: eigenvalue noise, its offset, and the bound on residuals."""
+    """Claims of docs/per_instance.md on the source: eigenvalue noise, its offset, and the bound on residuals."""
     epsilon, delta = 1.0, 1e-6
     printed = math.sqrt(math.log(4 / delta)) / (epsilon / 2)
     assert gaussian_delta(1 / printed, epsilon / 2) == pytest.approx(1.83e-6, rel=1e-2)  # δ/2 is claimed

@@ -265,7 +265,7 @@ SHAPES = {
 ORIGINS = dict.fromkeys(("adult", "abalone"), "DPMCMC_DATA") | dict.fromkeys(
     ("poisson_counts", "two_normals"), "generated"
 )
-#: Of the labels 1, in all records.
+#: Number of labels 1 in all records.
 POSITIVE = {"adult": 7841 + 3846, "abalone": 2081, "breast_cancer": 357}
 
 

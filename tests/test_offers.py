@@ -1,4 +1,4 @@
-"""What a target or a sampler of one's own does not offer has a default; nothing has to be inherited."""
+"""A target or a sampler of one's own has a default for all that it does not offer; nothing has to be inherited."""
 
 import copy
 import pickle

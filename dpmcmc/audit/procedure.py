@@ -14,7 +14,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc import targets
 from dpmcmc.audit import bounds
-from dpmcmc.audit import bounds as histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
 from dpmcmc.errors import InputError, check_fields
@@ -263,7 +262,7 @@ def _one_run(trial: _Trial) -> _Finding:
 def _histogram(trial: _Trial) -> _Finding:
     asked = trial.asked
     claim = trial.claim
-    tester = histogram.Tester(
+    tester = bounds.Tester(
         claim.epsilon if asked.at_epsilon is None else asked.at_epsilon,
         asked.bins,
         asked.alpha,
@@ -277,13 +276,13 @@ def _histogram(trial: _Trial) -> _Finding:
     trial.say(
         f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins"
     )
-    edges = histogram.edges_of(
+    edges = bounds.edges_of(
         np.concatenate([trial.run(side, _PILOT) for side in (True, False)]), asked.bins
     )
     sizes = trial.rng().poisson(expected, 2)
     # Both sides run equally often, so that one program serves both; runs beyond the size of a sample are dropped.
     counts = [
-        histogram.bin_counts(trial.run(side, int(sizes.max()))[:size], edges)
+        bounds.bin_counts(trial.run(side, int(sizes.max()))[:size], edges)
         for side, size in zip((True, False), sizes, strict=True)
     ]
     delta = claim.delta if asked.at_epsilon is None else claim.delta_at(asked.at_epsilon)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpmcmc import config as config_room
-from dpmcmc.cli import refusals as faults
+from dpmcmc.cli import refusals
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file
@@ -109,7 +109,7 @@ class Place:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.run_folder.make()
             os.chmod(self.confidential, 0o700)
-            faults.keep_in(self.confidential)
+            refusals.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             undo.callback(self.checkpoint.close)
             if (

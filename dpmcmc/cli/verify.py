@@ -19,8 +19,7 @@ import typer
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting import Adjacency, Event
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
 from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -211,12 +210,10 @@ def _deviations(
         if body["hardened"]:
             numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
             numbers += _number((body.get("metric") or {}).get("numbers", 0))
-            need["approximate_draw"] = (
-                discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1]) * numbers
-            )
+            need["approximate_draw"] = gaussian.deviation(gaussian.LEVELS[-1]) * numbers
     elif body.get("hardened"):
         need["approximate_draw"] = sum(
-            e.rate * e.count for e in discrete_gaussian.releases_event(events)
+            e.rate * e.count for e in gaussian.releases_event(events)
         )
     return need
 

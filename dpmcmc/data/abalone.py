@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from dpmcmc.data import store
-from dpmcmc.data import store as synthetic
 from dpmcmc.data.base import (
     DataError,
     DataRequest,
@@ -121,5 +120,5 @@ def _standin() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     measurements = 0.8 * RANGES * shape * random.lognormal(0.0, 0.1, (_NUM_ROWS, 7))
     weights = 2.0 * np.array([0.0, 3.0, 3.0, 3.0, 2.0, -2.0, 0.0, 3.0, 0.0])
     rows = encode(sex, measurements, "public").astype(float)
-    labels = synthetic.logistic_labels(random, rows, weights, _POSITIVE_RATE, _NUM_ROWS)
+    labels = store.logistic_labels(random, rows, weights, _POSITIVE_RATE, _NUM_ROWS)
     return sex, measurements, labels

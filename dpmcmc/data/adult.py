@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 
 from dpmcmc.data import store
-from dpmcmc.data import store as synthetic
 from dpmcmc.data.base import (
     DataError,
     DataRequest,
@@ -259,12 +258,12 @@ def _standin(encoding: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
         ],
         axis=1,
     )
-    levels = synthetic.random_levels(
+    levels = store.random_levels(
         random, size, [len(column) for column in LEVELS.values()]
     )
     # The labels come from one encoding whichever was asked for, so that the two describe the same people.
     weights = 4.0 * random.normal(size=len(COLUMNS))
-    labels = synthetic.logistic_labels(
+    labels = store.logistic_labels(
         random,
         encode(numeric, levels, "public").astype(float),
         weights,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dpmcmc.data import abalone, adult, store, user_file
-from dpmcmc.data import store as synthetic
 from dpmcmc.data.base import (
     ENCODINGS,
     DataError,
@@ -16,11 +15,11 @@ from dpmcmc.data.base import (
 REGISTRY: dict[str, KnownSet] = {
     "adult": KnownSet(adult.SPEC, adult.load, (*ENCODINGS, "bins"), {"bins": adult.BINS}),
     "abalone": KnownSet(abalone.SPEC, abalone.load, ENCODINGS),
-    "two_normals": KnownSet(synthetic.TWO_NORMALS, synthetic.load_two_normals),
+    "two_normals": KnownSet(store.TWO_NORMALS, store.load_two_normals),
     "breast_cancer": KnownSet(store.BREAST_CANCER, store.load_breast_cancer, ENCODINGS),
     "digits": KnownSet(store.DIGITS, store.load_digits, ENCODINGS),
     "diabetes": KnownSet(store.DIABETES, store.load_diabetes),
-    "poisson_counts": KnownSet(synthetic.POISSON_COUNTS, synthetic.load_poisson_counts),
+    "poisson_counts": KnownSet(store.POISSON_COUNTS, store.load_poisson_counts),
 }
 
 NAMES: tuple[str, ...] = tuple(REGISTRY)

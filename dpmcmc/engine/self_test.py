@@ -315,9 +315,8 @@ class _Reference:
         randomness = randomness._replace(noise=noise)
         if self._program.supplied:
             mask = randomness.batch[1]
-            assert (
-                mask is not None
-            )  # a batch of records on disk has room for more than it may hold
+            # A batch of records on disk has room for more than it may hold, so it has a mask.
+            assert mask is not None
             rows = jax.tree.map(
                 lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows
             )

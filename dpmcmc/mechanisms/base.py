@@ -33,8 +33,7 @@ from dpmcmc.planning.description import Verdict, guaranteed, labelled, section
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_one_shot
-from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import Adjacency, gaussian
 from dpmcmc.privacy.accounting.charging import (
     DRAW_SHARE,
     check_delta,
@@ -384,7 +383,7 @@ def _said(name: str, value: float) -> str:
 
 
 #: Integer noise of more releases than a mechanism has, which leaves room for its own in δ.
-_MANY = discrete_gaussian.draws_event(discrete_gaussian.MOST_NUMBERS << 20)
+_MANY = gaussian.draws_event(gaussian.MOST_NUMBERS << 20)
 
 
 @dataclass(frozen=True)
@@ -430,7 +429,7 @@ class PrivacySpec:
     @property
     def of_events(self) -> PrivacySpec:
         """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
-        spent = discrete_gaussian.price(_MANY, self.epsilon)
+        spent = gaussian.price(_MANY, self.epsilon)
         return dataclasses.replace(
             self, delta=self.delta - min(spent, DRAW_SHARE * self.delta)
         )
@@ -522,9 +521,7 @@ class OneShot(Checked, MechanismOffers):
         )
         check_absent(target, spec.adjacency, schema is not None)
         plan = informed.calibrate(target, spec.of_events)
-        check_proved(
-            epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events)
-        )
+        check_proved(epsilon, delta, gaussian.releases_event(plan.guarantee.events))
         return dataclasses.replace(
             plan, schema=schema, guarantee=_of_all(plan.guarantee, spec)
         )
@@ -574,7 +571,7 @@ def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:
     Each release is charged for ``MOST_NUMBERS`` numbers, and one of more is refused (``integer_noise.py``).
     """
     return Guarantee.from_events(
-        (*guarantee.events, *discrete_gaussian.releases_event(guarantee.events)),
+        (*guarantee.events, *gaussian.releases_event(guarantee.events)),
         delta=spec.delta,
         adjacency=guarantee.adjacency,
         accountant=guarantee.accountant,

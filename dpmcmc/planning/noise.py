@@ -18,7 +18,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import CalibrationError, Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
 from dpmcmc.planning.stages import Private, Stage
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import gaussian
 from dpmcmc.privacy.accounting.charging import (
     Earlier,
     Privacy,
@@ -156,16 +156,12 @@ def levels(
     """Draws per coordinate of the integer noise of the gradient and of the second moment."""
     quietest = float(z.min())
     loudest = float(z.max())
-    gradient = discrete_gaussian.levels_for(
-        quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0]
-    )
+    gradient = gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
     if second is None:
         return gradient, 0
     unit = second.ratio * 2.0 ** bits[1]
     # Entries off the diagonal have 1/√2 of its noise.
-    return gradient, discrete_gaussian.levels_for(
-        quietest * unit * 0.5**0.5, loudest * unit
-    )
+    return gradient, gaussian.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
 
 
 def _round_up(values: np.ndarray) -> np.ndarray:

@@ -164,7 +164,7 @@ BENCHES = {
 
 
 class Observed:
-    """What a bench's plan does; its neighbours are run once a check asks for them.
+    """Steps of a bench's plan; its neighbours are run once a check asks for them.
 
     Args:
         bench, plan: of what.

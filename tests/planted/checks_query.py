@@ -164,7 +164,7 @@ def _is_standard_noise(noise: np.ndarray, what: str) -> None:
 
 
 def released_noise_is_as_stated(scene: Scene) -> None:
-    """What is released beyond −∇log prior + (N/b)Σ is Gaussian, of std s_t, independent between leaves and steps."""
+    """A release less −∇log prior + (N/b)Σ is Gaussian, of std s_t, independent between leaves and steps."""
     seen = scene.see("poisson")
     noise = _noise(seen)
     _is_standard_noise(noise.reshape(-1, D), "gradient")

@@ -29,11 +29,11 @@ from dpmcmc.privacy.accounting import (
     Event,
     accountant_for,
     base_epsilon,
+    gaussian,
     joined,
     noisy_descent,
     query_events,
 )
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
@@ -221,7 +221,7 @@ class Schedule:
             return ()
         of_steps = self.coordinates * len(self.noise_multipliers) * self.chains
         before = sum(release.numbers for release in self.earlier)
-        return (discrete_gaussian.draws_event(of_steps + before),)
+        return (gaussian.draws_event(of_steps + before),)
 
     @property
     def composed_with(self) -> tuple[Event, ...]:
@@ -307,7 +307,7 @@ def check_proved(epsilon: float, delta: float, draws: tuple[Event, ...]) -> None
 
     Args:
         epsilon, delta: of the whole promise.
-        draws: events of ``discrete_gaussian.draws_event``.
+        draws: events of ``gaussian.draws_event``.
 
     Raises:
         ValueError: a larger ε than integer noise is proved for; or a δ so small that it is proved for none.

@@ -100,7 +100,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 # charged as ``approximate_draw``: a distance β costs (1 + e^ε)β of δ. S exceeds σ by at most :func:`excess`, which is
 # not credited.
 #
-# **Which attacks this answers.** Samplers in floating point leave holes in their output that tell neighbours apart
+# **Attacks that this answers.** Samplers in floating point leave holes in their output that tell neighbours apart
 # (Mironov 2012 for Laplace; Jin, McMurtry, Rubinstein & Ohrimenko 2022, arXiv 2112.05307, for Gaussians, who also time
 # samplers whose work depends on the value); sums whose precision depends on the data reveal it (Haney et al. 2022,
 # arXiv 2207.13793). Here sum and noise are integers on one public grid, and all draws of a group take the same

@@ -22,12 +22,12 @@ from dpmcmc.privacy.accounting import (
     accountant_for,
     base_delta,
     base_epsilon,
+    gaussian,
     joined,
     one_sample,
     pld,
     run_length,
 )
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import (
     Adjacency,
     Event,
@@ -115,7 +115,7 @@ def of_pairs(events: Iterable[Event]) -> float:
     unmarked = (
         e for e in events if e.mechanism == "approximate_draw" and not e.per_data_set
     )
-    return overflow_probability(e for e in unmarked if not discrete_gaussian.is_charge(e))
+    return overflow_probability(e for e in unmarked if not gaussian.is_charge(e))
 
 
 def check_delta(events: tuple[Event, ...], delta: float) -> None:
