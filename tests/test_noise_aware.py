@@ -10,7 +10,8 @@ from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, GradientRelease, Local, ScoredRows, mean_row, shrunk
+from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, shrunk
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.sufficient import split, statistics

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import softmax
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import ScoredRows, SeveralPredictors, average_law
+from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, average_law
 from dpmcmc.inference.scores import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design

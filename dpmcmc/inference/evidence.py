@@ -67,6 +67,8 @@ class Evidence:
         gram: released Σ x xᵀ, or None where none was.
         structure: declared of the rows, or None.
         names: that each coefficient answers to: its own, its term's, those of its source columns; empty: not known.
+        means: of the prior, (d,); None: 0.
+        doubts: why intervals may not hold, clauses that the release itself gave.
 
     Example:
         >>> import dpmcmc
@@ -87,6 +89,8 @@ class Evidence:
     gram: NoisyGram | None = None
     structure: RowStructure | None = None
     names: tuple[tuple[str, ...], ...] = ()
+    means: np.ndarray | None = None
+    doubts: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
@@ -105,17 +109,25 @@ class Evidence:
         prior = self._prior(without, scales)
         gain = np.linalg.solve(self._marginal(prior), self.curvature @ prior).T
         covariance = prior - gain @ self.curvature @ prior
-        return NoiseAwarePosterior(gain @ self.statistic, (covariance + covariance.T) / 2)
+        mean = self._means(without)
+        away = self.statistic - self.curvature @ mean
+        return NoiseAwarePosterior(mean + gain @ away, (covariance + covariance.T) / 2)
+
+    def gaussian(self, scales: np.ndarray) -> Gaussian:
+        """Return the posterior under other scales, (d,)."""
+        found = self.posterior(scales=scales)
+        return Gaussian(found.mean, found.covariance)
 
     def log_density(
         self, *, without: Without = (), scales: np.ndarray | None = None
     ) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
         factor = cho_factor(self._marginal(self._prior(without, scales)), lower=True)
-        square = float(self.statistic @ cho_solve(factor, self.statistic))
+        away = self.statistic - self.curvature @ self._means(without)
+        square = float(away @ cho_solve(factor, away))
         half_log_determinant = float(np.sum(np.log(np.diag(factor[0]))))
         return (
-            -0.5 * (square + len(self.statistic) * math.log(2 * math.pi))
+            -0.5 * (square + len(away) * math.log(2 * math.pi))
             - half_log_determinant
         )
 
@@ -133,10 +145,8 @@ class Evidence:
         Under ``prior_scale: evidence`` the scales were chosen from u, and the p-value is too large.
         """
         marginal = self._marginal(self._prior((), None))
-        return _beyond(
-            float(self.statistic @ np.linalg.solve(marginal, self.statistic)),
-            len(self.statistic),
-        )
+        away = self.statistic - self.curvature @ self._means(())
+        return _beyond(float(away @ np.linalg.solve(marginal, away)), len(away))
 
     def rows_check(self) -> float:
         """Return the p-value of the released Gram matrix under what is declared of the rows.
@@ -172,7 +182,7 @@ class Evidence:
         """
         rng = np.random.default_rng(seed)
         size = (count, len(self.scales))
-        prior = Gaussian(np.zeros(len(self.scales)), self._prior((), None))
+        prior = Gaussian(self._means(()), self._prior((), None))
         found = self.posterior()
         theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(
             rng.normal(size=size)
@@ -217,6 +227,12 @@ class Evidence:
         own[columns] = 0.0
         return np.diag(own**2)
 
+    def _means(self, without: Without) -> np.ndarray:
+        """Return the prior's means, (d,)."""
+        means = np.zeros(len(self.scales)) if self.means is None else self.means.copy()
+        means[self._numbers(without)] = 0.0
+        return means
+
     def _numbers(self, without: Without) -> np.ndarray:
         """Return the indices of coefficients that are given by number or by name."""
         out: list[int] = []
@@ -259,7 +275,8 @@ class Evidence:
             else RowStructure.of_json(facts["structure"])
         )
         names = tuple(map(tuple, facts["names"]))
-        return cls(**{**facts, "gram": gram, "structure": structure, "names": names})
+        more = {"names": names, "doubts": tuple(facts["doubts"])}
+        return cls(**{**facts, "gram": gram, "structure": structure, **more})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import betainc, expit, gammaln, ndtr, pdtr, softmax
+from scipy.special import betainc, expit, gammaln, ndtr, ndtri, pdtr, softmax
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
@@ -62,14 +62,12 @@ class BoundedScore(Protocol):
     Attributes:
         predictors: their name in a sentence.
         needs_mean_row: whether Λ differs so much between η and −η that a curvature rests on the mean row.
-        strongest: largest prior_scale times row_bound at which intervals were seen to cover.
-        strongest_intercept: largest intercept_scale times row_bound.
+        step: root mean square by which predictors may change from one position to the next.
     """
 
     predictors: ClassVar[str]
     needs_mean_row: ClassVar[bool]
-    strongest: ClassVar[float]
-    strongest_intercept: ClassVar[float]
+    step: ClassVar[float]
 
     @property
     def clip(self) -> float:
@@ -90,6 +88,21 @@ class BoundedScore(Protocol):
 
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V at predictors η; infinite limits give those of the model's own score."""
+
+    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return what a record adds to the curvature, of mean Λ: (n,), or (n, K, K), and never negative.
+
+        It is Λ itself for a family whose weights see no label.
+        """
+
+    def leverage(self, clip: float, longest: float) -> float:
+        """Return the largest v·tr(slope)·‖z‖² of a row ‖z‖ <= ``longest`` whose score v‖ψ‖‖z‖ is within ``clip``.
+
+        It is infinite where the family has no such bound; a record's weight v then ensures one.
+        """
+
+    def slope_rounding(self, margin: float) -> float:
+        """Return how far v·slope·‖z‖², over the bound on its trace, may move when η moves by ``margin``."""
 
     def rounding(self, margin: float, limit: float) -> float:
         """Return how far ‖ψ‖/limit may move when η moves by ``margin`` and the limit by ``limit`` of itself.
@@ -116,7 +129,7 @@ class LabelBlind:
         """Return μ, the mean label."""
         raise NotImplementedError
 
-    def slope(self, eta: np.ndarray) -> np.ndarray:
+    def mean_slope(self, eta: np.ndarray) -> np.ndarray:
         """Return μ'."""
         raise NotImplementedError
 
@@ -135,8 +148,12 @@ class LabelBlind:
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`BoundedScore`."""
         weight = self.weight(eta, limit)
-        curvature = weight * self.slope(eta) / self.dispersion
+        curvature = weight * self.mean_slope(eta) / self.dispersion
         return Law(curvature, weight * curvature)
+
+    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return Λ; see :class:`BoundedScore`."""
+        return self.law(eta, limit).curvature
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -153,14 +170,13 @@ class Linear(LabelBlind):
     predictors: ClassVar[str] = "means"
     needs_mean_row: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
-    strongest: ClassVar[float] = math.inf
-    strongest_intercept: ClassVar[float] = math.inf
+    step: ClassVar[float] = math.inf
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """Return η."""
         return eta
 
-    def slope(self, eta: np.ndarray) -> np.ndarray:
+    def mean_slope(self, eta: np.ndarray) -> np.ndarray:
         """Return 1."""
         return np.ones_like(eta)
 
@@ -181,6 +197,71 @@ class Linear(LabelBlind):
         """Return infinity, since no release uses this score."""
         return math.inf
 
+    def leverage(self, clip: float, longest: float) -> float:
+        """Return infinity; see :meth:`rounding`."""
+        return math.inf
+
+    def slope_rounding(self, margin: float) -> float:
+        """Return infinity; see :meth:`rounding`."""
+        return math.inf
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Huber's score of a real label (1964): ψ = clip(η − y, ±c), with c learnt on the way (``noise_aware/scale.py``).
+
+    E[ψ | η] = 0 where errors are symmetric; other errors move the intercept alone if their law is the same in all rows,
+    and the released histogram says by how much. A record's slope, the derivative of ψ in η, is 1 within 0.9c and falls
+    to 0 at 1.1c, so that rounding moves it little; its mean is that of the indicator of |η − y| < c, about.
+
+    Attributes:
+        bound: c.
+        inside: share of residuals within c, Λ.
+        variance: V, mean of ψ².
+    """
+
+    bound: float
+    inside: float
+    variance: float
+    predictors: ClassVar[str] = "means"
+    needs_mean_row: ClassVar[bool] = False
+    step: ClassVar[float] = math.inf
+    size: ClassVar[int] = 1
+    clip: ClassVar[float] = 1.0
+
+    @classmethod
+    def of(cls, bound: float, inside: float) -> Huber:
+        """Return the score of residuals of which this share is within c, as normal ones."""
+        std = bound / float(ndtri((1 + inside) / 2))
+        return cls(bound, inside, std**2 * float(_censored(np.float64(bound / std))))
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ; see :class:`BoundedScore`."""
+        most = np.minimum(self.bound, limit)
+        return np.clip(eta - y, -most, most)
+
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
+        """Return Λ and V; see :class:`BoundedScore`."""
+        one = np.ones_like(eta)
+        return Law(self.inside * one, self.variance * one)
+
+    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return the slope of each record; see :class:`BoundedScore`."""
+        most = np.minimum(self.bound, limit)
+        return np.clip((1.1 - np.abs(eta - y) / most) / 0.2, 0.0, 1.0)
+
+    def leverage(self, clip: float, longest: float) -> float:
+        """Return ‖z‖², since slopes are at most 1; see :class:`BoundedScore`."""
+        return longest**2
+
+    def slope_rounding(self, margin: float) -> float:
+        """Return 5·margin/c, and the arithmetic; see :class:`BoundedScore`."""
+        return 5 * margin / self.bound + 32 * 2.0**-53
+
+    def rounding(self, margin: float, limit: float) -> float:
+        """Return margin/c, and the arithmetic; see :class:`BoundedScore`."""
+        return margin / self.bound + limit + 8 * 2.0**-53
+
 
 # ----------------------------------------------------------------------------------------------------
 # Scores of logistic regression, y in {0, 1}, p = σ(η): ψ = w (p − y), w = min(1, limit/max(p, 1 − p)).
@@ -195,16 +276,15 @@ class Logistic(LabelBlind):
 
     predictors: ClassVar[str] = "logits"
     needs_mean_row: ClassVar[bool] = False
+    step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.
-    clip: ClassVar[float] = 0.5
-    strongest: ClassVar[float] = 2.0
-    strongest_intercept: ClassVar[float] = 4.0
+    clip: float = 0.5
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """Return p."""
         return expit(eta)
 
-    def slope(self, eta: np.ndarray) -> np.ndarray:
+    def mean_slope(self, eta: np.ndarray) -> np.ndarray:
         """Return p(1 − p)."""
         return expit(eta) * expit(-eta)
 
@@ -219,6 +299,20 @@ class Logistic(LabelBlind):
         arithmetic of weight and residual is off by 32·2^-53, and a limit that is off by a part moves ψ by that part.
         """
         return margin + 32 * 2.0**-53 + limit
+
+    def leverage(self, clip: float, longest: float) -> float:
+        """Return the bound; see :class:`BoundedScore`.
+
+        w p(1 − p) <= ¼. As w‖z‖max(p, 1 − p) <= C it is at most C‖z‖min(p, 1 − p), too, and min(p, 1 − p) <= ½.
+        """
+        return min(longest**2 / 4, clip * longest / 2)
+
+    def slope_rounding(self, margin: float) -> float:
+        """Return the bound; see :class:`BoundedScore`.
+
+        log p(1 − p) has a derivative within ±1, and log w within ±½; the arithmetic is off by 32·2^-53.
+        """
+        return 2 * margin + 32 * 2.0**-53
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -240,10 +334,9 @@ class Softmax:
     size: int
     predictors: ClassVar[str] = "logits"
     needs_mean_row: ClassVar[bool] = False
+    step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.
-    clip: ClassVar[float] = 0.5
-    strongest: ClassVar[float] = 2.0
-    strongest_intercept: ClassVar[float] = 4.0
+    clip: float = 0.5
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ, (n, K); see :class:`BoundedScore`."""
@@ -273,6 +366,28 @@ class Softmax:
             + 8 * (self.size + 10) * 2.0**-53
             + limit
         )
+
+
+    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return Λ; see :class:`BoundedScore`."""
+        return self.law(eta, limit).curvature
+
+    def leverage(self, clip: float, longest: float) -> float:
+        """Return the bound; see :class:`BoundedScore`.
+
+        tr D = 1 − ‖p‖² <= 1 − 1/K. With r the largest ‖p − e_y‖, w‖z‖r <= C gives C‖z‖ tr D/r, and tr D/r <= √(1 − 1/K):
+        with s = ‖p‖² >= 1/K and min p <= 1/K it is at most (1 − s)/√(1 + s − 2/K), which falls as s grows.
+        """
+        most = 1 - 1 / self.size
+        return min(most * longest**2, math.sqrt(most) * clip * longest)
+
+    def slope_rounding(self, margin: float) -> float:
+        """Return the bound; see :class:`BoundedScore`.
+
+        p moves by half of η in norm, so D by ``margin`` and log w by √2 of it; the bound on the trace is at least half
+        of w v‖z‖². The largest predictor is taken off first, which rounds η again.
+        """
+        return 5 * (2 + math.sqrt(self.size)) * margin + 16 * (self.size + 10) * 2.0**-53
 
 
 def _weight(p: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
@@ -434,8 +549,7 @@ class Counts:
 
     predictors: ClassVar[str] = "logarithms of means"
     needs_mean_row: ClassVar[bool] = True
-    strongest: ClassVar[float] = 2.0
-    strongest_intercept: ClassVar[float] = 4.0
+    step: ClassVar[float] = 1.0
     size: ClassVar[int] = 1
     dispersion: float = 0.0
     clip: float = CLIPS[0]
@@ -459,9 +573,27 @@ class Counts:
             np.where(own, information, square * at.weight * at.variance),
         )
 
+    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return Λ; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
+        return self.law(eta, limit).curvature
+
+    def leverage(self, clip: float, longest: float) -> float:
+        """Return infinity: a count's variance, and with it its slope, has no bound."""
+        return math.inf
+
+    def slope_rounding(self, margin: float) -> float:
+        """Return infinity: none is derived, so under ``add_remove`` no curvature of counts is released."""
+        return math.inf
+
+    def spread(self, eta: np.ndarray, y: np.ndarray, cut: float) -> np.ndarray:
+        """Return (t² − E t²)/sd², t = clip(y − μ, ±cut·sd), within [−1, cut²] and of mean 0 under α; (n,)."""
+        at = self._clipped(eta, cut * np.sqrt(self._information(eta)))
+        away = np.clip(y - at.mean, -at.bound, at.bound)
+        return (away**2 - at.variance - at.centre**2) * at.share / at.mean
+
     def _information(self, eta: np.ndarray) -> np.ndarray:
         """Return the variance of the model's own score, I."""
-        mean = np.exp(eta)
+        mean = np.exp(np.clip(eta, -_FARTHEST, _FARTHEST))
         return mean / (1 + self.dispersion * mean)
 
     def rounding(self, margin: float, limit: float) -> float:

@@ -46,8 +46,9 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import names, noise_aware
-from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local, bent
+from dpmcmc.inference import curvature, names, noise_aware
+from dpmcmc.inference.curvature import bent
+from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind, Linear
 
@@ -205,7 +206,7 @@ def expected(
 
     mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
     h = mean_weight * slope
-    curvature = float(np.mean(h))
+    mean_curvature = float(np.mean(h))
     gradient = np.mean(gap @ _ABOUT_WEIGHTS) * row
     gradient = (
         gradient
@@ -218,7 +219,7 @@ def expected(
     local = Local(
         second_moment(h),
         second_moment(mean_weight**2 * slope),
-        lambda q: curvature**2 * gram.error(q),
+        lambda q: mean_curvature**2 * gram.error(q),
     )
     return Expected(gradient, local, second_moment(squares))
 
@@ -387,7 +388,7 @@ class Trace:
             )
         )
         structure = None if self.metric is None else self.metric.structure
-        row = noise_aware.mean_row(
+        row = curvature.mean_row(
             known.gram,
             self.num_records,
             None if structure is None else structure.constant,

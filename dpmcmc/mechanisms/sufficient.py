@@ -172,30 +172,6 @@ def release_statistics(
     return split(released, x.shape[1], weight)
 
 
-def residual_rows(
-    target: LinearRegression, num_records: int, radius: float, together: int = 1
-) -> RowFacts:
-    """Return the public facts of :func:`residual_scores`, summed over an owner's rows, within ``radius``.
-
-    Raises:
-        UnsupportedCombination: another target than linear regression.
-        ValueError: no row_bound or label_bound.
-    """
-    _, row, label, d = linear_bounds(target, "noise_aware")
-    # A margin is off by d·2^-53·b·R, and v vᵀ by 2‖v‖ times what v is off by.
-    each = 2.0**-53 * (d * row * radius / label + 7 + together)
-    return RowFacts(
-        num_records, d, together * row * label, rounding=2 * num_records * each
-    )
-
-
-def residual_scores(
-    x: np.ndarray, y: np.ndarray, theta: np.ndarray, label_bound: float
-) -> np.ndarray:
-    """Return (y − x·θ) x of every record, (N, d), residuals beyond Y taken for Y. Private: it must not leave."""
-    return np.clip(y - x @ theta, -label_bound, label_bound)[:, None] * x
-
-
 def sensitivity_of(
     row_bound: float, label_bound: float, weight: float, adjacency: Adjacency
 ) -> float:

@@ -32,13 +32,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.inference.noise_aware import (
-    AverageLaw,
-    Local,
-    noise_left,
-    predicted,
-    usual_spectrum,
-)
+from dpmcmc.inference.curvature import AverageLaw
+from dpmcmc.inference.noise_aware import Local, noise_left, predicted, usual_spectrum
 from dpmcmc.inference.released_metric import ReleasedMetric, metric_floor, metric_roots
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
 from dpmcmc.planning.noise import PlannedMetric

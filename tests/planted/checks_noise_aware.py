@@ -7,7 +7,8 @@ from scipy.special import expit
 from scipy.stats import poisson
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, ScoredRows
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import Counts, Logistic
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.privacy.accounting import Adjacency

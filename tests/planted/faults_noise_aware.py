@@ -7,7 +7,8 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import AverageLaw, Local, ScoredRows
+from dpmcmc.inference.curvature import AverageLaw, ScoredRows
+from dpmcmc.inference.noise_aware import Local
 from dpmcmc.inference.scores import Counts, Law
 from dpmcmc.mechanisms.noise_aware import model
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient

@@ -2,10 +2,13 @@
 
 ``mechanism``  ``NoiseAware``: what a user says, the strategy of each target, and linear regression
 ``prior``      what a strategy must have, and the prior that all conclude under; owners of several records
-``gradients``  regressions whose scores are bounded (``inference/scores.py``), from a Gram matrix and gradients
+``regression`` regressions whose scores are bounded (``inference/scores.py``): metric, gradients, curvature, spread
+``gradients``  their access to records, and how gradients share a budget
+``scale``      the scale of residuals and the dispersion of counts, learnt on the way
 ``model``      NumPyro models, whose score is bounded too
 """
 
 from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
+from dpmcmc.mechanisms.noise_aware.prior import Normal
 
-__all__ = ["NoiseAware"]
+__all__ = ["NoiseAware", "Normal"]

@@ -1,8 +1,8 @@
 r"""Noise-aware release: a posterior whose intervals hold, from noisy sums whose noise law is part of the model.
 
 Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The
-strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix and gradients of bounded scores
-(``gradients.py``), or the sufficient statistics of a linear regression (:class:`Statistics`).
+strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix, gradients, curvature and spread of
+bounded scores (``regression.py``), or the sufficient statistics of a linear regression (:class:`Statistics`).
 
 Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
 on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.
@@ -19,10 +19,8 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.noise_aware import GradientRelease, Local, denoised, shrunk
-from dpmcmc.inference.scores import SCORES, score_of
+from dpmcmc.inference.scores import SCORES, Counts, score_of
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec, ReleasedDraws
-from dpmcmc.mechanisms.noise_aware import gradients
-from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
 from dpmcmc.mechanisms.noise_aware.prior import (
     Calibrated,
@@ -33,16 +31,16 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     Strategy,
     row_model,
 )
+from dpmcmc.mechanisms.noise_aware.regression import Regression
+from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals, Scale
 from dpmcmc.mechanisms.sufficient import (
     calibrate_statistics,
     release_statistics,
-    residual_rows,
-    residual_scores,
 )
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, within
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, target_offers
+from dpmcmc.targets.base import Target, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, PoissonRegression
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.transformed import PerOwner
@@ -66,29 +64,11 @@ class Statistics:
     together: int = 1
 
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
-        """Return what (svec G, w Xᵀy) and, for a sandwich, the second moment of scores cost, and their settings."""
-        if self.options.covariance == "model":
-            event, settings = calibrate_statistics(
-                self.target, spec, spec.mu, 1.0, "noise_aware", self.together
-            )
-            return (event,), settings
-        budget = spec.mu * (1 - 1e-9)
+        """Return what (svec G, w Xᵀy) cost, and their settings."""
         event, settings = calibrate_statistics(
-            self.target,
-            spec,
-            budget * math.sqrt(1 - gradients.SHARE),
-            1.0,
-            "noise_aware",
-            self.together,
+            self.target, spec, spec.mu, 1.0, "noise_aware", self.together
         )
-        rows = residual_rows(
-            self.target,
-            spec.most_records,
-            Prior.of(self.options, self.target).radius,
-            self.together,
-        )
-        events, more = gradients.calibrate(rows, spec, budget)
-        return (event, *events), settings | more
+        return (event,), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return None: intervals hold."""
@@ -109,16 +89,13 @@ class Statistics:
     def conclude(
         self, plan: MechanismPlan, read: Read, key: jax.Array
     ) -> tuple[NoisyGram, Concluded]:
-        """Release G, Xᵀy and, for a sandwich, the second moment of scores; return G and what follows."""
+        """Release G and Xᵀy; return G and what follows."""
         target = self.target
         d = read.x.shape[1]
         noise_std = plan.settings["noise_std"]
         assert target.row_bound is not None
         assert target.label_bound is not None
-        statistics_key, score_key = jax.random.split(key)
-        released, moment = release_statistics(
-            read.x, read.y, plan.settings, statistics_key
-        )
+        released, moment = release_statistics(read.x, read.y, plan.settings, key)
         variance = target.noise_scale**2
         trace = float(
             np.clip(
@@ -136,18 +113,7 @@ class Statistics:
         found = prior.concluded(
             release, lambda now: local, prior.gaussian, plan.num_records
         )
-        if self.options.covariance == "model":
-            return noisy, found
-        at = within(found.posterior.mean[None], prior.radius)[0]
-        rows = residual_rows(target, plan.num_records, prior.radius, self.together)
-        scores = read.of_owners(residual_scores(read.x, read.y, at, target.label_bound))
-        model = gradients.released(
-            rows, plan.settings, scores, gram * variance, score_key
-        )
-        robust = local._replace(score=model / variance**2)
-        return noisy, prior.concluded(
-            release, lambda now: robust, found.posterior, plan.num_records
-        )
+        return noisy, found
 
 
 #: Draws that an interval is read from, at least.
@@ -164,10 +130,11 @@ class NoiseAware(Options, OneShot):
         gram_share: part of μ² for the Gram matrix; None: the part that makes predicted intervals narrowest.
         prior_scale: ``target``: the target's; ``evidence``: chosen from the released numbers, with a log-normal
             hyperprior around the target's.
-        covariance: ``model``: scores vary as the model says; ``sandwich``, linear regression only: as a private second
-            moment of them says, which costs a tenth of μ². Intervals then hold for the pseudo-true parameter where the
-            model is wrong.
+        covariance: ``model``: scores vary as the model says; ``sandwich``: as the records' scores do, which is released.
+            Intervals then hold for the best-fitting coefficients where the model is wrong. A linear regression learns
+            the scale of its residuals, and counts their dispersion.
         intercept_scale: prior standard deviation of the coefficient of the declared intercept; None: the target's.
+        coefficients: a normal prior for each coefficient that has one of its own; it has no factor of ``evidence``.
         structure: what is declared of all rows; a wrong declaration makes intervals wrong, not less private.
 
     Raises:
@@ -254,13 +221,23 @@ def strategy_of(options: Options, target: Target) -> Strategy:
         UnsupportedCombination: a target that nothing is derived for.
     """
     model, together = row_model(target)
-    if type(model) is LinearRegression:
+    if type(model) is LinearRegression and options.covariance == "model":
         return Statistics(options, model, together)
     if isinstance(model, NumPyroTarget):
         return ModelGradients(options, model)
     score = score_of(model)
     if score is not None and isinstance(model, GeneralisedLinear):
-        return Gradients(options, model, score, together)
+        scale: Scale | None = None
+        if options.covariance == "sandwich":
+            if isinstance(model, LinearRegression):
+                scale = Residuals(
+                    require_bound(model.label_bound, "label_bound", "LinearRegression")
+                )
+            elif isinstance(model, PoissonRegression) and isinstance(score, Counts):
+                scale = Dispersion(score.clip)
+        if scale is not None:
+            score = scale.first()
+        return Regression(options, model, score, scale, together)
     *names, last = (family.__name__ for family in SCORES)
     raise UnsupportedCombination(
         f"noise_aware is derived for {', '.join(names)}, {last} and NumPyro models, and the target is "

@@ -35,7 +35,6 @@ from dpmcmc.inference.scores import MODEL_SCORES, BoundedScore, Normal
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware.gradients import (
-    FEWEST_STEPS,
     Descent,
     multipliers,
     shares,
@@ -386,6 +385,8 @@ _FORGET = 25.0
 _LONGEST = 3.0
 #: Curvature of a bounded score in units of that of the family's own, about; ridge of a metric in its average direction.
 _BOUNDED, _RIDGE = 0.7, 0.05
+#: Gradients that the position settles in, at least.
+_FEWEST_STEPS = 32
 #: Least and largest ratio of the score's variance to its curvature; times that the posterior is sampled.
 _RATIOS, _SAMPLED = (0.02, 1.5), 2
 #: Curvature of a typical direction, in units of N·L/d.
@@ -457,8 +458,8 @@ class ModelGradients:
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
-        if self.options.steps < FEWEST_STEPS:
-            return f"{self.options.steps} steps are too few; take {FEWEST_STEPS} or more."
+        if self.options.steps < _FEWEST_STEPS:
+            return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
         d = len(self._reading.centre)
         noise = (
             plan.settings["curvature_noise_std"]

@@ -36,6 +36,23 @@ from dpmcmc.targets.transformed import PerOwner
 # Options of the noise-aware release, which each of its ways reads.
 
 
+class Normal(NamedTuple):
+    """A normal prior of one coefficient.
+
+    Attributes:
+        mean: of the coefficient.
+        std: its standard deviation, > 0.
+
+    Example:
+        >>> from dpmcmc.mechanisms.noise_aware import Normal
+        >>> Normal(0.0, 0.05)
+        Normal(mean=0.0, std=0.05)
+    """
+
+    mean: float
+    std: float
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of :class:`dpmcmc.mechanisms.NoiseAware`, which says what each one is."""
@@ -46,6 +63,7 @@ class Options:
     prior_scale: Literal["target", "evidence"] = "target"
     covariance: Literal["model", "sandwich"] = "model"
     intercept_scale: Positive | None = None
+    coefficients: tuple[Normal | None, ...] | None = field(default=None, kw_only=True)
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
 
 
@@ -106,22 +124,30 @@ class Read(NamedTuple):
         x: (N·m, d).
         y: (N·m,).
         sizes: number of rows of each owner, (N,).
+        offset: added to the predictor of each row, (N·m,), or 0.
+        weights: of each row, within [0, 1], (N·m,), or 1.
     """
 
     x: np.ndarray
     y: np.ndarray
     sizes: np.ndarray
+    offset: np.ndarray | float = 0.0
+    weights: np.ndarray | float = 1.0
 
     @classmethod
     def of(cls, records: PyTree) -> Read:
         """Return the rows of records, or of owners."""
         x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+        more = (
+            np.asarray(records[name], np.float64).ravel() if name in records else usual
+            for name, usual in (("offset", 0.0), ("weight", 1.0))
+        )
         if MASK not in records:
-            return cls(x, y, np.ones(len(x), int))
+            return cls(x, y, np.ones(len(x), int), *more)
         mask = np.asarray(records[MASK], bool)
         x = np.where(mask[..., None], x, 0.0)
         y = np.where(mask, y, 0.0)
-        return cls(x.reshape(-1, x.shape[-1]), y.ravel(), mask.sum(axis=1))
+        return cls(x.reshape(-1, x.shape[-1]), y.ravel(), mask.sum(axis=1), *more)
 
     @property
     def sharers(self) -> np.ndarray:
@@ -129,6 +155,14 @@ class Read(NamedTuple):
         return np.repeat(
             np.maximum(self.sizes, 1), len(self.x) // len(self.sizes)
         ).astype(np.float64)
+
+    @property
+    def present(self) -> np.ndarray | float:
+        """0 for padding, (N·m,), or 1 where there is none."""
+        each = len(self.x) // len(self.sizes)
+        if each == 1:
+            return 1.0
+        return (np.arange(each) < self.sizes[:, None]).ravel().astype(np.float64)
 
     def of_owners(self, rows: np.ndarray) -> np.ndarray:
         """Return sums over the rows (N·m, d) of each owner, (N, d)."""
@@ -217,39 +251,94 @@ def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> S
     return Sharing.of(gaussian_release(counts.astype(np.float64), noise_std, key))
 
 
+# ----------------------------------------------------------------------------------------------------
+# The prior, and the posterior that follows under it.
+#
+# ``prior_scale: evidence`` takes the prior of all coefficients but the intercept, and but those with a prior of their
+# own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a standard deviation of _LOG_SCALE_STD of
+# its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f. 𝒞 is that of the widest candidate,
+# where the posterior's mean is where the gradients say: under a narrow prior the error of H, times the distance of the
+# mean from θ̄, would explain any release. The posterior is the mixture over candidates of f, by these densities.
+
 #: Iterations of the posterior given the last release, and those under one law of it.
 _ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
-#: Candidates of ``prior_scale: evidence`` in units of the target's, and the standard deviation of the log of a scale
-#: under its hyperprior.
-_SCALES, _LOG_SCALE_STD = np.exp(np.linspace(-2, 2, 33)), 1.0
+#: Candidates for the factor, and the standard deviation of its logarithm under its hyperprior.
+_FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-6, 7.25, 0.5), 2.5
+#: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
+#: coefficients than this have no factor chosen while gradients are released, which would take long.
+_INTERCEPT_STD, _MANY = 6.0, 200
+#: Least weight of a candidate, over the largest, that is kept.
+_LEAST_WEIGHT = 1e-4
+
+
+class Mixture(NamedTuple):
+    """A mixture of normal laws.
+
+    Attributes:
+        weights: (k,).
+        parts: (k,).
+    """
+
+    weights: np.ndarray
+    parts: tuple[Gaussian, ...]
+
+    @property
+    def whole(self) -> Gaussian:
+        """The normal law with its mean and covariance."""
+        means = np.array([part.mean for part in self.parts])
+        mean = self.weights @ means
+        spread = sum(
+            weight * (part.covariance + np.outer(part.mean - mean, part.mean - mean))
+            for weight, part in zip(self.weights, self.parts, strict=True)
+        )
+        return Gaussian(mean, np.asarray(spread))
+
+    def draws(self, noise: np.ndarray) -> np.ndarray:
+        """Return draws (count, d) made of standard normals (count, d); parts have their shares of the count, shuffled."""
+        count = len(noise)
+        ends = np.floor(np.cumsum(self.weights) * count + 0.5).astype(int)
+        ends[-1] = count
+        out = np.empty_like(noise)
+        start = 0
+        for end, part in zip(ends, self.parts, strict=True):
+            out[start:end] = part.draws(noise[start:end])
+            start = end
+        # Public: which draw is of which part says nothing, but halves of the draws must be alike.
+        return out[np.random.default_rng(0).permutation(count)]
 
 
 class Concluded(NamedTuple):
     """A posterior of the coefficients, and the law of the release that it was concluded from."""
 
-    posterior: Gaussian
+    mixture: Mixture
     evidence: Evidence
+
+    @property
+    def posterior(self) -> Gaussian:
+        """Mean and covariance."""
+        return self.mixture.whole
 
     def draws(self, count: int, streams: Streams) -> np.ndarray:
         """Return draws from the posterior, (count, d)."""
-        return self.posterior.draws(
-            standard_normal(streams.dynamics, (count, len(self.posterior.mean)))
-        )
+        size = len(self.mixture.parts[0].mean)
+        return self.mixture.draws(standard_normal(streams.dynamics, (count, size)))
 
 
 @dataclass(frozen=True)
 class Prior:
-    """N(0, diag(scales²)), or the multiple of it that released numbers favour.
+    """N(means, diag(scales²)), or one whose free scales have a common factor that released numbers tell.
 
     Attributes:
-        scales: standard deviations of the coefficients, (d,); those of K predictors one row after the other, (d·K,).
-        by_evidence: whether a multiple is chosen.
+        means: (d,); those of K predictors one row after the other, (d·K,).
+        scales: standard deviations, (d,).
+        free: which scales have the factor, (d,); none where it is 1.
     """
 
+    means: np.ndarray
     scales: np.ndarray
-    by_evidence: bool
+    free: np.ndarray
 
     @classmethod
     def of(
@@ -258,23 +347,54 @@ class Prior:
         """Return the prior of a regression with K predictors, with a scale of its own for the declared intercept.
 
         Raises:
-            ValueError: num_features is not known.
+            ValueError: num_features is not known, or ``coefficients`` has another length.
         """
         if target.num_features is None:
             raise InputError(
                 f"num_features: {type(target).__name__} needs it before a plan; give it",
                 "num_features",
             )
-        scales = np.full((target.num_features, predictors), target.prior_scale)
+        size = target.num_features
+        by_evidence = options.prior_scale == "evidence"
+        means = np.zeros((size, predictors))
+        scales = np.full((size, predictors), target.prior_scale)
+        free = np.full((size, predictors), by_evidence)
         constant = None if options.structure is None else options.structure.constant
-        if options.intercept_scale is not None and constant is not None:
-            scales[constant] = options.intercept_scale
-        return cls(scales.ravel(), options.prior_scale == "evidence")
+        if constant is not None:
+            if options.intercept_scale is not None:
+                scales[constant] = options.intercept_scale
+            elif by_evidence:
+                scales[constant] = max(
+                    target.prior_scale, _INTERCEPT_STD * math.sqrt(size)
+                )
+            free[constant] = False
+        given = options.coefficients
+        if given is not None and len(given) != size:
+            raise InputError(
+                f"coefficients: {len(given)} priors, and rows have {size} columns; give one, or None, for each",
+                "coefficients",
+            )
+        for column, one in enumerate(given or ()):
+            if one is not None:
+                means[column], scales[column] = one
+                free[column] = False
+        return cls(means.ravel(), scales.ravel(), free.ravel())
+
+    @property
+    def size(self) -> int:
+        """Number of coefficients, d·K."""
+        return len(self.scales)
 
     @property
     def radius(self) -> float:
         """How far from 0 a public position may lie."""
-        return _RADIUS * float(np.max(self.scales)) * math.sqrt(len(self.scales))
+        far = _RADIUS * float(np.max(self.scales)) * math.sqrt(self.size)
+        return far + float(np.linalg.norm(self.means))
+
+    def with_factor(self, factor: float) -> Prior:
+        """Return the prior whose free scales are multiplied."""
+        scales = np.where(self.free, factor * self.scales, self.scales)
+        return Prior(self.means, scales, np.zeros_like(self.free))
 
     @property
     def precision(self) -> np.ndarray:
@@ -284,7 +404,34 @@ class Prior:
     @property
     def gaussian(self) -> Gaussian:
         """The prior itself."""
-        return Gaussian(np.zeros(len(self.scales)), np.diag(self.scales**2))
+        return Gaussian(self.means, np.diag(self.scales**2))
+
+    def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
+        """Return the prior with the factor that a release favours, for the next position."""
+        if not self.free.any() or self.size > _MANY:
+            return self
+        covariance = noise_aware.total_covariance(release, local, now)
+        found = self._weighed(release, local, covariance)
+        return self.with_factor(float(_FACTORS[int(np.argmax(found))]))
+
+    def _weighed(
+        self, release: GradientRelease, local: Local, covariance: np.ndarray
+    ) -> np.ndarray:
+        """Return log densities of the factors, (k,), up to a constant."""
+        h = local.curvature
+        u = h @ (release.position - self.means) - release.gradient
+        fixed = covariance + h @ np.diag(np.where(self.free, 0.0, self.scales**2)) @ h
+        root = np.linalg.cholesky(fixed)
+        # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
+        part = np.linalg.solve(root, h * np.where(self.free, self.scales, 0.0))
+        values, vectors = np.linalg.eigh(part @ part.T)
+        values = np.maximum(values, 0.0)
+        square = (vectors.T @ np.linalg.solve(root, u)) ** 2
+        spread = 1 + np.outer(_FACTORS**2, values)
+        return (
+            -0.5 * np.sum(np.log(spread) + square / spread, axis=1)
+            - 0.5 * (np.log(_FACTORS) / _LOG_SCALE_STD) ** 2
+        )
 
     def concluded(
         self,
@@ -301,30 +448,45 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
+        widest = self.with_factor(float(_FACTORS[-1]))
         at = noise_aware.conclude(
-            lambda now: (release, local(now)),
-            self.precision,
-            at,
+            lambda now: (widest.about_zero(release), local(widest.moved(now))),
+            widest.precision,
+            at._replace(mean=at.mean - self.means),
             rounds=_ROUNDS // _INNER,
             inner=_INNER,
         )
+        at = widest.moved(at)
         here = local(at)
         statistic = here.curvature @ release.position - release.gradient
         covariance = noise_aware.total_covariance(release, here, at)
-        found = Evidence(here.curvature, statistic, covariance, self.scales, num_records)
-        if not self.by_evidence:
-            return Concluded(at, found)
-
-        def log_density(factor: float) -> float:
-            return (
-                found.log_density(scales=factor * self.scales)
-                - 0.5 * (math.log(factor) / _LOG_SCALE_STD) ** 2
-            )
-
-        chosen = Prior(
-            self.scales * float(max(_SCALES, key=log_density)), by_evidence=False
+        weights = np.ones(1)
+        priors: tuple[Prior, ...] = (self,)
+        if self.free.any():
+            logs = self._weighed(release, here, covariance)
+            weights = np.exp(logs - logs.max())
+            kept = weights > _LEAST_WEIGHT * weights.max()
+            weights = weights[kept] / weights[kept].sum()
+            priors = tuple(self.with_factor(float(f)) for f in _FACTORS[kept])
+        likeliest = priors[int(np.argmax(weights))]
+        evidence = Evidence(
+            here.curvature,
+            statistic,
+            covariance,
+            likeliest.scales,
+            num_records,
+            means=self.means,
         )
-        return chosen.concluded(release, local, at, num_records)
+        parts = (evidence.gaussian(one.scales) for one in priors)
+        return Concluded(Mixture(weights, tuple(parts)), evidence)
+
+    def about_zero(self, release: GradientRelease) -> GradientRelease:
+        """Return a release for coefficients less their prior means, for which formulas are written."""
+        return release._replace(position=release.position - self.means)
+
+    def moved(self, found: Gaussian) -> Gaussian:
+        """Return a posterior of coefficients less their prior means as one of the coefficients."""
+        return found._replace(mean=found.mean + self.means)
 
 
 # ------------------------------------------------------------------------------------

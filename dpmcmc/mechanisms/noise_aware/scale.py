@@ -1,0 +1,232 @@
+r"""What a score has to know of its labels: the scale of residuals, and the dispersion of counts, learnt on the way.
+
+A linear regression's residuals are as long as the range of its label allows, and mostly far shorter. A count varies
+more than Poisson's law says. Both are released three times while gradients are: early, midway and where they end.
+Each record adds a vector to a sum that is released with Gaussian noise:
+
+* **residuals** (:class:`Residuals`): weights on a signed grid of sizes, its place between two neighbouring knots
+  (a histogram whose cells overlap). They are not negative and sum to 1, so a record adds a vector of norm at most 1, a
+  replaced one moves the sum by √2 at most, since two such vectors have a product >= 0, and m rows of an owner m times
+  as far. The bound c of Huber's score is a quantile of it.
+* **dispersion** (:class:`Dispersion`): q_α = (t² − E_α t²)/(9 sd²) for each candidate α, with t = clip(y − μ, ±3 sd)
+  and sd the standard deviation under α. Each is within [−1/9, 1] and has the mean 0 at the true α. The candidate at
+  which the sum crosses zero is the estimate. With k candidates a replaced record moves the vector by √k·10/9 at most.
+
+Numbers beyond float64 count as residuals at the end of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from dpmcmc.inference.scores import BoundedScore, Counts, Huber
+from dpmcmc.privacy.accounting import Adjacency
+
+
+class Learnt(NamedTuple):
+    """What a release of a scale says.
+
+    Attributes:
+        score: with the scale that was learnt.
+        shift: mean of ψ at the truth, which the score does not know of; its variance is ``shift_variance``.
+        shift_variance: of the shift.
+        doubts: why intervals may not hold, clauses.
+    """
+
+    score: BoundedScore
+    shift: float = 0.0
+    shift_variance: float = 0.0
+    doubts: tuple[str, ...] = ()
+
+
+class Scale(Protocol):
+    """Something that a score has to know of its labels.
+
+    Attributes:
+        size: numbers that a record adds.
+    """
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers a record adds."""
+
+    def first(self) -> BoundedScore:
+        """Return the score before anything is released."""
+
+    def moved(self, adjacency: Adjacency) -> float:
+        """Return how far neighbours' sums may lie apart, in l2 norm."""
+
+    def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return what records add, (n, size). Private: it must not leave."""
+
+    def learnt(
+        self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
+    ) -> Learnt:
+        """Return the score that a noisy sum leads to.
+
+        Args:
+            released: sum with noise, (size,).
+            noise_std: of each number.
+            score: that gradients had so far.
+            count: number of rows.
+        """
+
+
+# ----------------------------------------------------------------------------------------------------
+# Residuals of a linear regression.
+
+#: Knots on each side of 0, and the ratio of one to the next.
+_KNOTS, _RATIO = 40, 1.25
+#: Residuals are looked at up to this many bounds, for the mean of what the score leaves out.
+_FAR = 6.0
+#: Share of a mean that must be more than its noise before a fit is called skewed.
+_SKEWED = 0.8
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Sizes and signs of residuals, for Huber's bound.
+
+    Attributes:
+        label_bound: Y, of |y|.
+        quantile: of |residual|, that the bound is.
+    """
+
+    label_bound: float
+    quantile: float = 0.9
+
+    @property
+    def knots(self) -> np.ndarray:
+        """Sizes, (_KNOTS + 1,): 0, and 2Y times powers of the ratio."""
+        return np.append(
+            0.0, 2 * self.label_bound * _RATIO ** -np.arange(_KNOTS - 1, -1, -1.0)
+        )
+
+    @property
+    def size(self) -> int:
+        """Return the number of knots, of both signs."""
+        return 2 * (_KNOTS + 1)
+
+    def first(self) -> Huber:
+        """Return the score that leaves every residual within Y as it is."""
+        return Huber(self.label_bound, 1.0, self.label_bound**2 / 16)
+
+    def moved(self, adjacency: Adjacency) -> float:
+        """Return √2 or 1; see :class:`Scale`."""
+        return math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
+
+    def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return weights on the knots, (n, size); see :class:`Scale`."""
+        knots = self.knots
+        residual = np.nan_to_num(y - eta, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+        sizes = np.minimum(np.abs(residual), knots[-1])
+        above = np.clip(np.searchsorted(knots, sizes, side="right"), 1, _KNOTS)
+        part = (sizes - knots[above - 1]) / (knots[above] - knots[above - 1])
+        out = np.zeros((len(y), self.size))
+        side = (residual < 0) * (_KNOTS + 1)
+        at = np.arange(len(y))
+        out[at, side + above] = part
+        out[at, side + above - 1] = 1 - part
+        return out
+
+    def learnt(
+        self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
+    ) -> Learnt:
+        """Return Huber's score at the quantile, and the mean of what it leaves out; see :class:`Scale`.
+
+        The left-out part of a residual r is r − clip(r, ±c). Its mean, over knots within 6c, moves the intercept if
+        errors are skewed. It is shrunk by what its own noise says, so that symmetric errors cost no width.
+        """
+        knots = self.knots
+        signed = released.reshape(2, -1)
+        mass = np.maximum(np.cumsum(signed.sum(axis=0)), 0.0)
+        mass = np.maximum.accumulate(mass)
+        if not mass[-1] > 0:
+            return Learnt(score)
+        bound = float(np.interp(self.quantile * mass[-1], mass, knots))
+        bound = max(bound, float(knots[1]))
+        beyond = np.where(
+            knots <= _FAR * bound, np.maximum(knots - bound, 0.0), 0.0
+        )
+        mean = float((signed[0] - signed[1]) @ beyond) / count
+        noise = 2 * noise_std**2 * float(beyond @ beyond)
+        sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
+        variance = (noise + sampled) / count**2
+        kept = max(0.0, 1 - variance / max(mean**2, np.finfo(float).tiny))
+        doubts = (
+            ("errors are skewed, and if their spread differs from row to row, slopes are those of Huber's fit",)
+            if kept > _SKEWED and mean**2 > 9 * variance
+            else ()
+        )
+        # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
+        return Learnt(
+            Huber.of(bound, self.quantile), kept * mean, kept * variance, doubts
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Dispersion of counts, Var y = μ + αμ².
+
+#: Candidates for α.
+_CANDIDATES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0)
+#: Where counts are clipped, in standard deviations.
+_CUT = 3.0
+#: α before anything is released.
+_GUESS = 1.0
+
+
+@dataclass(frozen=True)
+class Dispersion:
+    """By how much counts vary more than Poisson's law says.
+
+    Attributes:
+        clip: κ of the score of counts.
+    """
+
+    clip: float
+
+    @property
+    def size(self) -> int:
+        """Return the number of candidates."""
+        return len(_CANDIDATES)
+
+    def first(self) -> Counts:
+        """Return the score of a guess."""
+        return Counts(_GUESS, self.clip)
+
+    def moved(self, adjacency: Adjacency) -> float:
+        """Return the bound of the module; see :class:`Scale`."""
+        one = 10 / 9 if adjacency == Adjacency.REPLACE_ONE else 1.0
+        return math.sqrt(self.size) * one
+
+    def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return q_α of each candidate, (n, size); see :class:`Scale`."""
+        parts = [Counts(alpha).spread(eta, y, _CUT) for alpha in _CANDIDATES]
+        out = np.stack(parts, axis=1) / _CUT**2
+        return np.clip(np.nan_to_num(out, nan=1.0), -(_CUT**-2), 1.0)
+
+    def learnt(
+        self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
+    ) -> Learnt:
+        """Return the score at the candidate where the sum crosses zero; see :class:`Scale`."""
+        falling = isotonic_regression(released, increasing=False).x
+        if falling[0] <= 0:
+            found = 0.0
+        elif falling[-1] > 0:
+            found = _CANDIDATES[-1]
+        else:
+            found = float(np.interp(0.0, -falling, _CANDIDATES))
+        doubts = (
+            (f"counts vary more than a dispersion of {_CANDIDATES[-1]:g} lets them",)
+            if falling[-1] > 3 * noise_std
+            else ()
+        )
+        return Learnt(Counts(found, self.clip), doubts=doubts)
+
+
+__all__ = ["Dispersion", "Learnt", "Residuals", "Scale"]
