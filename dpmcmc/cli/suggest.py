@@ -205,7 +205,7 @@ class _ConfigRequest:
         if self.mechanism and isinstance(config.mechanism, Derived):
             given["mechanism"] = with_public_facts(config.mechanism.built(), spec.facts)
         elif self.of_fit:
-            given |= settings_of(target, self.goal)
+            given |= settings_of(target, self.goal, spec.num_features)
         delta = promise.delta if self.delta else None
         schema = spec.schema
         request = ask(

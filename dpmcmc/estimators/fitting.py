@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from dpmcmc.data.formula import of_names
-from dpmcmc.data.schema import Label, Schema
+from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
@@ -14,8 +19,10 @@ from dpmcmc.engine.work import Progress
 from dpmcmc.errors import InputError, shown
 from dpmcmc.estimators.suggestion import Given, Goal, asked_epsilon, suggest
 from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware import Normal
+from dpmcmc.mechanisms.noise_aware.regression import MOST_RELEASED
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import (
     LinearRegression,
     LogisticRegression,
@@ -23,11 +30,10 @@ from dpmcmc.targets.glm import (
     SoftmaxRegression,
 )
 
-#: Prior standard deviation of a coefficient where the user gives no model, for rows of norm at most 1. Without privacy
-#: the coefficients of Adult, 401ksubs, fertil2 and thornton_hiv have root mean squares of 1.6, 2.4, 2.6 and 1.6. A
-#: prior that is too narrow costs coverage (docs/uncertainty.md). Above 2 intervals of some models stop covering. Noise
-#: of a real label on [-1, 1]; a sandwich variance replaces it in the width of intervals.
-PRIOR_SCALE, _NOISE_SCALE = 2.0, 0.5
+#: Prior standard deviation of a coefficient where no schema says what its units are, for rows of norm at most 1; and
+#: of the effect of half a column's range where one does, in units of the predictor. Released numbers multiply it
+#: (``prior_scale: evidence``). Noise of a real label on [-1, 1]; a fit learns its own.
+PRIOR_SCALE, _EFFECT, _NOISE_SCALE = 2.0, 1.0, 0.5
 
 #: From the kind of a label to its regression.
 _MODELS: dict[str, type[Target]] = {
@@ -47,14 +53,20 @@ def fit(
     delta: float | None = None,
     goal: Goal = "intervals",
     target: Target | None = None,
+    prior: Mapping[str, Normal] | None = None,
+    covariance: Literal["sandwich", "model"] | None = None,
     ledger: Ledger | str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> Result:
     """Fit a regression under differential privacy, with no setting chosen by hand.
 
     The model follows from the label: two levels give logistic regression, more give softmax regression, counts give
-    Poisson regression, and a range gives linear regression with a sandwich variance. N is the number of rows, which
-    replace_one makes public.
+    Poisson regression whose dispersion is learnt, and a range gives linear regression whose residual scale is. N is the
+    number of rows, which replace_one makes public.
+
+    Intervals are for the best-fitting coefficients, whether or not the model is true. The prior of a coefficient is
+    N(0, f²) for the effect of half the column's declared range, with a factor f that the releases tell; the intercept
+    has a wide one of its own.
 
     Args:
         formula_or_columns: ``"income ~ age + C(job)"``, a list of names of the columns that predict, or None for all of
@@ -65,6 +77,10 @@ def fit(
         delta: δ; None: the least of 1e-5 and N^-1.2.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         target: another model than the label's own.
+        prior: normal priors of coefficients in the units of their columns, by name: ``{"age": Normal(0, 0.05)}``. That of
+            ``intercept`` is for the prediction in the middle of all ranges.
+        covariance: ``sandwich``: of the records' own scores, the default up to 60 coefficients; ``model``: as the model
+            says.
         ledger: budget ledger to charge, made by :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init``.
         progress: as of :func:`dpmcmc.sample`.
 
@@ -98,8 +114,16 @@ def fit(
     records = schema.encode(data)
     given: Given = {}
     if target is None:
-        target = model_of(schema.outcome)
-        given = settings_of(target, goal)
+        target = model_of(schema)
+        given = settings_of(target, goal, schema.num_features)
+    mechanism = given.get("mechanism")
+    if prior is not None or covariance is not None:
+        made = mechanism if isinstance(mechanism, NoiseAware) else NoiseAware()
+        if covariance is not None:
+            made = dataclasses.replace(made, covariance=covariance)
+        if prior is not None:
+            made = dataclasses.replace(made, coefficients=encoded_priors(schema, prior))
+        given = {"mechanism": made}
     plan = suggest(
         target,
         num_records=len(records["x"]),
@@ -148,24 +172,68 @@ def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> S
     return found
 
 
-def model_of(label: Label) -> Target:
-    """Return the regression that a label asks for."""
-    return usual(_MODELS[label.kind])
+def model_of(schema: Schema) -> Target:
+    """Return the regression that a schema's label asks for, with the default prior in the units of its columns."""
+    return usual(_MODELS[schema.outcome.kind], _EFFECT / schema.row_scale)
 
 
-def usual(model: type[Target]) -> Target:
+def usual(model: type[Target], prior_scale: float = PRIOR_SCALE) -> Target:
     """Return a regression with the default prior; real labels are on [-1, 1]."""
-    given = {"prior_scale": PRIOR_SCALE}
+    given = {"prior_scale": prior_scale}
     if model is LinearRegression:
         given |= {"noise_scale": _NOISE_SCALE, "label_bound": 1.0}
     return model(**given)
 
 
-def settings_of(target: Target, goal: Goal) -> Given:
+def settings_of(target: Target, goal: Goal, num_features: int | None) -> Given:
     """Return the settings of a model that the user did not choose.
 
-    The noise of a linear regression's label is not declared then, so its covariance is a sandwich.
+    Args:
+        target: that :func:`model_of` or :func:`usual` made.
+        goal: of :func:`dpmcmc.suggest`.
+        num_features: d; None: not known, and then few.
     """
-    if goal == "intervals" and isinstance(target, LinearRegression):
-        return {"mechanism": NoiseAware(covariance="sandwich")}
-    return {}
+    if goal != "intervals":
+        return {}
+    size = (num_features or 1) * (target_offers(target).num_classes or 1)
+    if isinstance(target, LogisticRegression):
+        size = num_features or 1
+    covariance: Literal["sandwich", "model"] = (
+        "sandwich" if size <= MOST_RELEASED else "model"
+    )
+    return {"mechanism": NoiseAware(prior_scale="evidence", covariance=covariance)}
+
+
+def encoded_priors(
+    schema: Schema, prior: Mapping[str, Normal]
+) -> tuple[Normal | None, ...]:
+    """Return a prior for each encoded column that has one of its own.
+
+    Args:
+        schema: of the table.
+        prior: by the name of a coefficient in its own units.
+
+    Raises:
+        InputError: a name that no coefficient has, or no normal law.
+    """
+    names = list(schema.own_names)
+    out: list[Normal | None] = [None] * len(names)
+    for name, given in prior.items():
+        if name not in names:
+            raise InputError(
+                f"prior: {shown(name)} is no coefficient; the names are {', '.join(names)}",
+                "prior",
+            )
+        mean, std = given
+        if not (math.isfinite(mean) and 0 < std < math.inf):
+            raise InputError(
+                f"prior: {name} needs a finite mean and a standard deviation > 0, got {shown(given)}",
+                "prior",
+            )
+        at = names.index(name)
+        # The effect of one unit of the encoded column alone, in the column's own units.
+        alone = np.zeros(len(names))
+        alone[at] = 1.0
+        unit = float(schema.to_original_units(alone)[at] - schema.to_original_units(0 * alone)[at])
+        out[at] = Normal(mean / unit, std / abs(unit))
+    return tuple(out)

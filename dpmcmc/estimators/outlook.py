@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
@@ -32,7 +32,8 @@ from dpmcmc.inference.noise_aware import (
     symmetric_noise,
     variances,
 )
-from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.scores import BoundedScore, Huber
+from dpmcmc.mechanisms.noise_aware.regression import BOUND_QUANTILE, longest_row
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
@@ -186,16 +187,19 @@ class ReleaseNoise(NamedTuple):
 
     Attributes:
         gram: std of a diagonal entry of the second moment.
-        gradient: std of the mean gradient, in units of the clip norm; in linear regression, whose gradient is not
-            clipped, in units of the gradient.
-        sandwich: whether the variance of scores is released, too.
+        gradient: std of the mean gradient, in units of the clip norm; of the statistics of a linear regression, whose
+            gradient is not clipped, in units of the gradient.
         clip: κ of the plan; None: that of the score.
+        curvature: whether the curvature where gradients end is released, so that the error of the second moment is not
+            its own.
+        learnt: whether a linear regression's score learns the scale of residuals, and is clipped at it.
     """
 
     gram: float
     gradient: float
-    sandwich: bool = False
     clip: float | None = None
+    curvature: bool = False
+    learnt: bool = False
 
 
 class Outlook(NamedTuple):
@@ -306,35 +310,64 @@ class OutlookFacts:
         precision = np.diag(self.scales**-2.0)
 
         # Without privacy: the model's own curvature and score.
-        spread = design.noise**2 if noise.sandwich else 1.0
+        spread = design.noise**2 if noise.learnt else 1.0
         free = self.score.law(eta, math.inf)
         curvature = each * _second_moment(rows, free.curvature)
-        score = each * spread * _second_moment(rows, free.variance)
         alone = np.linalg.inv(precision + curvature / spread)
 
-        gram, error = self._denoised(
-            each * rows.T @ rows, noise, REAL.index(design) + 1, rough
-        )
-        if math.isfinite(self.score.clip):
-            clip = noise.clip or self.score.clip
-            law = self.score.law(eta, clip)
-            curvature = each * _second_moment(rows, law.curvature)
-            score = each * _second_moment(rows, law.variance)
-            metric = gram / num_records + np.eye(size) * self.row_bound**2 / size
-            squared_norm = float(np.trace(np.linalg.solve(metric, gram))) / num_records
-            variance = (noise.gradient * clip) ** 2 * squared_norm * metric
-            # A gradient is taken about as far from the truth as the posterior is wide.
-            taken_at = np.zeros((size, size))
-            times = 2.0
+        score: BoundedScore = self.score
+        if noise.learnt:
+            std = design.noise * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
+            score = Huber.of(std * ndtri((1 + BOUND_QUANTILE) / 2), BOUND_QUANTILE)
+        if not math.isfinite(score.clip):
+            return self._of_statistics(rows, truth, num_records, noise, design, alone, rough)
+        moment = each * rows.T @ rows
+        if noise.curvature:
+            gram, error = moment, np.zeros_like
+            floor = noise.gram * math.sqrt(2 * size) / num_records
+            floor = min(floor, self.row_bound**2 / size)
         else:
-            law = free
-            curvature = gram * float(np.mean(law.curvature))
-            variance = np.eye(size) * noise.gradient**2
-            # The gradient of a linear regression is taken at 0.
-            taken_at = np.outer(truth, truth)
-            times = 1.0
+            gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
+            floor = self.row_bound**2 / size
+        metric = gram / num_records + np.eye(size) * floor
+        norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
+        kappa = noise.clip or score.clip
+        clip, law = kappa * norm, score.law(eta, kappa)
+        if isinstance(score, Huber):
+            clip = score.bound * longest_row(norm, self.row_bound / math.sqrt(floor))
+        curvature = each * _second_moment(rows, law.curvature)
         mean = float(np.mean(law.curvature))
-        local = Local(curvature, score, lambda q: times * mean**2 * error(q + taken_at))
+        # A gradient is taken about as far from the truth as the posterior is wide.
+        local = Local(
+            curvature,
+            each * _second_moment(rows, law.variance),
+            lambda q: 2 * mean**2 * error(q),
+        )
+        variance = (noise.gradient * clip) ** 2 * metric
+        covariances = predicted(local, variance, precision, alone)
+        return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
+
+    def _of_statistics(
+        self,
+        rows: np.ndarray,
+        truth: np.ndarray,
+        num_records: int,
+        noise: ReleaseNoise,
+        design: SimulatedDesign,
+        alone: np.ndarray,
+        rough: bool,
+    ) -> Outlook:
+        """Return the predictions for a release of XᵀX and Xᵀy, whose gradient is taken at 0."""
+        size = len(truth)
+        moment = num_records / len(rows) * rows.T @ rows
+        gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
+        curved = 1 / self.score.dispersion  # type: ignore[attr-defined]
+        at = np.outer(truth, truth)
+        local = Local(
+            curved * gram, curved * moment, lambda q: curved**2 * error(q + at)
+        )
+        variance = np.eye(size) * noise.gradient**2
+        precision = np.diag(self.scales**-2.0)
         covariances = predicted(local, variance, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 

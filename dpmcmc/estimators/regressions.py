@@ -414,7 +414,7 @@ class PrivateRegression(BaseEstimator):
             )
         schema = self.schema_ = self._schema(x.shape[1])
         records = schema.encode({**self._table(x), _LABEL: self._labels(y)})
-        target = model_of(schema.outcome)
+        target = model_of(schema)
         asked = ask(
             target,
             len(x),
@@ -422,7 +422,7 @@ class PrivateRegression(BaseEstimator):
             self.delta,
             schema,
             None,
-            settings_of(target, self.goal),
+            settings_of(target, self.goal, schema.num_features),
         )
         plan = asked.suggested(self.goal)
         try:

@@ -33,6 +33,7 @@ from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.base import OneShot
 from dpmcmc.mechanisms.noise_aware.prior import Prior
+from dpmcmc.mechanisms.noise_aware.regression import last_gradients
 from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import Plan
@@ -51,8 +52,8 @@ from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, LogisticRegr
 Goal = Literal["intervals", "prediction"]
 #: Share of the prior's variance that a release must remove: with less, intervals are the prior's.
 _LEAST_LEARNED = 0.1
-#: Candidates for the second moment's share of μ², and the share of its trace.
-_GRAM_SHARES, _TRACE_SHARE = (0.2, 0.3, 0.4, 0.5), 0.01
+#: Candidates for the second moment's share of μ².
+_GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: How good a chain's settings were on public tables (docs/figures.md).
 _MEASURED = (
     "; on five public tables settings tuned on the data predicted at most a point better"
@@ -290,8 +291,8 @@ class Request:
         why = "mechanism: as given"
         if isinstance(mechanism, NoiseAware) and mechanism.covariance == "sandwich":
             why = (
-                "method: noise_aware with a sandwich variance, made of released residuals: the noise_scale "
-                f"{self.target.noise_scale:g} of the model sets no width, but the point at which residuals are taken"  # type: ignore[attr-defined]
+                "method: noise_aware with a sandwich variance, made of released scores: intervals are for the "
+                "best-fitting coefficients, whether or not the model is true"
             )
         if mechanism is None:
             # A prior that is too wide or too narrow costs predictions more than the search for its scale.
@@ -307,7 +308,7 @@ class Request:
         plan = self._planned(mechanism)
         if not isinstance(mechanism, NoiseAware) or self.facts is None:
             return plan, [why]
-        if mechanism.gram_share is None and "gram_share" in plan.settings:
+        if mechanism.gram_share is None and _normal_rows(plan):
             plans = [
                 self._planned(dataclasses.replace(mechanism, gram_share=share))
                 for share in _GRAM_SHARES
@@ -396,13 +397,16 @@ class Request:
     def noise(self, plan: MechanismPlan) -> ReleaseNoise:
         """Return the noise of a noise-aware release."""
         settings = plan.settings
-        if isinstance(self.target, LinearRegression):
-            sandwich = "score_noise_std" in settings
-            gradient = settings["label_noise_std"] / self.target.noise_scale**2
-            return ReleaseNoise(settings["noise_std"], gradient, sandwich)
-        gradient = self._gradient(1 - settings["gram_share"] - _TRACE_SHARE)
+        if "label_noise_std" in settings:
+            variance = self.target.noise_scale**2  # type: ignore[attr-defined]
+            gradient = settings["label_noise_std"] / variance
+            return ReleaseNoise(settings["noise_std"], gradient)
         return ReleaseNoise(
-            settings["gram_noise_std"], gradient, clip=settings.get("clip_ratio")
+            settings["gram_noise_std"],
+            last_gradients(settings, plan.mechanism.steps),
+            settings.get("clip_ratio"),
+            curvature=not _normal_rows(plan),
+            learnt=isinstance(self.target, LinearRegression),
         )
 
     def _rough_width(self, plan: MechanismPlan) -> float:
@@ -479,16 +483,13 @@ class Request:
 
     def _usual_noise(self) -> ReleaseNoise:
         """Return the noise of a noise-aware release with a usual share for the second moment."""
-        if isinstance(self.target, LinearRegression):
-            given = self.given.get("mechanism")
-            mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
-            return self.noise(
-                self._planned(dataclasses.replace(mechanism, structure=self.structure))
-            )
-        share = _GRAM_SHARES[1]
-        moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
-        gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
-        return ReleaseNoise(gram, self._gradient(1 - share - _TRACE_SHARE))
+        given = self._mechanism
+        mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
+        if mechanism.gram_share is None and _normal_rows(self._planned(mechanism)):
+            mechanism = dataclasses.replace(mechanism, gram_share=_GRAM_SHARES[1])
+        return self.noise(
+            self._planned(dataclasses.replace(mechanism, structure=self.structure))
+        )
 
     def at(
         self, num_records: float | None = None, epsilon: float | None = None
@@ -514,6 +515,11 @@ class Request:
         return self.num_records * gaussian_mu(
             self.epsilon, self.delta
         ) >= SIGNAL * math.sqrt(size)
+
+
+def _normal_rows(plan: MechanismPlan) -> bool:
+    """Whether a noise-aware plan takes rows for normal, and releases no curvature."""
+    return "gram_share" in plan.settings and "curvature_noise_std" not in plan.settings
 
 
 def _least(reaches: Callable[[float], bool], start: float, most: float) -> float | None:

@@ -233,7 +233,7 @@ class Huber:
     def of(cls, bound: float, inside: float) -> Huber:
         """Return the score of residuals of which this share is within c, as normal ones."""
         std = bound / float(ndtri((1 + inside) / 2))
-        return cls(bound, inside, std**2 * float(_censored(np.float64(bound / std))))
+        return cls(bound, inside, std**2 * float(_censored(np.array(bound / std))))
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ; see :class:`BoundedScore`."""

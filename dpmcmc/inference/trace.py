@@ -195,7 +195,7 @@ def expected(
     visited = margin + row @ away + ratio * along + std * _ABOUT
     family = score.family
     weight = score.weight(visited)
-    slope = family.slope(margin) / family.dispersion
+    slope = family.mean_slope(margin) / family.dispersion
     gap = weight * (family.mean(visited) - family.mean(margin)) / family.dispersion
 
     def second_moment(h: np.ndarray) -> np.ndarray:

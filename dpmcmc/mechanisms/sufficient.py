@@ -21,7 +21,6 @@ from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
-    RowFacts,
     entries,
     gaussian_release,
     gram_of,

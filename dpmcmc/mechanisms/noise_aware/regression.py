@@ -10,7 +10,7 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
 4. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
 
 Rows taken as normal give H and B for nothing, and are .2 to .5 off where rows are not normal. The releases correct them
-as far as noise lets them (``inference/curvature.py``). Beyond :data:`_MOST_RELEASED` numbers a release would be noise:
+as far as noise lets them (``inference/curvature.py``). Beyond :data:`MOST_RELEASED` numbers a release would be noise:
 nothing of 4 is released, and H has the error of the Gram matrix alone.
 
 B is of the scores themselves (``covariance: sandwich``) or of what the model says of them (``model``). With the first,
@@ -69,7 +69,7 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     calibrate_counts,
     release_counts,
 )
-from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
+from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILE, Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
@@ -92,7 +92,7 @@ from dpmcmc.targets.glm import GeneralisedLinear
 from dpmcmc.targets.last_layer import on_rows
 
 #: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
-_MOST_RELEASED = 60
+MOST_RELEASED = 60
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the spread
 #: and of its trace.
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
@@ -110,7 +110,7 @@ _LONGEST, _MORE = 3.0, 2.0
 #: L of a family without a bound, in units of C·(typical ‖z‖)·√(mean information).
 _LEVERAGE = 2.0
 #: Candidates for the Gram matrix' share of μ² where no curvature is released, and its share elsewhere, by size.
-_GRAM_SHARES, _GRAM_BY_SIZE = (0.2, 0.3, 0.4, 0.5), ((10, 0.1), (30, 0.2), (_MOST_RELEASED, 0.3))
+_GRAM_SHARES, _GRAM_BY_SIZE = (0.2, 0.3, 0.4, 0.5), ((10, 0.1), (30, 0.2), (MOST_RELEASED, 0.3))
 #: κ where a curvature is released: the widest whose predicted width is within the last number of the narrowest.
 _WIDEST, _WIDER = (0.75, 1.0, 1.5, 3.0), 1.03
 #: Bootstraps of the error of a candidate share's Gram matrix.
@@ -179,7 +179,7 @@ class Regression:
         if self.options.covariance == "sandwich" and not self.releases(adjacency):
             why = (
                 f"the spread of {size} numbers would be noise"
-                if size > _MOST_RELEASED
+                if size > MOST_RELEASED
                 else "under add_remove rounding of a count's curvature has no derived bound"
             )
             raise UnsupportedCombination(
@@ -191,7 +191,7 @@ class Regression:
         rounds = adjacency == Adjacency.ADD_REMOVE and math.isinf(
             self.score.slope_rounding(0.0)
         )
-        return self._prior().size <= _MOST_RELEASED and not rounds
+        return self._prior().size <= MOST_RELEASED and not rounds
 
     def _gram_shares(self, adjacency: Adjacency, size: int) -> tuple[float, ...]:
         if not self.releases(adjacency):
@@ -398,7 +398,7 @@ class _Budget:
         predictors = scale * design.row_bound**2 / 2
         if isinstance(score, Huber):
             # Residuals are taken for a tenth of the label's range.
-            score = Huber.of(1.65 * score.bound / 10, 0.9)
+            score = Huber.of(1.65 * score.bound / 10, BOUND_QUANTILE)
         shared = self.sharing.scored(score)
         law, unbounded = (
             average_law(shared, predictors, limit) for limit in (score.clip, math.inf)
@@ -491,13 +491,20 @@ class _Budget:
 def _clip(score: BoundedScore, norm: float, design: Design) -> float:
     """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
     if isinstance(score, Huber):
-        return score.bound * _longest(norm, design)
+        return score.bound * longest_row(norm, design.longest)
     return score.clip * norm
 
 
-def _longest(norm: float, design: Design) -> float:
-    """Return R."""
-    return min(math.sqrt(_LONGEST * norm**2 + _MORE), design.longest)
+def longest_row(norm: float, most: float) -> float:
+    """Return R where a typical ‖F⁻¹x‖ is ``norm`` and no row is longer than ``most``."""
+    return min(math.sqrt(_LONGEST * norm**2 + _MORE), most)
+
+
+def last_gradients(settings: dict[str, float], steps: int) -> float:
+    """Return the noise multiplier of the mean of the gradients that a posterior is made of."""
+    z = multipliers(settings["first_noise_multiplier"], steps_of(steps))
+    part = _LAST if "curvature_noise_std" in settings else _LAST_OF_NORMAL
+    return float(np.sum(z[-math.ceil(part * steps) :] ** -2.0) ** -0.5)
 
 
 class _Path(NamedTuple):
@@ -610,7 +617,7 @@ class _Releases:
         clip = _clip(score, self.typical, self.design) * self.sharing.typical
         if "curvature_noise_std" not in self.settings:
             return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
-        longest = _longest(self.typical, self.design)
+        longest = longest_row(self.typical, self.design.longest)
         leverage = score.leverage(clip, longest)
         if math.isinf(leverage):
             law = self._average(position)

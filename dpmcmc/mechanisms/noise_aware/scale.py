@@ -80,6 +80,8 @@ class Scale(Protocol):
 # ----------------------------------------------------------------------------------------------------
 # Residuals of a linear regression.
 
+#: Share of residuals within the bound of a score.
+BOUND_QUANTILE = 0.9
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to this many bounds, for the mean of what the score leaves out.
@@ -98,7 +100,7 @@ class Residuals:
     """
 
     label_bound: float
-    quantile: float = 0.9
+    quantile: float = BOUND_QUANTILE
 
     @property
     def knots(self) -> np.ndarray:
