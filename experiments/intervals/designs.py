@@ -12,7 +12,8 @@ coefficients are: the mean of non-private fits of four million rows, a million e
 ``linear_R_RHO_ERROR``       five covariates of equal correlation, errors of standard deviation 1, a label range of R
 ``binagg``                   linear, three normal covariates, errors of standard deviation 1; no more is known to us of
                              the peer's design than n, d and μ, and non-private intervals are .088 wide here
-``omitted_square``, ``probit``, ``cauchit``, ``cloglog``  logistic regression fitted to another law
+``omitted_square``           logistic regression of a law with the square of a covariate
+``probit``, ``cauchit``, ``cloglog``  logistic regression of a law with another link
 ``counts_A``                 counts of mean exp(x·β) whose variance is μ + A μ²
 ``rare_P``                   logistic, a share P of labels 1
 ``collinear``                logistic, two covariates of correlation .95
@@ -302,7 +303,7 @@ def _fit_adult(records: Columns, epsilon: float, delta: float | None) -> dpmcmc.
 _MARGINS: dict[str, Rows] = {"uniform": _uniform, "arcsine": _arcsine}
 _LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "probit": norm.cdf,
-    "cauchit": lambda eta: 0.5 + np.arctan(eta) / math.pi,
+    "cauchit": lambda eta: 0.5 + np.arctan(3 * eta) / math.pi,
     "cloglog": lambda eta: -np.expm1(-np.exp(eta)),
 }
 _MADE: dict[str, Callable[[], Design]] = {
