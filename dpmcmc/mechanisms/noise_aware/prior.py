@@ -57,7 +57,7 @@ class Options:
     """Options of :class:`dpmcmc.mechanisms.NoiseAware`, which says what each one is."""
 
     draws: Annotated[int, Gt(0)] = 1000
-    steps: Annotated[int, Ge(4), Le(100)] = 48
+    steps: Annotated[int, Ge(4), Le(100)] = 32
     gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
     prior_scale: Literal["target", "evidence"] = "target"
     covariance: Literal["model", "sandwich"] = "model"
