@@ -385,9 +385,12 @@ class Request:
         )
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
-        return OutlookFacts(
-            score, Prior.of(options, target).scales, bound, self.structure
+        prior = Prior.of(options, target)
+        # An intercept's wide prior is not where truths are expected.
+        truths = (
+            np.full(prior.size, target.prior_scale) if prior.free.any() else prior.scales
         )
+        return OutlookFacts(score, prior.scales, bound, self.structure, truths)
 
     def _gradient(self, share: float) -> float:
         """Return the std of a gradient with this share of μ², over the clip norm."""
