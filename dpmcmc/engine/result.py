@@ -515,8 +515,8 @@ class Result:
         Args:
             x: rows, (n, d), encoded as those of the records; or a table, if the plan has a schema. A real label is then
                 predicted in its own units.
-            arguments: of a NumPyro model: its arguments by name, leaves (n, ...), without what it observes. Of a
-                regression whose records have an offset: ``offset``, (n,), such as the log of the exposure.
+            arguments: of a NumPyro model: its arguments by name, leaves (n, ...), without what it observes. A
+                regression whose records have an offset takes ``offset``, (n,), such as the log of the exposure.
 
         Returns:
             P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
