@@ -375,9 +375,15 @@ class Request:
 
     @functools.cached_property
     def facts(self) -> OutlookFacts | None:
-        """Public facts that an outlook rests on; None where the model has no bounded score of one predictor."""
+        """Public facts that an outlook rests on.
+
+        None where the model has no bounded score of one predictor, or its records have an offset or a weight.
+        """
         score = score_of(self.target)
-        size = target_offers(self.target).num_features
+        offers = target_offers(self.target)
+        size = offers.num_features
+        if offers.offset_bound is not None or offers.weight_scale is not None:
+            return None
         if score is None or score.size != 1 or size is None:
             return None
         options = (
