@@ -122,6 +122,32 @@ def corrected(model: np.ndarray, released: np.ndarray, noise_std: float) -> Corr
     )
 
 
+def exchangeable(gram: np.ndarray, blocks: tuple[tuple[int, ...], ...]) -> np.ndarray:
+    """Return a noisy second moment with the columns of each block, one for each level of a group, made alike, (d, d).
+
+    Levels of one group exclude each other, so that their products are zero. As a model for :func:`corrected` it lets
+    groups differ in size and in their mean row by about as much as all of them are seen to.
+
+    Args:
+        gram: (d, d), with noise that averages shrink.
+        blocks: columns of each group effect.
+    """
+    groups = [list(block) for block in blocks]
+    taken = {column for block in blocks for column in block}
+    groups += [[column] for column in range(len(gram)) if column not in taken]
+    average = np.zeros((len(groups), len(gram)))
+    for number, columns in enumerate(groups):
+        average[number, columns] = 1 / len(columns)
+    spread = (average > 0).astype(np.float64)
+    means = average @ gram @ average.T
+    out = spread.T @ means @ spread
+    for columns in groups[: len(blocks)]:
+        out[np.ix_(columns, columns)] = np.mean(np.diag(gram)[columns]) * np.eye(
+            len(columns)
+        )
+    return out
+
+
 # ----------------------------------------------------------------------------------------------------
 # Curvature of a regression's bounded score, from a second moment of its rows.
 #

@@ -39,6 +39,7 @@ from dpmcmc.inference.curvature import (
     SeveralPredictors,
     average_law,
     corrected,
+    exchangeable,
     mean_row,
 )
 from dpmcmc.inference.noise_aware import (
@@ -606,7 +607,13 @@ class _Releases:
         self.noisy = GramRelease(
             rows, settings["gram_noise_std"], settings["trace_noise_std"]
         ).release(self.read.x, next(self.keys))
-        self.gram: Denoised = denoised(self.noisy, strategy.options.structure)
+        groups = strategy.options.group_effects
+        if groups:
+            alike = exchangeable(self.noisy.gram, groups)
+            found = corrected(alike, self.noisy.gram, self.noisy.noise_std)
+            self.gram = Denoised(found.matrix, found.error)
+        else:
+            self.gram = denoised(self.noisy, strategy.options.structure)
         row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
         if strategy.sums_rows:
             total = SumRelease(rows, settings["sum_noise_std"])
@@ -815,9 +822,10 @@ class _Releases:
 
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
             local = known.local(posterior.mean)
-            if fixed is not None:
-                # By as much as it differed from normal rows where it was released, it differs here.
-                local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
+            if fixed is None:
+                return release, local
+            # By as much as it differed from normal rows where it was released, it differs here.
+            local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
             beyond = known.beyond(positions, weights, posterior.mean)
             return release._replace(gradient=release.gradient - beyond), local
 
