@@ -312,7 +312,7 @@ class Mixture(NamedTuple):
         return Gaussian(mean, np.asarray(spread))
 
     def draws(self, noise: np.ndarray) -> np.ndarray:
-        """Return draws (count, d) made of standard normals (count, d); parts have their shares of the count, shuffled."""
+        """Return shuffled draws (count, d) made of standard normals (count, d); parts have their shares of them."""
         count = len(noise)
         ends = np.floor(np.cumsum(self.weights) * count + 0.5).astype(int)
         ends[-1] = count
@@ -349,8 +349,8 @@ class Prior:
     Attributes:
         means: (d,); those of K predictors one row after the other, (d·K,).
         scales: standard deviations, (d,).
-        family: of each scale, (d,): 0 where it has the common factor, g where it is that of group effect g, and -1 where
-            it has no factor.
+        family: of each scale, (d,): 0 where it has the common factor, g where it is that of group effect g, and -1
+            where it has no factor.
     """
 
     means: np.ndarray
