@@ -20,7 +20,7 @@ from dpmcmc.errors import InputError, shown
 from dpmcmc.estimators.suggestion import Given, Goal, asked_epsilon, suggest
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
-from dpmcmc.mechanisms.noise_aware.regression import MOST_RELEASED
+from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import (

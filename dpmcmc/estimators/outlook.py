@@ -33,7 +33,8 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.regression import BOUND_QUANTILE, longest_row
+from dpmcmc.mechanisms.noise_aware.facts import longest_row
+from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILE
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.base import OneShot
+from dpmcmc.mechanisms.noise_aware.facts import last_gradients
 from dpmcmc.mechanisms.noise_aware.prior import Prior
-from dpmcmc.mechanisms.noise_aware.regression import last_gradients
 from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import Plan

@@ -126,10 +126,7 @@ class Evidence:
         away = self.statistic - self.curvature @ self._means(without)
         square = float(away @ cho_solve(factor, away))
         half_log_determinant = float(np.sum(np.log(np.diag(factor[0]))))
-        return (
-            -0.5 * (square + len(away) * math.log(2 * math.pi))
-            - half_log_determinant
-        )
+        return -0.5 * (square + len(away) * math.log(2 * math.pi)) - half_log_determinant
 
     def log_bayes_factor(self, without: Without) -> float:
         """Return log p(u | those coefficients are 0) − log p(u | the whole model).

@@ -24,12 +24,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import betainc, expit, gammaln, ndtr, ndtri, pdtr, softmax
 
 from dpmcmc.errors import InputError
+from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind, Law
 from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
 from dpmcmc.targets.glm import (
     LinearRegression,
@@ -39,122 +40,6 @@ from dpmcmc.targets.glm import (
     SoftmaxRegression,
 )
 from dpmcmc.targets.last_layer import LastLayer
-
-# ----------------------------------------------------------------------------------------------------
-# The protocol of a bounded score, and scores that are weighted blindly to labels.
-
-
-class Law(NamedTuple):
-    """Moments of a score given its predictors, (n,) each, or (n, K, K).
-
-    Attributes:
-        curvature: Λ = E[ψ sᵀ].
-        variance: V = E[ψ ψᵀ].
-    """
-
-    curvature: np.ndarray
-    variance: np.ndarray
-
-
-class BoundedScore(Protocol):
-    """A bounded, Fisher-consistent score of one record (``inference/scores.py``).
-
-    Attributes:
-        predictors: their name in a sentence.
-        needs_mean_row: whether Λ differs so much between η and −η that a curvature rests on the mean row.
-        step: root mean square by which predictors may change from one position to the next.
-    """
-
-    predictors: ClassVar[str]
-    needs_mean_row: ClassVar[bool]
-    step: ClassVar[float]
-
-    @property
-    def clip(self) -> float:
-        """κ, the clip norm C in units of a typical whitened row."""
-
-    @property
-    def size(self) -> int:
-        """Number of predictors of a record, K."""
-
-    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return ψ of each record, of norm at most its limit up to rounding.
-
-        Args:
-            eta: (n,) or (n, K).
-            y: labels, (n,).
-            limit: (n,).
-        """
-
-    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
-        """Return Λ and V at predictors η; infinite limits give those of the model's own score."""
-
-    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return what a record adds to the curvature, of mean Λ: (n,), or (n, K, K), and never negative.
-
-        It is Λ itself for a family whose weights see no label.
-        """
-
-    def leverage(self, clip: float, longest: float) -> float:
-        """Return the largest v·tr(slope)·‖z‖² of a row ‖z‖ <= ``longest`` whose score v‖ψ‖‖z‖ is within ``clip``.
-
-        It is infinite where the family has no such bound; a record's weight v then ensures one.
-        """
-
-    def slope_rounding(self, margin: float) -> float:
-        """Return how far v·slope·‖z‖², over the bound on its trace, may move when η moves by ``margin``."""
-
-    def rounding(self, margin: float, limit: float) -> float:
-        """Return how far ‖ψ‖/limit may move when η moves by ``margin`` and the limit by ``limit`` of itself.
-
-        The rounding of float64 in ``residual`` is part of it.
-        """
-
-
-@dataclass(frozen=True)
-class LabelBlind:
-    r"""Scores ψ = w(η)(μ(η) − y)/φ, w = min(1, limit/longest), of a mean μ and a weight that does not see the label.
-
-    E[ψ | η] = w(η)(μ(η) − E[y])/φ = 0, Λ = w μ'/φ and V = w² μ'/φ, since Var y = φ μ' in an exponential family with its
-    canonical link (McCullagh and Nelder 1989).
-
-    Attributes:
-        dispersion: φ.
-    """
-
-    size: ClassVar[int] = 1
-    dispersion: float = 1.0
-
-    def mean(self, eta: np.ndarray) -> np.ndarray:
-        """Return μ, the mean label."""
-        raise NotImplementedError
-
-    def mean_slope(self, eta: np.ndarray) -> np.ndarray:
-        """Return μ'."""
-        raise NotImplementedError
-
-    def longest(self, eta: np.ndarray) -> np.ndarray:
-        """Return the largest |μ − y|/φ over labels."""
-        raise NotImplementedError
-
-    def weight(self, eta: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
-        """Return w."""
-        return label_blind_weight(self.longest(eta), limit)
-
-    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return ψ; see :class:`BoundedScore`."""
-        return self.weight(eta, limit) * (self.mean(eta) - y) / self.dispersion
-
-    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
-        """Return Λ and V; see :class:`BoundedScore`."""
-        weight = self.weight(eta, limit)
-        curvature = weight * self.mean_slope(eta) / self.dispersion
-        return Law(curvature, weight * curvature)
-
-    def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return Λ; see :class:`BoundedScore`."""
-        return self.law(eta, limit).curvature
-
 
 # ----------------------------------------------------------------------------------------------------
 # Scores of linear regression, (η − y)/φ with φ the variance of the noise.

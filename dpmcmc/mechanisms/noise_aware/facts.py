@@ -1,0 +1,163 @@
+"""Public facts of a regression's release: the bounds of its rows, the metric's floor, and the path of its gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from dpmcmc.inference.scores import BoundedScore, Huber
+from dpmcmc.mechanisms.noise_aware.gradients import (
+    Design,
+    multipliers,
+    shares,
+)
+from dpmcmc.mechanisms.noise_aware.prior import (
+    Options,
+    Prior,
+)
+from dpmcmc.mechanisms.noise_aware.scale import Scale
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.query.gaussian_release import (
+    RowFacts,
+)
+from dpmcmc.targets.base import require_bound
+from dpmcmc.targets.glm import GeneralisedLinear
+
+#: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
+MOST_RELEASED = 60
+#: so far that a position is made of; by how much the budget of gradients grows over a quarter of them.
+LAST, LAST_OF_NORMAL, FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8
+#: R² in units of a typical ‖z‖², and added to it.
+_LONGEST, _MORE = 3.0, 2.0
+#: Least part of b² in the metric's floor.
+SMALLEST_FLOOR = 1e-5
+
+
+def steps_of(steps: int) -> np.ndarray:
+    """Return the part of all gradients' μ² that each of them gets, (steps,)."""
+    return shares(steps, _GROWTH ** (4 / max(4, steps)))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Public facts of a regression, and the bounds that follow from them.
+
+    Attributes:
+        options: of the mechanism.
+        target: with its public bounds.
+        score: of the target's family.
+        scale: what the score learns of its labels on the way, or None.
+        together: m, rows that an owner may have; 1 where records are rows.
+    """
+
+    options: Options
+    target: GeneralisedLinear
+    score: BoundedScore
+    scale: Scale | None = None
+    together: int = 1
+
+    def releases(self, adjacency: Adjacency) -> bool:
+        """Return whether curvature and spread are released."""
+        rounds = adjacency == Adjacency.ADD_REMOVE and math.isinf(
+            self.score.slope_rounding(0.0)
+        )
+        return self.prior.size <= MOST_RELEASED and not rounds
+
+    def clipped_at(self, clip: float) -> Self:
+        """Return the facts with another κ."""
+        if isinstance(self.score, Huber):
+            return self
+        scale = None if self.scale is None else dataclasses.replace(self.scale, clip=clip)  # type: ignore[type-var]
+        return dataclasses.replace(
+            self,
+            score=dataclasses.replace(self.score, clip=clip),  # type: ignore[type-var]
+            scale=scale,
+        )
+
+    def design(self, num_records: int, gram_noise_std: float | None = None) -> Design:
+        """Return the public facts of the rows of records or owners, whose bounds are given.
+
+        Args:
+            num_records: N.
+            gram_noise_std: σ of the Gram matrix where a curvature is released: the metric's floor is the size of its
+                noise.
+        """
+        row = require_bound(
+            self.target.row_bound, "row_bound", type(self.target).__name__
+        )
+        prior = self.prior
+        size = prior.size // self.score.size
+        rows = num_records * self.together
+        floor = None
+        if gram_noise_std is not None:
+            noise = gram_noise_std * math.sqrt(2 * size) / rows
+            floor = min(max(noise, SMALLEST_FLOOR * row**2), row**2 / size)
+        return Design(rows, size, row, prior.radius, floor)
+
+    @property
+    def prior(self) -> Prior:
+        """The prior of the coefficients."""
+        return Prior.of(self.options, self.target, self.score.size)
+
+    @property
+    def intercept(self) -> int | None:
+        """Column of the declared intercept."""
+        return None if self.options.structure is None else self.options.structure.constant
+
+    @property
+    def offset_bound(self) -> float | None:
+        """Bound on what is added to predictors; None: nothing is."""
+        return self.target.offset_bound
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether Σ x is released."""
+        return self.score.needs_mean_row and self.intercept is None
+
+    def rows(self, design: Design) -> RowFacts:
+        """Return the public facts of the Gram matrix."""
+        structure = self.options.structure
+        unit_norm = structure is not None and structure.unit_norm
+        return RowFacts(
+            design.num_records, design.size, design.row_bound, unit_norm, together=self.together
+        )  # fmt: skip
+
+    def moments(self, design: Design, adjacency: Adjacency) -> tuple[RowFacts, RowFacts]:
+        """Return the public facts of curvature and spread, each of rows within 1.
+
+        Under ``add_remove`` other records change their places, and with them the last bits of their numbers.
+        """
+        size = design.size * self.score.size
+        moved = curve = 0.0
+        if adjacency == Adjacency.ADD_REMOVE:
+            away = design.size**2 * 2.0**-50
+            curve = self.score.slope_rounding(design.margin) + away
+            moved = 2 * (self.score.rounding(design.margin, away) + away)
+        count = design.num_records
+        return (
+            RowFacts(count, size, 1.0, rounding=count * curve, together=self.together),
+            RowFacts(count, size, 1.0, rounding=count * moved),
+        )
+
+
+def clip_of(score: BoundedScore, norm: float, design: Design) -> float:
+    """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
+    if isinstance(score, Huber):
+        return score.bound * longest_row(norm, design.longest)
+    return score.clip * norm
+
+
+def longest_row(norm: float, most: float) -> float:
+    """Return R where a typical ‖F⁻¹x‖ is ``norm`` and no row is longer than ``most``."""
+    return min(math.sqrt(_LONGEST * norm**2 + _MORE), most)
+
+
+def last_gradients(settings: dict[str, float], steps: int) -> float:
+    """Return the noise multiplier of the mean of the gradients that a posterior is made of."""
+    z = multipliers(settings["first_noise_multiplier"], steps_of(steps))
+    part = LAST if "curvature_noise_std" in settings else LAST_OF_NORMAL
+    return float(np.sum(z[-math.ceil(part * steps) :] ** -2.0) ** -0.5)

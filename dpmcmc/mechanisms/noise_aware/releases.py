@@ -1,0 +1,410 @@
+"""The releases of a regression in their order, and the posterior that follows from them (``regression.py``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.curvature import (
+    AverageLaw,
+    Corrected,
+    ScoredRows,
+    SeveralPredictors,
+    corrected,
+    exchangeable,
+    mean_row,
+)
+from dpmcmc.inference.noise_aware import (
+    Denoised,
+    Gaussian,
+    GradientRelease,
+    Local,
+    denoised,
+)
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.facts import (
+    FIRST,
+    LAST,
+    LAST_OF_NORMAL,
+    Facts,
+    clip_of,
+    longest_row,
+    steps_of,
+)
+from dpmcmc.mechanisms.noise_aware.gradients import (
+    BoundedGradient,
+    Bounds,
+    multipliers,
+)
+from dpmcmc.mechanisms.noise_aware.prior import (
+    Concluded,
+    Read,
+    Sharing,
+    release_counts,
+)
+from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
+from dpmcmc.privacy.query.gaussian_release import (
+    GramRelease,
+    SumRelease,
+    gaussian_release,
+    svec,
+    symmetric,
+    weighted_sum,
+    within,
+)
+from dpmcmc.report import console
+
+#: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
+_SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
+#: Part of the gradients before the curvature is released midway.
+_HALF = 0.5
+#: L of a family without a bound, in units of C·(typical ‖z‖)·√(mean information).
+_LEVERAGE = 2.0
+#: between the last positions and the posterior beyond which it does.
+_UNSURE, _FAR = 0.6, 4.0
+#: which they are skewed; what is said of both.
+_UNEVEN, _CLEAR = 0.07, 3.0
+_SKEWED = (
+    "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of "
+    "the mean; transform the label (scale='log1p')"
+)
+
+#: Names of a scale's noise in the settings.
+SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")
+#: Least ratio of B to H in units of what the model expects.
+_LEAST_RATIO = 0.1
+
+
+class _Path(NamedTuple):
+    """Gradients of one score, in their order: positions, gradients, and noise stds in the metric."""
+
+    positions: list[np.ndarray]
+    gradients: list[np.ndarray]
+    stds: list[float]
+
+    def mean(self, count: int, square: np.ndarray) -> GradientRelease:
+        """Return the mean of the last ``count``, weighted by their precision."""
+        return noise_aware.weighted_mean(
+            np.array(self.positions[-count:]),
+            np.array(self.gradients[-count:]),
+            np.array(self.stds[-count:]) ** -2.0,
+            square,
+        )
+
+
+class Releases:
+    """The releases in their order, and what follows from them; records are reached through ``access`` alone."""
+
+    def __init__(self, strategy: Facts, plan: MechanismPlan, read: Read) -> None:
+        self.strategy = strategy
+        self.plan = plan
+        self.read = read
+        self.settings = plan.settings
+        self.prior = strategy.prior
+        self.learnt = Learnt(strategy.score)
+
+    def conclude(self, key: jax.Array) -> Concluded:
+        """Release everything; return the posterior that follows."""
+        strategy = self.strategy
+        steps = strategy.options.steps
+        self.keys = iter(jax.random.split(key, steps + 20))
+        self._release_rows()
+        scale = strategy.scale
+        parts = steps_of(steps)
+        z = multipliers(self.settings["first_noise_multiplier"], parts)
+        released = "curvature_noise_std" in self.settings
+        last = math.ceil((LAST if released else LAST_OF_NORMAL) * steps)
+        whens = dict(
+            zip(
+                (*(int(p * steps) for p in _SCALES), steps - last),
+                SCALE_NAMES,
+                strict=True,
+            )
+        )
+        now = self.prior.gaussian
+        path = _Path([], [], [])
+        midway: Corrected | None = None
+        for k in range(steps):
+            at = within(now.mean[None], self.design.radius)[0]
+            if scale is not None and k in whens:
+                self._learn(scale, at, self.settings[whens[k]])
+                path = _Path([], [], [])
+            if released and k == int(_HALF * steps):
+                midway = self._curvature("midway", at)
+            access = self._access(at)
+            path.positions.append(at)
+            path.gradients.append(access.release(at, z[k], next(self.keys)))
+            path.stds.append(access.clip * z[k])
+            part = FIRST if released else LAST_OF_NORMAL
+            count = min(math.ceil(part * len(path.stds)), last)
+            now = self._next(path.mean(max(1, count), self.square), now, at, midway)
+            console.report_steps(k + 1, steps)
+        return self._concluded(path, last, now, released)
+
+    # ------------------------------------------------------------------------------------------------
+    # Rows, and the bounds that they set.
+
+    def _release_rows(self) -> None:
+        """Release G and what else is about rows alone; set the metric."""
+        strategy = self.strategy
+        settings = self.settings
+        count = self.plan.num_records
+        floored = "curvature_noise_std" in settings
+        most = strategy.design(count, settings["gram_noise_std"] if floored else None)
+        rows = strategy.rows(most)
+        self.noisy = GramRelease(
+            rows, settings["gram_noise_std"], settings["trace_noise_std"]
+        ).release(self.read.x, next(self.keys))
+        groups = strategy.options.group_effects
+        if groups:
+            alike = exchangeable(self.noisy.gram, groups)
+            found = corrected(alike, self.noisy.gram, self.noisy.noise_std)
+            self.gram = Denoised(found.matrix, found.error)
+        else:
+            self.gram = denoised(self.noisy, strategy.options.structure)
+        row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
+        if strategy.sums_rows:
+            total = SumRelease(rows, settings["sum_noise_std"])
+            row = total.mean(self.read.x, next(self.keys))
+        self.offset = (0.0, 0.0)
+        if strategy.offset_bound is not None:
+            self.offset = self._release_offsets(strategy.offset_bound, most.num_records)
+        self.sharing = Sharing.guessed(count, 1)
+        if strategy.together > 1:
+            self.sharing = release_counts(
+                self.read, strategy.together, settings["count_noise_std"], next(self.keys)
+            )
+        self.design = most._replace(num_records=self.sharing.num_rows)
+        self.row = row * (most.num_records / self.design.num_records)
+        self.metric = BoundedGradient.of(
+            self.gram.gram, self.design, strategy.score, self.read.x, self.read.y
+        )
+        self.typical = self.metric.norm
+        self.metric = dataclasses.replace(
+            self.metric.shared(self.read.sharers, self.sharing.typical),
+            offset=self.read.offset,
+            own_weights=self.read.weights,
+            present=self.read.present,
+        )
+        self.learnt = Learnt(
+            strategy.score if strategy.scale is None else strategy.scale.first()
+        )
+        kronecker = np.eye(strategy.score.size)
+        self.root = np.kron(self.metric.root, kronecker)
+        self.inverse = np.kron(self.metric.inverse, kronecker)
+        self.square = self.root @ self.root
+
+    def _release_offsets(self, bound: float, count: int) -> tuple[float, float]:
+        """Release the sums of offsets and of their squares; return their mean and variance."""
+        each = np.clip(np.asarray(self.read.offset, np.float64) / bound, -1.0, 1.0)
+        exact = weighted_sum(np.stack([each, each**2], axis=1), np.ones(len(each)))
+        noisy = gaussian_release(
+            exact, self.settings["offset_noise_std"], next(self.keys)
+        )
+        mean, square = np.clip(noisy / count, (-1.0, 0.0), 1.0)
+        return bound * float(mean), bound**2 * max(0.0, float(square - mean**2))
+
+    def _access(self, position: np.ndarray) -> BoundedGradient:
+        """Return the access with the bounds that hold at a public position."""
+        score = self.learnt.score
+        clip = clip_of(score, self.typical, self.design) * self.sharing.typical
+        if "curvature_noise_std" not in self.settings:
+            return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
+        longest = longest_row(self.typical, self.design.longest)
+        leverage = score.leverage(clip, longest)
+        if math.isinf(leverage):
+            law = self._average(position)
+            leverage = _LEVERAGE * clip * self.typical * math.sqrt(law.curvature)
+        bounds = Bounds(clip, longest, leverage)
+        return dataclasses.replace(self.metric, score=score, bounds=bounds)
+
+    def _average(self, position: np.ndarray) -> AverageLaw:
+        """Return the averages of the family's own score over normal predictors."""
+        mean = float(self.row @ position)
+        variance = float(position @ self.gram.gram @ position) / self.design.num_records
+        return AverageLaw.at(
+            self.learnt.score,
+            mean + self.offset[0],
+            max(variance - mean**2, 0.0) + self.offset[1],
+            math.inf,
+        )
+
+    def _known(self) -> ScoredRows:
+        """Return what normal rows make of the score."""
+        kind = ScoredRows if self.strategy.score.size == 1 else SeveralPredictors
+        score = self.learnt.score
+        return kind(
+            self.sharing.scored(score),
+            self.gram.gram,
+            self.design.num_records,
+            self.row,
+            score.clip,
+            self.gram.error,
+            self.offset,
+        )
+
+    # ------------------------------------------------------------------------------------------------
+    # Releases at a position.
+
+    def _learn(self, scale: Scale, position: np.ndarray, noise_std: float) -> None:
+        """Release what the score has to know of its labels."""
+        exact = self._access(position).labels(position, scale.statistic)
+        noisy = gaussian_release(exact, noise_std, next(self.keys))
+        self.learnt = scale.learnt(
+            noisy, noise_std, self.learnt.score, self.design.num_records
+        )
+
+    def _curvature(self, name: str, position: np.ndarray) -> Corrected:
+        """Release the curvature; return it in the metric."""
+        access = self._access(position)
+        std = self.settings[f"{name}_noise_std"]
+        noisy = self._noisy(access.curvature(position), std)
+        most = access.public.leverage
+        model = self.inverse @ self._known().local(position).curvature @ self.inverse
+        return corrected(model, most * noisy, most * std)
+
+    def _noisy(self, exact: np.ndarray, std: float) -> np.ndarray:
+        """Return a second moment with noise."""
+        return symmetric(gaussian_release(svec(exact), std, next(self.keys)), len(exact))
+
+    def _spread(self, position: np.ndarray, curvature: Corrected) -> Corrected:
+        """Release the spread of scores; return B in the metric."""
+        access = self._access(position)
+        exact = (
+            access.spread(position, self.plan.num_records)
+            if self.strategy.options.covariance == "sandwich"
+            else access.expected_spread(position)
+        )
+        std = self.settings["spread_noise_std"]
+        noisy = self._noisy(exact, std)
+        trace = gaussian_release(
+            np.array([np.trace(exact)]),
+            self.settings["spread_trace_noise_std"],
+            next(self.keys),
+        )[0]
+        most = access.clip**2
+        # The shape of the curvature, with the trace that was released.
+        local = self._known().local(position)
+        expected = float(np.trace(local.score) / np.trace(local.curvature))
+        least = _LEAST_RATIO * expected * float(np.trace(curvature.matrix))
+        model = curvature.matrix * (max(most * trace, least) / np.trace(curvature.matrix))
+        return corrected(model, most * noisy, most * std)
+
+    # ------------------------------------------------------------------------------------------------
+    # What follows.
+
+    def _in_metric(
+        self, found: Corrected
+    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        """Return a matrix and its error in the coefficients' own coordinates."""
+        root = self.root
+        return (
+            root @ found.matrix @ root,
+            lambda q: root @ found.error(root @ q @ root) @ root,
+        )
+
+    def _next(
+        self,
+        release: GradientRelease,
+        now: Gaussian,
+        at: np.ndarray,
+        midway: Corrected | None,
+    ) -> Gaussian:
+        """Return the posterior given the gradients so far, no farther from ``at`` than predictors may move."""
+        rough = dataclasses.replace(
+            self._known(),
+            error=noise_aware.isotropic_error(self.settings["gram_noise_std"]),
+        )
+        local = rough.local(now.mean)
+        if midway is not None:
+            # By as much as it differed from normal rows midway, it is taken to differ here.
+            turn = self.root @ midway.turn @ self.inverse
+            _, error = self._in_metric(midway)
+            local = local._replace(
+                curvature=turn @ local.curvature @ turn.T, curvature_error=error
+            )
+        prior = self.prior.best(release, local, now)
+        found = prior.moved(
+            noise_aware.posterior(
+                prior.about_zero(release),
+                local,
+                prior.precision,
+                now._replace(mean=now.mean - prior.means),
+                rounds=2,
+            )
+        )
+        step = (found.mean - at).reshape(self.design.size, -1)
+        size = math.sqrt(
+            max(0.0, float(np.sum(step * (self.gram.gram @ step))))
+            / self.design.num_records
+        )
+        part = min(1.0, self.learnt.score.step / max(size, 1e-300))
+        return found._replace(mean=at + part * (found.mean - at))
+
+    def _concluded(
+        self, path: _Path, last: int, now: Gaussian, released: bool
+    ) -> Concluded:
+        """Release curvature and spread where the gradients end; return the posterior."""
+        at = within(now.mean[None], self.design.radius)[0]
+        known = self._known()
+        count = self.design.num_records
+        release = path.mean(last, self.square)
+        positions = np.array(path.positions[-last:])
+        weights = np.array(path.stds[-last:]) ** -2.0
+        weights = weights / weights.sum()
+        doubts = [*self.learnt.doubts]
+        fixed: Local | None = None
+        turn = np.eye(len(at))
+        if released:
+            found = self._curvature("curvature", at)
+            turn = self.root @ found.turn @ self.inverse
+            matrix, error = self._in_metric(found)
+            spread = self._spread(at, found)
+            fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
+            skewed = abs(self.learnt.shift) > _CLEAR * math.sqrt(
+                self.learnt.shift_variance
+            )
+            if skewed and spread.deviation > _UNEVEN:
+                doubts.append(_SKEWED)
+            if self.learnt.shift_variance:
+                along = known.shifted(at)
+                release = release._replace(
+                    gradient=release.gradient - self.learnt.shift * along,
+                    noise=release.noise
+                    + self.learnt.shift_variance * np.outer(along, along),
+                )
+            if found.uncertainty > _UNSURE:
+                doubts.append(
+                    f"the curvature is known to {found.uncertainty:.0%} in its weakest direction, which is mostly noise"
+                )
+
+        def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
+            local = known.local(posterior.mean)
+            if fixed is None:
+                return release, local
+            # By as much as it differed from normal rows where it was released, it differs here.
+            local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
+            beyond = known.beyond(positions, weights, posterior.mean)
+            return release._replace(gradient=release.gradient - beyond), local
+
+        concluded = self.prior.concluded(law, now, count)
+        covariance = concluded.posterior.covariance
+        away = release.position - at
+        far = math.sqrt(float(away @ np.linalg.solve(covariance, away)) / len(away))
+        if far > _FAR:
+            doubts.append(
+                f"gradients end {far:.2g} posterior standard deviations from where they were on average"
+            )
+        evidence = dataclasses.replace(
+            concluded.evidence,
+            gram=self.noisy,
+            structure=self.strategy.options.structure,
+            doubts=tuple(doubts),
+        )
+        return concluded._replace(evidence=evidence)
