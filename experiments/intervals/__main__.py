@@ -1,7 +1,7 @@
 r"""Measure the intervals of ``dpmcmc.fit``, and write one table with the failures first.
 
     python -m experiments.intervals [--quick] [--config configs/figures/intervals.yaml] [--only NAME ...] [--tables N]
-                                    [--workers N] --out DIR
+                                    [--workers N] [--page docs/uncertainty.md] --out DIR
 
 ``results.csv`` has a row for each design, N and ε. ``coverage`` is that of the slopes: the mean over coefficients and
 tables; ``intercept_coverage`` is that of the intercept. ``width`` is the mean over slopes of the median over tables of
@@ -90,6 +90,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("runs") / "intervals", metavar="DIR", help="folder to write in"
     )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="page whose table is replaced by this one")
     arguments = parser.parse_args(argv)
     if arguments.tables is not None and not 1 < arguments.tables <= 100_000:
         raise CommandError(f"--tables: must lie in 2..100000, got {arguments.tables}.")
@@ -107,7 +108,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, table.Settings)
     asked = asked_rows(settings.quick if arguments.quick else settings, arguments.only, arguments.tables)
     with folder_for(arguments.out):
-        report(table.told(measured(asked, arguments.out, arguments.workers)), arguments.out)
+        rows = measured(asked, arguments.out, arguments.workers)
+        if arguments.page is not None:
+            text = arguments.page.read_text(encoding="utf-8")
+            arguments.page.write_text(table.placed(text, rows), encoding="utf-8")
+        report(table.told(rows), arguments.out)
 
 
 if __name__ == "__main__":

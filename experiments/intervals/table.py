@@ -227,3 +227,31 @@ def told(rows: list[Row]) -> list[str]:
         lines.append(text)
     held = sum(row["finding"] in (HOLDS, FLAGGED_WHERE_IT_MISSES) for row in rows)
     return [*lines, f"{held} of {len(rows)} rows meet their goal"]
+
+
+_BEGIN, _END = "<!-- intervals -->\n", "<!-- /intervals -->"
+
+
+def page(rows: list[Row]) -> str:
+    """Return the table of a page, in Markdown: a line for each row, failures first."""
+    lines = [
+        "| finding | design | N | ε | tables | coverage | non-private | width | called intervals |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in ordered(rows):
+        cells = [str(row["finding"]), f"`{row['design']}`", f"{float(row['N']):,.0f}", f"{float(row['epsilon']):.3g}"]
+        cells.append(f"{float(row['measured']):g}")
+        if "coverage" in row:
+            cells.append(f"{float(row['coverage']):.2f} ± {float(row['coverage_error']):.2f}")
+            cells += [f"{_at(row, 'reference_coverage', float('nan')):.2f}", f"{_at(row, 'width', float('nan')):.2f}"]
+            cells.append(f"{100 * float(row['usable']):.0f} %")
+        else:
+            cells += ["–"] * 4
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def placed(text: str, rows: list[Row]) -> str:
+    """Return a page's text with the table between its two marks."""
+    before, rest = text.split(_BEGIN)
+    return before + _BEGIN + page(rows) + _END + rest.split(_END, 1)[1]
