@@ -284,7 +284,7 @@ class BoundedGradient:
         for i in range(0, len(eta), _ROWS):
             part = of(eta[i : i + _ROWS], self.y[i : i + _ROWS])
             there = _part(self.present, slice(i, i + _ROWS)) * np.ones(len(part))
-            total = total + there @ part
+            total = total + weighted_sum(part, there)
         return total
 
     def _second_moment(

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from dpmcmc.inference.scores import BoundedScore, Counts, Huber
 from dpmcmc.privacy.accounting import Adjacency
@@ -133,7 +132,8 @@ class Residuals:
         side = (residual < 0) * (_KNOTS + 1)
         at = np.arange(len(y))
         out[at, side + above] = part
-        out[at, side + above - 1] = 1 - part
+        # Both signs share the knot at 0, so that a residual whose sign rounding decides moves no further than its size.
+        out[at, np.where(above > 1, side + above - 1, 0)] = 1 - part
         return out
 
     def learnt(
@@ -216,6 +216,8 @@ class Dispersion:
         self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
     ) -> Learnt:
         """Return the score at the candidate where the sum crosses zero; see :class:`Scale`."""
+        from scipy.optimize import isotonic_regression  # a tenth of a second to import
+
         falling = isotonic_regression(released, increasing=False).x
         if falling[0] <= 0:
             found = 0.0
