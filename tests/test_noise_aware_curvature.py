@@ -1,4 +1,4 @@
-"""Curvature, spread and scale of a regression: no record moves them beyond what is charged, and they are what they say."""
+"""Curvature, spread and scale of a regression: no record moves them too far, and they are what they say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpmcmc.inference.curvature import corrected
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.inference.scores import Counts, Huber, Logistic, Softmax
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware import regression, scale
+from dpmcmc.mechanisms.noise_aware import mechanism, regression, scale
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds, Design
 from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
 from dpmcmc.privacy.query.gaussian_release import svec
@@ -56,7 +56,7 @@ TOLD = ((0.0, 1.0), (0.0, 0.3), (0.0, 1e-300), (0.0, 0.0), (700.0, 1.0), (-1e308
 
 
 def access_of(score, owners, each):
-    """The access to some owners of ``each`` rows at most, in a metric that is the same for all; one direction is weak."""
+    """The access to some owners of ``each`` rows at most, in one metric, in which a direction is weak."""
     design = Design(OWNERS * each, D, 1.0, 100.0, floor=1e-3)
     x, y, offset, weight, present, sharers = (np.zeros((len(owners), each, *more)) for more in [(D,), *[()] * 5])
     for k, one in enumerate(owners):
@@ -187,12 +187,11 @@ def test_the_spread_of_one_record_is_the_square_of_its_score(name):
 def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed):
     """B <= H in matrix order, since weights are at most 1: clipping only takes away."""
     score, rng = FAMILIES[name], np.random.default_rng(seed)
+    within = rng.normal(size=(30, D)) * rng.uniform(0, 0.6, (30, 1))
     owners = [
         Owner(row, 0.0, offset, weight, 1)
-        for row, offset, weight in zip(
-            rng.normal(size=(30, D)) * rng.uniform(0, 0.6, (30, 1)), rng.normal(size=30), rng.uniform(size=30), strict=True
-        )
-    ]  # fmt: skip
+        for row, offset, weight in zip(within, rng.normal(size=30), rng.uniform(size=30), strict=True)
+    ]
     access = access_of(score, owners, 1)
     theta = 3 * rng.normal(size=D * score.size)
     spread = access.clip**2 * access.expected_spread(theta)
@@ -230,7 +229,7 @@ def test_hubers_slope_is_the_derivative_of_its_residual_but_for_a_ramp():
     slope, part = score.slope(eta, y, limit), np.abs(eta - y) / most
     beside = np.abs(part - 1) > 0.1 + 1e-6
     np.testing.assert_allclose(slope[beside], exact[beside], atol=1e-6)
-    assert np.all((0 <= slope) & (slope <= 1))
+    assert np.all((slope >= 0) & (slope <= 1))
     # Over an even law of |r| across the ramp the two have the same mean.
     even = np.linspace(0, 2, 20_001) * score.bound
     mean = np.mean(score.slope(even, 0 * even, np.inf))
@@ -250,17 +249,19 @@ def test_the_statistic_of_a_dispersion_has_mean_zero_at_the_true_one(index):
         found = Dispersion(0.75).statistic(np.full(len(count), eta), count.astype(float))
         assert -1 / 9 <= found.min() <= found.max() <= 1
         assert abs(chance @ found[:, index]) < 1e-7
-        # A smaller candidate than the truth leaves a positive mean, and a larger one a negative; rare counts tell nothing.
+        # A smaller candidate than the truth leaves a positive mean, a larger one a negative; rare counts tell nothing.
         mean = chance @ found if eta > -1 else np.zeros(0)
         assert np.all(mean[:index] > 0)
         assert np.all(mean[index + 1 :] < 0)
     far = Dispersion(0.75).statistic(np.array([0.0, 1e300, np.nan]), np.array([1e300, np.nan, 0.0]))
-    assert np.all((-1 / 9 <= far) & (far <= 1))
+    assert np.all((far >= -1 / 9) & (far <= 1))
 
 
 def test_a_residual_is_a_place_between_two_knots():
     found, rng = Residuals(3.0), np.random.default_rng(5)
-    eta = np.concatenate([3 * rng.normal(size=300) * 10.0 ** rng.uniform(-6, 2, 300), [0, 0, 1e300, np.nan, -1e-17, 1e-17]])
+    eta = np.concatenate(
+        [3 * rng.normal(size=300) * 10.0 ** rng.uniform(-6, 2, 300), [0, 0, 1e300, np.nan, -1e-17, 1e-17]]
+    )
     y = np.concatenate([rng.uniform(-3, 3, 300), [0, -3, 3, 0, 0, 0]])
     weights = found.statistic(eta, y)
     assert weights.min() >= 0
@@ -271,6 +272,28 @@ def test_a_residual_is_a_place_between_two_knots():
     np.testing.assert_allclose((weights @ knots)[inside], (y - eta)[inside], atol=1e-12)
     # A sign that rounding decides moves nothing.
     assert np.linalg.norm(weights[-1] - weights[-2]) < 1e-12
+
+
+def test_a_place_between_two_knots_and_a_slope_move_no_faster_than_rounding_is_charged_for():
+    """Where other records change their places, with residuals at every scale, and bounds that an owner's rows share."""
+    found, rng, n = Residuals(3.0), np.random.default_rng(9), 20_000
+    residual = 3 * rng.choice([-1.0, 1.0], n) * 10.0 ** rng.uniform(-7, 0.5, n)
+    step = 1e-9
+    moved = np.linalg.norm(
+        found.statistic(residual + step, 0 * residual) - found.statistic(residual, 0 * residual), axis=1
+    )
+    assert 0.5 * found.rounding(step) < moved.max() <= found.rounding(step) * (1 + 1e-6)
+    way = NoiseAware(covariance="sandwich")
+    for each in (1, M):
+        target = TARGETS["linear"][0]
+        made = mechanism.strategy_of(way, target if each == 1 else PerOwner(target, each))
+        smallest = dataclasses.replace(made.score, bound=Residuals(3.0).knots[1])
+        limit = np.full(n, smallest.bound / each)
+        eta = residual * smallest.bound
+        for of, most in ((smallest.slope, made.finest.slope_rounding(1e-9)), (smallest.residual, None)):
+            apart = np.abs(of(eta + 1e-9, 0 * eta, limit) - of(eta, 0 * eta, limit))
+            most = made.finest.rounding(1e-9, 0.0) * limit if most is None else most
+            assert np.all(apart <= most)
 
 
 def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_leaves_out():

@@ -187,7 +187,11 @@ def test_a_fit_takes_a_prior_in_the_units_of_its_columns():
     rng, n = np.random.default_rng(2), 4000
     age = rng.uniform(17, 90, n)
     schema = Schema({"age": Range(17, 90), "b": Range(-1, 1), "y": Levels(["no", "yes"])}, label="y")
-    table = {"age": age, "b": rng.uniform(-1, 1, n), "y": np.where(rng.random(n) < expit(0.05 * (age - 50)), "yes", "no")}
+    table = {
+        "age": age,
+        "b": rng.uniform(-1, 1, n),
+        "y": np.where(rng.random(n) < expit(0.05 * (age - 50)), "yes", "no"),
+    }
     result = dpmcmc.fit("y ~ age + b", table, schema, epsilon=2.0, prior={"age": Normal(0.02, 1e-4)})
     own = schema.to_original_units(result.flat_draws())[:, list(schema.own_names).index("age")]
     assert own.mean() == pytest.approx(0.02, abs=2e-4)

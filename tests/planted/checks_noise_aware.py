@@ -108,7 +108,7 @@ def a_row_whose_norm_overflows_counts_nowhere(scene: Scene) -> None:
 
 
 def leverages_are_within_the_bound_of_their_family(scene: Scene) -> None:
-    """Rows as long as allowed at even odds, where v tr(slope)‖z‖² is largest; the weight would shrink them needlessly."""
+    """Rows as long as allowed at even odds, where v tr(slope)‖z‖² is largest."""
     for score, largest in ((Logistic(), 1 / 4), (Softmax(3), 2 / 3)):
         eta = np.zeros(1) if score.size == 1 else np.zeros((1, score.size))
         slope = score.slope(eta, np.zeros(1), np.full(1, 1e9))
@@ -139,4 +139,6 @@ def one_label_costs_a_run_no_more_than_it_is_charged(scene: Scene) -> None:
     more = {**records, "y": np.append(y[:-1], 3.0)}
     plan = NoiseAware(draws=4, steps=16, covariance="sandwich").plan(target, num_records=n, epsilon=2.0, delta=1e-5)
     found, most = measured(plan, records, *others, more), charged(plan)
-    require(found <= most, f"a label moves the releases by {found:.3g} noise standard deviations, and {most:.3g} is charged")
+    require(
+        found <= most, f"a label moves the releases by {found:.3g} noise standard deviations, and {most:.3g} is charged"
+    )

@@ -150,7 +150,7 @@ FAULTS = (
     ),
     Fault(
         "half the leverage of a row",
-        "The bound of a curvature is taken for half of what rows at even odds have, so that weights shrink all of them.",
+        "The bound of a curvature is taken for half of what rows at even odds have, and weights shrink all.",
         _leverage_halved,
         (checks.leverages_are_within_the_bound_of_their_family,),
     ),

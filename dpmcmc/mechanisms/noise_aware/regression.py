@@ -261,6 +261,15 @@ class Regression:
         return Prior.of(self.options, self.target, self.score.size)
 
     @property
+    def finest(self) -> BoundedScore:
+        """The score that rounding moves most: of the smallest bound that may be learnt, shared by an owner's rows."""
+        if not isinstance(self.score, Huber):
+            return self.score
+        return dataclasses.replace(
+            self.score, bound=self.score.bound * 2.0**-12 / self.together
+        )
+
+    @property
     def intercept(self) -> int | None:
         """Column of the declared intercept."""
         return None if self.options.structure is None else self.options.structure.constant
@@ -284,11 +293,12 @@ class Regression:
         Under ``add_remove`` other records change their places, and with them the last bits of their numbers.
         """
         size = design.size * self.score.size
-        moved = curve = 0.0
+        # A record of K predictors is K rows, and a block of sums as many times longer (``gram_of``).
+        moved, curve = 0.0, (self.score.size - 1) * 2.0**-44
         if adjacency == Adjacency.ADD_REMOVE:
             away = design.size**2 * 2.0**-50
-            curve = self.score.slope_rounding(design.margin) + away
-            moved = 2 * (self.score.rounding(design.margin, away) + away)
+            curve += self.finest.slope_rounding(design.margin) + away
+            moved = 2 * (self.finest.rounding(design.margin, away) + away)
         count = design.num_records
         return (
             RowFacts(count, size, 1.0, rounding=count * curve, together=self.together),
@@ -428,11 +438,7 @@ class _Budget:
         )
         size = design.size * strategy.score.size
         parts = steps_of(strategy.options.steps)
-        scored = strategy.score
-        if isinstance(scored, Huber):
-            # The smallest bound that may be learnt moves most under rounding.
-            scored = dataclasses.replace(scored, bound=scored.bound * 2.0**-12)
-        moves = spec.moved + 2 * design.rounding(scored)
+        moves = spec.moved + 2 * design.rounding(strategy.finest)
         first = mu_std(moves, size, self.gradient_mu(share) * math.sqrt(parts[0]))
         settings = {
             "gram_share": share,
@@ -461,6 +467,8 @@ class _Budget:
             rows = design.num_records
             moved = strategy.together * scale.moved(adjacency)
             moved += 2 * summing(rows) * rows * math.sqrt(scale.size)
+            if adjacency == Adjacency.ADD_REMOVE:
+                moved += 2 * rows * scale.rounding(design.margin)
             for part, name in zip(_SCALE_PARTS, _SCALE_NAMES, strict=True):
                 std = mu_std(moved, scale.size, self.mu * math.sqrt(_SCALE * part))
                 settings[name] = std
