@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import multivariate_normal
+from scipy.stats import kstest, multivariate_normal, norm
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.estimators.fitting import encoded_priors
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
@@ -133,6 +135,49 @@ def test_weights_of_rows_are_within_0_and_1_whatever_a_record_says():
     assert measured(plan, records, *others) <= charged(plan)
     assert Read.of(others[0]).weights[0] == 0
     assert Read.of(others[2]).weights[0] == 1
+
+
+def told(seed=0):
+    """Evidence of a release under a prior with means."""
+    given, seen, local, covariance = made(seed)
+    statistic = local.curvature @ seen.position - seen.gradient
+    return Evidence(local.curvature, statistic, covariance, given.scales, 100, means=given.means, doubts=("one",))
+
+
+def test_evidence_knows_the_means_of_its_prior():
+    evidence = told()
+    h, c, prior_covariance = evidence.curvature, evidence.covariance, np.diag(evidence.scales**2)
+    direct = multivariate_normal(h @ evidence.means, c + h @ prior_covariance @ h).logpdf(evidence.statistic)
+    assert evidence.log_density() == pytest.approx(direct, rel=1e-9)
+    precision = np.linalg.inv(prior_covariance)
+    wanted = np.linalg.inv(precision + h @ np.linalg.solve(c, h))
+    mean = wanted @ (precision @ evidence.means + h @ np.linalg.solve(c, evidence.statistic))
+    np.testing.assert_allclose(evidence.posterior().mean, mean, rtol=1e-7)
+    np.testing.assert_allclose(evidence.posterior().covariance, wanted, rtol=1e-7)
+    theta, _ = evidence.replicates(40_000, of_prior=True)
+    np.testing.assert_allclose(theta.mean(axis=0), evidence.means, atol=0.08)
+    again = Evidence.of(evidence.content())
+    assert again.log_density() == evidence.log_density()
+    assert again.doubts == ("one",)
+
+
+@pytest.mark.parametrize("column", range(D))
+def test_a_bayes_factor_against_a_coefficient_with_a_mean_is_its_savage_dickey_ratio(column):
+    evidence = told(1)
+    found = evidence.posterior()
+    after = norm(found.mean[column], math.sqrt(found.covariance[column, column])).logpdf(0)
+    before = norm(evidence.means[column], evidence.scales[column]).logpdf(0)
+    assert evidence.log_bayes_factor([column]) == pytest.approx(after - before, rel=1e-6)
+    assert evidence.posterior(without=[column]).mean[column] == pytest.approx(0)
+
+
+def test_the_p_value_of_a_prior_with_means_is_uniform_under_it():
+    evidence, rng, found = told(2), np.random.default_rng(3), []
+    for _ in range(500):
+        truth = evidence.means + evidence.scales * rng.normal(size=D)
+        u = evidence.curvature @ truth + rng.multivariate_normal(np.zeros(D), evidence.covariance)
+        found.append(dataclasses.replace(evidence, statistic=u).prior_check())
+    assert kstest(found, "uniform").pvalue > 1e-3
 
 
 # --- priors in the units of columns -------------------------------------------------------------------------------
