@@ -168,6 +168,19 @@ def test_a_replaced_record_costs_no_more_than_a_plan_with_a_sandwich_charges(nam
     assert 0.1 * charged(plan) < found <= charged(plan)
 
 
+@pytest.mark.parametrize("each", [1, M], ids=["records", "owners"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coefficients(name, each):
+    target = TARGETS[name][0] if each == 1 else PerOwner(TARGETS[name][0], each)
+    way = NoiseAware(covariance="sandwich")
+    plan = way.plan(target, num_records=20_000, epsilon=1.0, delta=1e-6)
+    assert plan.usable_for == ["prediction", "intervals"]
+    assert "at which the model's mean score is zero" in plan.verdict.reasons["intervals"]
+    released = {name for name in plan.settings if name.endswith("noise_std")}
+    assert {"midway_noise_std", "curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
+    assert (regression._SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
+
+
 # --- what is released is what it says ---------------------------------------------------------------------------
 
 
