@@ -34,15 +34,17 @@ from dpmcmc.inference.scores import BoundedScore
 # so that it deviates from M by about τ of M in every direction. A release à = A + E with Var E_ij = σ²(1 + δ_ij)/2 has
 # Δ̃_ij = (UᵀM^-½ à M^-½U − I)_ij = Δ_ij + noise of variance σ²(1 + δ_ij)/(2 m_i m_j). So each entry has the posterior
 # mean k_ij Δ̃_ij and the variance k_ij σ²(1 + δ_ij)/(2 m_i m_j), with k_ij = τ²/(τ² + σ²/(m_i m_j)): an entry between
-# directions of much curvature is the release's, and one between directions of little curvature the model's. τ maximises
-# the likelihood of all Δ̃_ij. The error E of the result has independent entries v_ij = k_ij σ²(1 + δ_ij)/2 in the basis U,
-# and for u ~ (0, Q):  Cov[E u]_ij = δ_ij Σ_k v_ik Q_kk + (1 − δ_ij) v_ij Q_ij.
+# directions of much curvature is the release's, and one between directions of little curvature the model's. k_ij
+# is averaged over τ, whose posterior all Δ̃_ij make. The error E of the result has independent entries v_ij = k_ij σ²(1 + δ_ij)/2 in the
+# basis U, and for u ~ (0, Q):  Cov[E u]_ij = δ_ij Σ_k v_ik Q_kk + (1 − δ_ij) v_ij Q_ij.
 #
 # One shrinkage for the whole matrix keeps noise in directions of little curvature: it covered 0 of 24 tables with
 # strong effects, where this covers .85 to .92.
 
 #: Candidates for τ. The smallest keeps an error of the model in intervals whatever a release says.
 _DEVIATIONS = np.geomspace(0.02, 1.0, 13)
+#: τ under its own prior, log-normal: its median and the standard deviation of its logarithm.
+_USUAL, _LOG_STD = 0.1, 0.7
 #: Least eigenvalue of I + Δ; directions of the model below this part of its largest eigenvalue hold nothing.
 _LEAST, _NOTHING = 0.1, 1e-9
 
@@ -51,7 +53,8 @@ class Corrected(NamedTuple):
     """A matrix from a model and a release.
 
     Attributes:
-        matrix: (d, d).
+        matrix: A, (d, d).
+        turn: T with A = T M Tᵀ, (d, d), for a model of the same matrix elsewhere.
         error: Q (d, d) -> Cov[E u] of its error E, u ~ (0, Q).
         deviation: τ, by how much the matrix differs from its model.
         kept: mean k_ij, the part of the deviation that the release tells.
@@ -59,6 +62,7 @@ class Corrected(NamedTuple):
     """
 
     matrix: np.ndarray
+    turn: np.ndarray
     error: Callable[[np.ndarray], np.ndarray]
     deviation: float
     kept: float
@@ -88,11 +92,17 @@ def corrected(model: np.ndarray, released: np.ndarray, noise_std: float) -> Corr
         variance = (deviation**2 + noise[upper]) * halves[upper]
         return -0.5 * float(np.sum(np.log(variance) + found[upper] ** 2 / variance))
 
-    deviation = max(_DEVIATIONS, key=log_likelihood)
-    kept = np.where(both, deviation**2 / (deviation**2 + noise), 0.0)
+    logs = np.array([log_likelihood(deviation) for deviation in _DEVIATIONS])
+    logs -= 0.5 * (np.log(_DEVIATIONS / _USUAL) / _LOG_STD) ** 2
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    squares = (_DEVIATIONS**2)[:, None, None]
+    kept = np.where(both, np.tensordot(weights, squares / (squares + noise), 1), 0.0)
     moved, turn = np.linalg.eigh(np.eye(len(values)) + kept * found)
-    relative = (turn * np.maximum(moved, _LEAST)) @ turn.T
+    moved = np.maximum(moved, _LEAST)
+    relative = (turn * moved) @ turn.T
     scale = vectors * np.where(held, root, 0.0)
+    half = (turn * np.sqrt(moved)) @ turn.T
     left = kept * noise_std**2 * halves
 
     def error(q: np.ndarray) -> np.ndarray:
@@ -104,8 +114,9 @@ def corrected(model: np.ndarray, released: np.ndarray, noise_std: float) -> Corr
     unsure = np.sqrt(np.diag(left) / values**2)[held]
     return Corrected(
         scale @ relative @ scale.T,
+        scale @ half @ (vectors / root).T,
         error,
-        float(deviation),
+        float(weights @ _DEVIATIONS),
         float(np.mean(kept[both])),
         float(np.max(unsure, initial=0.0)),
     )
@@ -117,6 +128,8 @@ def corrected(model: np.ndarray, released: np.ndarray, noise_std: float) -> Corr
 # Rows are taken as normal about a mean row x̄ with covariance Σ = G/N − x̄x̄ᵀ, so a predictor x·θ is normal too, and
 # Stein's identity turns E[h(x·θ) x xᵀ] into averages of h and of its derivatives over one predictor.
 
+#: Normal rows that stand in for the real ones.
+_ROWS = 4000
 #: Standard normal quantiles over which predictors are averaged: scores have kinks, which a Gauss rule does not resolve.
 _NODES = ndtri((np.arange(1000) + 0.5) / 1000)
 
@@ -194,6 +207,48 @@ class ScoredRows:
         return Local(
             curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q)
         )
+
+
+    def beyond(
+        self, positions: np.ndarray, weights: np.ndarray, theta: np.ndarray
+    ) -> np.ndarray:
+        """Return by how much the mean gradient at positions exceeds the linear one about θ, weighted, (d·K,).
+
+        The gradient at a position θ_k is about Σ_i x_i ∫ Λ(η) dη from x·θ to x·θ_k, of which Λ(x·θ)(x·θ_k − x·θ) is the
+        linear part. Rows are normal ones, drawn from public points; the integral is Simpson's.
+
+        Args:
+            positions: θ_k, (k, d·K).
+            weights: of each, they sum to 1, (k,).
+            theta: θ, (d·K,).
+        """
+        rows = self._rows()
+        size = self.score.size
+
+        def predictors(at: np.ndarray) -> np.ndarray:
+            return rows @ (at if size == 1 else at.reshape(-1, size))
+
+        def slopes(eta: np.ndarray) -> np.ndarray:
+            return self.score.law(eta, self.limit).curvature
+
+        start = predictors(theta)
+        first = slopes(start)
+        total = np.zeros_like(start)
+        for position, weight in zip(positions, weights, strict=True):
+            step = predictors(position) - start
+            bend = (4 * slopes(start + step / 2) + slopes(start + step) - 5 * first) / 6
+            total += weight * (
+                bend * step if size == 1 else np.einsum("nkl,nl->nk", bend, step)
+            )
+        return self.num_records / len(rows) * (rows.T @ total).ravel()
+
+    def _rows(self) -> np.ndarray:
+        """Return normal rows with this mean and second moment, (points, d)."""
+        covariance = self.gram / self.num_records - np.outer(self.mean, self.mean)
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        noise = np.random.default_rng(0).normal(size=(_ROWS // 2, len(values)))
+        return self.mean + np.concatenate([noise, -noise]) @ root.T
 
 
 def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np.ndarray:

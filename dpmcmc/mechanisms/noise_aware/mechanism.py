@@ -111,7 +111,7 @@ class Statistics:
         release = GradientRelease(np.zeros(d), -moment / variance, noise)
         prior = Prior.of(self.options, target)
         found = prior.concluded(
-            release, lambda now: local, prior.gaussian, plan.num_records
+            lambda now: (release, local), prior.gaussian, plan.num_records
         )
         return noisy, found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple, Protocol, cast
 
@@ -58,7 +57,7 @@ class Options:
     """Options of :class:`dpmcmc.mechanisms.NoiseAware`, which says what each one is."""
 
     draws: Annotated[int, Gt(0)] = 1000
-    steps: Annotated[int, Ge(4), Le(100)] = 48
+    steps: Annotated[int, Ge(4), Le(100)] = 32
     gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
     prior_scale: Literal["target", "evidence"] = "target"
     covariance: Literal["model", "sandwich"] = "model"
@@ -267,7 +266,7 @@ _ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
 #: Candidates for the factor, and the standard deviation of its logarithm under its hyperprior.
-_FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-6, 7.25, 0.5), 2.5
+_FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 2.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
 #: coefficients than this have no factor chosen while gradients are released, which would take long.
 _INTERCEPT_STD, _MANY = 6.0, 200
@@ -437,29 +436,32 @@ class Prior:
 
     def concluded(
         self,
-        release: GradientRelease,
-        local: Callable[[Gaussian], Local],
+        law: noise_aware.Releases,
         at: Gaussian,
         num_records: int,
     ) -> Concluded:
         """Return what follows from the last release.
 
         Args:
-            release: of the gradient.
-            local: model of the gradient, given a posterior.
+            law: posterior -> (the gradient's release, the model of it about the posterior's mean).
             at: first guess of the posterior.
             num_records: N.
         """
         widest = self.with_factor(float(_FACTORS[-1]))
+
+        def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
+            release, local = law(widest.moved(now))
+            return widest.about_zero(release), local
+
         at = noise_aware.conclude(
-            lambda now: (widest.about_zero(release), local(widest.moved(now))),
+            centred,
             widest.precision,
             at._replace(mean=at.mean - self.means),
             rounds=_ROUNDS // _INNER,
             inner=_INNER,
         )
         at = widest.moved(at)
-        here = local(at)
+        release, here = law(at)
         statistic = here.curvature @ release.position - release.gradient
         covariance = noise_aware.total_covariance(release, here, at)
         weights = np.ones(1)

@@ -575,7 +575,7 @@ class _Releases:
             count = min(math.ceil(part * len(path.stds)), last)
             now = self._next(path.mean(max(1, count), self.square), now, at, midway)
             console.report_steps(k + 1, steps)
-        return self._concluded(path.mean(last, self.square), now, released)
+        return self._concluded(path, last, now, released)
 
     # ------------------------------------------------------------------------------------------------
     # Rows, and the bounds that they set.
@@ -725,8 +725,12 @@ class _Releases:
         )
         local = rough.local(now.mean)
         if midway is not None:
-            matrix, error = self._in_metric(midway)
-            local = local._replace(curvature=matrix, curvature_error=error)
+            # By as much as it differed from normal rows midway, it is taken to differ here.
+            turn = self.root @ midway.turn @ self.inverse
+            _, error = self._in_metric(midway)
+            local = local._replace(
+                curvature=turn @ local.curvature @ turn.T, curvature_error=error
+            )
         prior = self.prior.best(release, local, now)
         found = prior.moved(
             noise_aware.posterior(
@@ -745,42 +749,52 @@ class _Releases:
         return found._replace(mean=at + part * (found.mean - at))
 
     def _concluded(
-        self, release: GradientRelease, now: Gaussian, released: bool
+        self, path: _Path, last: int, now: Gaussian, released: bool
     ) -> Concluded:
         """Release curvature and spread where the gradients end; return the posterior."""
         at = within(now.mean[None], self.design.radius)[0]
+        known = self._known()
+        count = self.design.num_records
+        release = path.mean(last, self.square)
+        positions = np.array(path.positions[-last:])
+        weights = np.array(path.stds[-last:]) ** -2.0
+        weights = weights / weights.sum()
         doubts = [*self.learnt.doubts]
+        fixed: Local | None = None
+        turn = np.eye(len(at))
         if released:
             found = self._curvature("curvature", at)
+            turn = self.root @ found.turn @ self.inverse
             matrix, error = self._in_metric(found)
-            spread = self.root @ self._spread(at, found) @ self.root
-            local = Local(matrix, spread, error)
-            shift = self.learnt.shift * self.design.num_records * self.row
-            variance = self.learnt.shift_variance * self.design.num_records**2
-            if variance or self.learnt.shift:
+            fixed = Local(matrix, self.root @ self._spread(at, found) @ self.root, error)
+            # ψ has a mean at the truth, N·shift·x̄ in all.
+            shift = self.learnt.shift * count * self.row
+            variance = self.learnt.shift_variance * count**2
+            if self.learnt.shift:
                 release = release._replace(
                     gradient=release.gradient - shift,
                     noise=release.noise + variance * np.outer(self.row, self.row),
                 )
-            concluded = self.prior.concluded(
-                release, lambda _: local, now, self.design.num_records
-            )
             if found.uncertainty > _UNSURE:
                 doubts.append(
                     f"the curvature is known to {found.uncertainty:.0%} in its weakest direction, which is mostly noise"
                 )
-        else:
-            known = self._known()
-            concluded = self.prior.concluded(
-                release, lambda a: known.local(a.mean), now, self.design.num_records
-            )
-        away = release.position - concluded.posterior.mean
-        far = math.sqrt(
-            float(away @ np.linalg.solve(concluded.posterior.covariance, away)) / len(away)
-        )
+
+        def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
+            local = known.local(posterior.mean)
+            if fixed is not None:
+                # By as much as it differed from normal rows where it was released, it differs here.
+                local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
+            beyond = known.beyond(positions, weights, posterior.mean)
+            return release._replace(gradient=release.gradient - beyond), local
+
+        concluded = self.prior.concluded(law, now, count)
+        covariance = concluded.posterior.covariance
+        away = release.position - at
+        far = math.sqrt(float(away @ np.linalg.solve(covariance, away)) / len(away))
         if far > _FAR:
             doubts.append(
-                f"gradients end {far:.2g} posterior standard deviations from the posterior's mean"
+                f"gradients end {far:.2g} posterior standard deviations from where they were on average"
             )
         evidence = dataclasses.replace(
             concluded.evidence,

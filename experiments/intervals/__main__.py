@@ -1,0 +1,114 @@
+r"""Measure the intervals of ``dpmcmc.fit``, and write one table with the failures first.
+
+    python -m experiments.intervals [--quick] [--config configs/figures/intervals.yaml] [--only NAME ...] [--tables N]
+                                    [--workers N] --out DIR
+
+``results.csv`` has a row for each design, N and ε. ``coverage`` is that of the slopes: the mean over coefficients and
+tables; ``intercept_coverage`` is that of the intercept. ``width`` is the mean over slopes of the median over tables of
+the interval's width over that of the non-private fit. ``mean_width`` is in the units of the columns. ``usable`` is the
+share of tables whose result says that its intervals may be reported. A table misses if a coefficient lies outside its
+interval by more than half the interval's width; ``misses_flagged`` is the share of such tables that the result does not
+call usable for intervals, and ``false_alarms`` that share among the other tables. ``seconds`` is the median over fits.
+
+A fit that raises is counted under ``failed``, with the class of its error; ``refused`` counts those that the library
+refuses. Tables are the same in every run; the noise of privacy is not. Rows that DIR has already are kept: a run that
+was stopped goes on there, and goals are read anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from itertools import groupby
+from pathlib import Path
+
+from dpmcmc.cli.refusals import CommandError
+from experiments.arguments import Parser
+from experiments.commands import command, folder_for
+from experiments.figure_files import CONFIGS, load, report
+from experiments.intervals import table
+from experiments.intervals.designs import design
+from experiments.intervals.measure import Row, Task, running, summarised
+
+_MOST_WORKERS = 64
+
+
+@functools.cache
+def _estimand(name: str) -> tuple[float, ...]:
+    return design(name).best_fitting()
+
+
+def asked_rows(chosen: table.Quick, only: list[str] | None, tables: int | None) -> list[table.Asked]:
+    """Return the rows to measure.
+
+    Raises:
+        CommandError: ``only`` names nothing that the YAML has.
+    """
+    rows = [row for cell in chosen.cells for row in cell.rows(tables or chosen.tables)]
+    names = dict.fromkeys(name for row in rows for name in (row.cell, row.design))
+    for name in only or []:
+        if name not in names:
+            raise CommandError(f"--only: there is no {name!r}; give one of {', '.join(names)}.")
+    return [row for row in rows if not only or row.cell in only or row.design in only]
+
+
+def measured(asked: list[table.Asked], out: Path, workers: int) -> list[Row]:
+    """Return the rows, those in ``out`` as they are; the table is written after each."""
+    path = out / "results.csv"
+    before = {table.key_of(row): row for row in (table.read(path) if path.exists() else [])}
+    rows: list[Row] = []
+
+    def add(one: table.Asked, row: Row) -> None:
+        row = row | one.facts
+        rows.append(row | {"finding": "; ".join(table.findings(row, one.goal))})
+        done = {table.key_of(row) for row in rows}
+        table.write(path, [*rows, *(row for key, row in before.items() if key not in done)])
+
+    for one in asked:
+        if one.key in before:
+            add(one, before[one.key])
+    missing = [one for one in asked if one.key not in before]
+    # New processes a design: programs that a process compiles stay in its memory.
+    for name, those in groupby(missing, key=lambda one: one.design):
+        with running(workers) as run:
+            for one in those:
+                facts = (name, one.records, one.epsilon, one.delta, one.level)
+                tasks = [Task(*facts, number, _estimand(name)) for number in range(one.tables)]
+                add(one, summarised(run(tasks), tasks[0]))
+    return rows
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="python -m experiments.intervals", description="Intervals of dpmcmc.fit on simulated tables.")
+    parser.add_argument("--quick", action="store_true", help="three rows of two tables")
+    parser.add_argument("--config", type=Path, default=CONFIGS / "intervals.yaml", help="YAML file")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cells or designs; all if it is not given")
+    parser.add_argument("--tables", type=int, help="simulated tables a row, in place of the YAML's")
+    parser.add_argument(
+        "--workers", type=int, help="processes of one thread each, 2 by default; 1: this process, as --quick has it"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs") / "intervals", metavar="DIR", help="folder to write in"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.tables is not None and not 1 < arguments.tables <= 100_000:
+        raise CommandError(f"--tables: must lie in 2..100000, got {arguments.tables}.")
+    if arguments.workers is None:
+        arguments.workers = 1 if arguments.quick else 2
+    if not 1 <= arguments.workers <= _MOST_WORKERS:
+        raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {arguments.workers}.")
+    return arguments
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    arguments = _arguments(argv)
+    settings = load(arguments.config, table.Settings)
+    asked = asked_rows(settings.quick if arguments.quick else settings, arguments.only, arguments.tables)
+    with folder_for(arguments.out):
+        report(table.told(measured(asked, arguments.out, arguments.workers)), arguments.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

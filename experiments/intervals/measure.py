@@ -1,0 +1,193 @@
+"""One table, and one row from its tables.
+
+Means over tables have a Monte Carlo error. It is clustered by table, because coefficients of one table are not
+independent, and it is at least that of independent intervals at the nominal level, so that a few tables in which every
+interval covers are not taken for certainty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import time
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+import dpmcmc
+from dpmcmc.errors import InputError
+from dpmcmc.mechanisms import MechanismPlan
+from experiments.intervals.designs import INTERCEPT, design
+
+Row = dict[str, str | float | int]
+#: A worker does its sums on one thread.
+_ONE_THREAD = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+
+
+class Task(NamedTuple):
+    """One table of a design at one ε; ``estimand``: the coefficients that its intervals should contain."""
+
+    design: str
+    records: int
+    epsilon: float
+    delta: float | None
+    level: float
+    table: int
+    estimand: tuple[float, ...]
+
+
+class Seen(NamedTuple):
+    """Outcome of one table; arrays have an entry a coefficient.
+
+    Attributes:
+        low: lower ends of the intervals.
+        high: upper ends.
+        estimate: of the non-private fit.
+        error: standard errors of the non-private fit.
+        usable: whether the result says that its intervals may be reported.
+        predicted: width over that of the non-private fit as the plan predicts it; NaN where it says none.
+        seconds: of the fit.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    estimate: np.ndarray
+    error: np.ndarray
+    usable: bool
+    predicted: float
+    seconds: float
+
+
+class Failure(NamedTuple):
+    """Class of the error that a fit raised, and whether it is a refusal."""
+
+    name: str
+    refused: bool
+
+
+def intervals_of(result: dpmcmc.Result, level: float, names: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return lower and upper ends of the intervals of these coefficients, in the units of the columns."""
+    shown = result.summary(level=level).to_dict()
+    low, high = sorted((key for key in shown if key.endswith(" %")), key=lambda key: float(key[:-2]))
+    places = [list(shown["name"]).index(name) for name in names]
+    return np.asarray(shown[low], float)[places], np.asarray(shown[high], float)[places]
+
+
+def simulated(task: Task) -> dict[str, np.ndarray]:
+    """Return a table; the same for every ε."""
+    seed = [zlib.crc32(task.design.encode()), task.records, task.table]
+    return design(task.design).simulate(np.random.default_rng(seed), task.records)
+
+
+def seen(task: Task) -> Seen | Failure:
+    """Simulate one table, fit it, and return what its intervals are."""
+    of = design(task.design)
+    table = simulated(task)
+    start = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = of.fit(table, task.epsilon, task.delta)
+            low, high = intervals_of(result, task.level, of.names)
+    except Exception as error:
+        return Failure(type(error).__name__, isinstance(error, InputError))
+    seconds = time.perf_counter() - start
+    estimate, error = of.reference(table)
+    return Seen(low, high, estimate, error, "intervals" in result.usable_for, _predicted(result), seconds)
+
+
+def _predicted(result: dpmcmc.Result) -> float:
+    """Return the predicted width, the geometric mean of a range."""
+    found = result.plan.settings.get("predicted_width") if isinstance(result.plan, MechanismPlan) else None
+    if found is None:
+        return math.nan
+    with np.errstate(all="ignore"):
+        return float(np.exp(np.mean(np.log(np.asarray(found, float)))))
+
+
+#: (task of every table) -> their outcomes.
+Runner = Callable[[list[Task]], list[Seen | Failure]]
+
+
+@contextlib.contextmanager
+def running(workers: int) -> Iterator[Runner]:
+    """Yield a runner of tasks in that many new processes of one thread each; in this process if there is one."""
+    if workers == 1:
+        yield lambda tasks: [seen(task) for task in tasks]
+        return
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(_ONE_THREAD)
+    try:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            yield lambda tasks: list(pool.map(seen, tasks))
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def summarised(outcomes: list[Seen | Failure], task: Task) -> Row:
+    """Return the numbers of a row from the outcomes of its tables; see ``table.COLUMNS``."""
+    tables = [one for one in outcomes if isinstance(one, Seen)]
+    failures = [one for one in outcomes if isinstance(one, Failure)]
+    names = Counter(one.name for one in failures)
+    row: Row = {
+        "measured": len(tables),
+        "failed": len(failures),
+        "refused": sum(one.refused for one in failures),
+        "failures": " ".join(f"{name}:{count}" for name, count in sorted(names.items())),
+    }
+    if not tables:
+        return row
+    low, high, estimate, error = (np.array(values) for values in list(zip(*tables, strict=True))[:4])
+    truth = np.array(task.estimand)
+    half = norm.ppf((1 + task.level) / 2) * error
+    inside = (low <= truth) & (truth <= high)
+    own = np.where(np.isnan(half), np.nan, np.abs(estimate - truth) <= half)
+    outside = np.maximum(low - truth, truth - high)
+    missed = np.any(outside > (high - low) / 2, axis=1)
+    flagged = np.array([not one.usable for one in tables])
+    slopes = np.array([name != INTERCEPT for name in design(task.design).names])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a mean of nothing, where no non-private fit exists
+        row |= {
+            "coverage": float(np.mean(inside[:, slopes])),
+            "coverage_error": monte_carlo_error(inside[:, slopes], task.level),
+            "reference_coverage": float(np.nanmean(own[:, slopes])),
+            "width": float(np.mean(np.nanmedian((high - low) / (2 * half), axis=0)[slopes])),
+            "mean_width": float(np.mean((high - low)[:, slopes])),
+            "reference_mean_width": float(np.nanmean(2 * half[:, slopes])),
+            "predicted_width": float(np.nanmean([one.predicted for one in tables])),
+        }
+        if not slopes.all():
+            row |= {
+                "intercept_coverage": float(np.mean(inside[:, ~slopes])),
+                "intercept_error": monte_carlo_error(inside[:, ~slopes], task.level),
+                "reference_intercept_coverage": float(np.nanmean(own[:, ~slopes])),
+            }
+    row |= {"usable": float(np.mean(~flagged)), "misses": float(np.mean(missed))}
+    row |= {"misses_flagged": float(np.mean(flagged[missed]))} if missed.any() else {}
+    row |= {"false_alarms": float(np.mean(flagged[~missed]))} if not missed.all() else {}
+    row["predicted_over_realised"] = float(row["predicted_width"]) / float(row["width"])
+    row["seconds"] = float(np.median([one.seconds for one in tables]))
+    return {name: value for name, value in row.items() if value == value}  # a number that is NaN is left out
+
+
+def monte_carlo_error(inside: np.ndarray, level: float) -> float:
+    """Return the standard error of the mean of truth values (tables, coefficients)."""
+    count = len(inside)
+    clustered = np.std(inside.mean(axis=1), ddof=1) / math.sqrt(count) if count > 1 else 0.0
+    return max(float(clustered), math.sqrt(level * (1 - level) / inside.size))

@@ -1,0 +1,243 @@
+"""The benchmark of intervals: its non-private fit, its estimands, its findings with planted faults, the command."""
+
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy.special import expit
+from scipy.stats import norm
+
+import dpmcmc
+from experiments.figure_files import CONFIGS, load
+from experiments.intervals import __main__ as intervals
+from experiments.intervals import designs, measure, reference, table
+
+LABELS = {
+    "logistic": lambda rng, eta: (rng.random(len(eta)) < expit(eta)).astype(float),
+    "counts": lambda rng, eta: rng.poisson(np.exp(eta) * rng.exponential(size=len(eta))).astype(float),
+    "linear": lambda rng, eta: eta + rng.standard_t(4, size=len(eta)) * (1 + np.abs(eta)),
+}
+
+
+@pytest.mark.parametrize("precision", [0.0, 3.0])
+@pytest.mark.parametrize("family", reference.FAMILIES)
+def test_the_non_private_fit_is_the_optimum_and_its_errors_those_of_the_sandwich(family, precision):
+    rng = np.random.default_rng(1)
+    x = np.append(rng.uniform(-1, 1, (400, 2)), np.ones((400, 1)), axis=1)
+    y = LABELS[family](rng, x @ [1.0, -2.0, 0.5])
+    of = reference.FAMILIES[family]
+
+    def loss(theta):
+        return np.sum(of.cumulant(x @ theta) - y * (x @ theta)) + precision * theta @ theta / 2
+
+    def gradient(theta):
+        return x.T @ (of.mean(x @ theta) - y) + precision * theta
+
+    best = optimize.minimize(loss, np.zeros(3), jac=gradient, tol=1e-10)
+    found = reference.fitted(x, y, family, precision)
+    np.testing.assert_allclose(found.theta, best.x, atol=1e-4)
+    numeric = optimize.approx_fprime(best.x, gradient, 1e-6)
+    bread = np.linalg.inv((numeric + numeric.T) / 2)
+    scores = np.array([(y[i] - of.mean(x[i] @ best.x)) * x[i] for i in range(len(y))])
+    covariance = bread if precision else bread @ sum(np.outer(s, s) for s in scores) @ bread
+    np.testing.assert_allclose(found.error, np.sqrt(np.diag(covariance)), rtol=1e-3)
+
+
+def test_separated_classes_have_no_non_private_fit():
+    x = np.linspace(-1, 1, 50)[:, None]
+    assert np.isnan(reference.fitted(x, (x[:, 0] > 0).astype(float), "logistic").theta).all()
+
+
+def test_best_fitting_coefficients_of_an_omitted_square_solve_the_expected_score():
+    """The score E[(p(x) − σ(x·θ)) x] by a grid of Gauss and Legendre, against fits of a million rows."""
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    x = np.array(np.meshgrid(nodes, nodes, nodes, indexing="ij")).reshape(3, -1).T
+    weight = np.einsum("i,j,k->ijk", weights, weights, weights).ravel() / 8
+    z = np.append(x, np.ones((len(x), 1)), axis=1)
+    p = expit(z @ [1.5, -1.0, 0.5, 0.3] + designs.SQUARE * (x[:, 0] ** 2 - 1 / 3))
+    exact = optimize.root(lambda theta: z.T @ (weight * (p - expit(z @ theta))), np.zeros(4), tol=1e-12).x
+    found = designs.design("omitted_square").best_fitting()
+    np.testing.assert_allclose(found, exact, atol=0.01)
+    assert abs(exact[0] - 1.5) > 0.04  # the truth is another number
+
+
+def test_every_table_fits_its_schema():
+    for name in designs.NAMES:
+        if name == "adult":
+            continue
+        of = designs.design(name)
+        rows = of.simulate(np.random.default_rng(0), 60)
+        assert not any(of.schema.encode_counted(rows)[1].values()), name
+        assert len(of.truth or of.names) == len(of.names)
+        assert of.reference(rows).theta.shape == (len(of.names),)
+
+
+def test_designs_are_what_they_are_called():
+    rng = np.random.default_rng(2)
+    n = 200_000
+    eight = designs.design("eight_1x").simulate(rng, n)
+    logits = sum(slope * eight[f"x{j + 1}"] for j, slope in enumerate(designs.design("eight_1x").truth[:-1]))
+    assert np.std(logits) == pytest.approx(1, abs=0.03)
+    x = designs.correlated(0.95)(rng, n, 3)
+    np.testing.assert_allclose(np.corrcoef(x.T), 0.05 * np.eye(3) + 0.95, atol=0.005)
+    np.testing.assert_allclose(np.quantile(x, [0.25, 0.75]), [-0.5, 0.5], atol=0.01)
+    for name, error in designs.ERRORS.items():
+        values = error(rng, rng.uniform(-1, 1, (n, 2)))
+        assert (np.mean(values), np.std(values)) == pytest.approx((0, 1), abs=0.1 if name == "t3" else 0.02), name
+    assert np.mean(designs.design("rare_0.05").simulate(rng, n)["y"]) == pytest.approx(0.05, abs=0.003)
+    squares = designs.design("counts_2")
+    rows = squares.simulate(rng, n)
+    mean = np.exp(np.column_stack([rows[k] for k in ("x1", "x2", "x3")]) @ squares.truth[:3] + squares.truth[3])
+    assert np.mean((rows["y"] - mean) ** 2 - mean) == pytest.approx(2 * np.mean(mean**2), rel=0.1)
+
+
+SMALL = """
+tables: 30
+cells:
+  - {name: cell, designs: [one_uniform_1, linear_5_0_normal], records: 800, epsilons: [1.0], goal: {GOAL}}
+quick: {tables: 2, cells: [{name: cell, designs: [one_uniform_1], records: 800, epsilons: [1.0]}]}
+"""
+
+
+def stand_in(scale=1.0, shift=0.0, usable=("prediction", "intervals"), error=None):
+    """A ``dpmcmc.fit`` whose intervals are those of the non-private fit, scaled, and its last coefficient shifted."""
+
+    def fit(formula, rows, schema, epsilon, **settings):
+        assert settings == {"delta": None, "progress": False}
+        if error is not None:
+            raise error("words of the library")
+        names = [name for name in schema.columns if name != "y"]
+        x = np.column_stack([*(rows[name] for name in names), np.ones(len(rows["y"]))])
+        found = reference.fitted(x, rows["y"], "linear" if schema.outcome.kind == "real" else "logistic")
+        theta = found.theta + shift * found.error * (np.arange(x.shape[1]) == len(names))
+
+        def summary(level):
+            half = scale * norm.ppf((1 + level) / 2) * found.error
+            # The order of the parameters is the library's own affair.
+            ends = {"5 %": (theta - half)[::-1], "95 %": (theta + half)[::-1]}
+            return SimpleNamespace(to_dict=lambda: {"name": [*names, "intercept"][::-1], **ends})
+
+        return SimpleNamespace(summary=summary, usable_for=list(usable), plan=None)
+
+    return fit
+
+
+def rows_of(tmp_path, monkeypatch, goal="width: [1.2]", **fault):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL.replace("GOAL", goal))
+    monkeypatch.setattr(dpmcmc, "fit", stand_in(**fault))
+    assert not intervals.main(["--config", str(path), "--workers", "1", "--out", str(tmp_path / "out")])
+    return table.read(tmp_path / "out" / "results.csv")
+
+
+def test_right_intervals_hold(tmp_path, monkeypatch):
+    rows = rows_of(tmp_path, monkeypatch)
+    assert [row["finding"] for row in rows] == ["holds", "holds"]
+    for row in rows:
+        assert row["width"] == pytest.approx(1)
+        assert row["coverage"] == row["reference_coverage"]
+        assert row["mean_width"] == pytest.approx(row["reference_mean_width"])
+        assert (row["usable"], row["failed"], row["measured"]) == (1, 0, 30)
+
+
+@pytest.mark.parametrize(
+    ("goal", "fault", "finding"),
+    [
+        ("or_flagged: true", {"scale": 0.5}, "covers too little"),
+        ("or_flagged: true", {"scale": 0.5, "usable": ["prediction"]}, "flagged where it misses"),
+        ("width: [1.2]", {"shift": 4.0}, "covers too little"),  # of the intercept alone
+        ("width: [1.2]", {"scale": 1.3}, "too wide"),
+        ("intervals: 0.8", {"usable": ["prediction"]}, "not called intervals"),
+        ("false_alarms: 0.05", {"usable": ["prediction"]}, "false alarms"),
+        ("width: [1.2]", {"error": dpmcmc.estimators.suggestion.NotAchievable}, "refused"),
+        ("width: [1.2]", {"error": KeyError}, "failed"),
+    ],
+)
+def test_planted_faults_are_found(goal, fault, finding, tmp_path, monkeypatch):
+    for row in rows_of(tmp_path, monkeypatch, goal, **fault):
+        assert str(row["finding"]).split("; ")[0] == finding
+        if "error" in fault:
+            assert (row["failed"], row["failures"]) == (30, f"{fault['error'].__name__}:30")
+        if "shift" in fault:
+            assert row["coverage"] == row["reference_coverage"]
+            assert row["intercept_coverage"] < 0.3
+
+
+def test_rows_are_kept_and_goals_read_anew(tmp_path, monkeypatch):
+    before = rows_of(tmp_path, monkeypatch, scale=1.3)
+    after = rows_of(tmp_path, monkeypatch, "coverage: [0.5, 1], width: [2]", error=KeyError)  # nothing is fitted
+    assert {str(row["finding"]).split("; ")[0] for row in before} == {"too wide"}
+    assert {row["finding"] for row in after} == {"holds"}
+    for old in before:
+        (new,) = (row for row in after if row["design"] == old["design"])
+        assert new == old | {"finding": "holds", "width_goal": 2}
+
+
+def test_failures_come_first_and_the_lowest_coverage_first_among_them():
+    rows = [
+        {"finding": finding, "design": name, "coverage": coverage}
+        for name, finding, coverage in (
+            ("a", "holds", 0.9),
+            ("b", "too wide; predicted width off", 0.99),
+            ("c", "covers too little; too wide", 0.7),
+            ("d", "covers too little", 0.2),
+            ("e", "flagged where it misses", 0.1),
+        )
+    ]
+    rows.append({"finding": "refused", "design": "f"})
+    assert [row["design"] for row in table.ordered(rows)] == ["d", "c", "f", "b", "e", "a"]
+
+
+def test_the_monte_carlo_error_is_clustered_by_table():
+    """Coefficients that are all inside or all outside say no more than one."""
+    rng = np.random.default_rng(3)
+    whole = np.repeat(rng.random((400, 1)) < 0.9, 8, axis=1)
+    each = rng.random((400, 8)) < 0.9
+    assert measure.monte_carlo_error(whole, 0.9) == pytest.approx(0.3 / 20, rel=0.2)
+    assert measure.monte_carlo_error(each, 0.9) == pytest.approx(0.3 / 20 / np.sqrt(8), rel=0.2)
+    assert measure.monte_carlo_error(np.ones((4, 1), bool), 0.9) == pytest.approx(0.15)
+
+
+def test_workers_run_tables_on_one_thread_and_leave_the_environment_as_it_was():
+    task = measure.Task("one_uniform_1", 100, -1.0, None, 0.9, 0, (1.0, 0.5))
+    before = dict(os.environ)
+    with measure.running(2) as run:
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+        assert run([task, task._replace(table=1)]) == [measure.Failure("InputError", True)] * 2
+    assert dict(os.environ) == before
+
+
+def test_the_shipped_cells_are_those_of_the_benchmark():
+    settings = load(CONFIGS / "intervals.yaml", table.Settings)
+    asked = intervals.asked_rows(settings, None, None)
+    assert {row.design for row in asked} == set(designs.NAMES) - {"eight_1x"}
+    assert len({row.key for row in asked}) == len(asked)
+    assert settings.tables >= 40
+    assert sum(row.design == "awan_wang" for row in asked) == 25
+    (first, *_) = (row for row in asked if row.mu == 0.5)
+    assert first.epsilon == pytest.approx(2.254, abs=0.001)
+    assert [row.design for row in intervals.asked_rows(settings, ["strong"], 7)] == ["strong"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--only", "nothing"], ["--tables", "1"], ["--workers", "0"], ["--config", "nowhere.yaml"], ["extra"]]
+)
+def test_wrong_arguments_are_refused_in_a_sentence(arguments, tmp_path, capsys):
+    assert intervals.main([*arguments, "--out", str(tmp_path / "out")])
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_quick_run_measures_the_library_itself(tmp_path):
+    assert not intervals.main(["--quick", "--out", str(tmp_path)])
+    rows = table.read(tmp_path / "results.csv")
+    assert {row["design"] for row in rows} == {"one_uniform_2", "linear_5_0_normal", "groups_8"}
+    assert all(row["tables"] == 2 for row in rows)
+    for row in rows:
+        if row["design"] != "groups_8":  # which may be refused
+            assert row["measured"] == 2
+            assert 0.5 < row["width"] < 20
+            assert 0 < row["seconds"] < 300
+            assert row["predicted_width"] > 0
