@@ -58,7 +58,7 @@ def test_weights_of_factors_are_their_densities(seed):
 def test_the_posterior_is_the_mixture_over_factors(seed):
     """Each part is the conjugate one under its factor; parts of little weight are left out."""
     given, seen, local, covariance = made(seed)
-    found = given.concluded(seen, lambda now: local, given.gaussian, 100).mixture
+    found = given.concluded(lambda now: (seen, local), given.gaussian, 100).mixture
     h, u = local.curvature, local.curvature @ seen.position - seen.gradient
     logs = np.array([log_density(given, seen, local, covariance, f) for f in prior._FACTORS])
     kept = np.exp(logs - logs.max()) > prior._LEAST_WEIGHT

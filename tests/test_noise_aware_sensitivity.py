@@ -112,7 +112,7 @@ SANDWICH = {"covariance": "sandwich", "steps": 4}
 MANY = regression.MOST_RELEASED // 3 + 1
 #: A target, what the mechanism is told, and sensitivities of its releases in their order, written out by hand; b = 1.
 CHARGED = {
-    "logistic": (logistic(4), {}, [rows_of(), path_of(48)]),
+    "logistic": (logistic(4), {}, [rows_of(), path_of(NoiseAware().steps)]),
     "logistic, sandwich": (logistic(4), SANDWICH, [rows_of(), path_of()]),
     "unit norm": (logistic(4), {"structure": UNIT_NORM, "steps": 4}, [rows_of(trace=False), path_of()]),
     "softmax": (SOFTMAX, {"steps": 4}, [rows_of(), path_of()]),
