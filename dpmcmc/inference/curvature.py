@@ -242,6 +242,12 @@ class ScoredRows:
             )
         return self.num_records / len(rows) * (rows.T @ total).ravel()
 
+    def shifted(self, theta: np.ndarray) -> np.ndarray:
+        """Return Σ_i x_i dE[ψ]/d(shift) at θ, (d,), of a score that learns of its labels (``scores.Counts.shifted``)."""
+        rows = self._rows()
+        moved = self.score.shifted(rows @ theta, self.limit)  # type: ignore[attr-defined]
+        return self.num_records / len(rows) * rows.T @ moved
+
     def _rows(self) -> np.ndarray:
         """Return normal rows with this mean and second moment, (points, d)."""
         covariance = self.gram / self.num_records - np.outer(self.mean, self.mean)

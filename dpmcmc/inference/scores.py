@@ -250,6 +250,10 @@ class Huber:
         most = np.minimum(self.bound, limit)
         return np.clip((1.1 - np.abs(eta - y) / most) / 0.2, 0.0, 1.0)
 
+    def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
+        """Return dE[ψ]/d(mean of residuals), (n,): a mean that all rows have in common is one more of the predictor."""
+        return self.inside * np.ones_like(eta)
+
     def leverage(self, clip: float, longest: float) -> float:
         """Return ‖z‖², since slopes are at most 1; see :class:`BoundedScore`."""
         return longest**2
@@ -512,6 +516,8 @@ _LEAST, _FARTHEST = 0.75, 8.0
 #: from 0.3 to 3). Centring rests on the model's law of a count, and the further out residuals are clipped the less it
 #: matters where counts vary otherwise.
 CLIPS = (0.75, 1.5, 3.0, 6.0)
+#: Step of a derivative in the dispersion.
+_STEP = 0.05
 #: Error of E[t]/longest and of the rest of ψ/limit in float64; ``tests/test_count_scores.py`` compares exact sums.
 _ARITHMETIC = 2.0**-30
 
@@ -590,6 +596,18 @@ class Counts:
         at = self._clipped(eta, cut * np.sqrt(self._information(eta)))
         away = np.clip(y - at.mean, -at.bound, at.bound)
         return (away**2 - at.variance - at.centre**2) * at.share / at.mean
+
+    def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
+        """Return dE[ψ]/dα', (n,), of the dispersion α' of the counts at that of the score."""
+        at = self._clipped(eta, limit)
+        more = Counts(self.dispersion + _STEP, self.clip)
+        share = 1 / (1 + more.dispersion * at.mean)
+        low, high = (
+            more._partial(k, at.mean, share, at.mean / share)
+            for k in (np.ceil(at.mean - at.bound) - 1, np.floor(at.mean + at.bound))
+        )
+        centre = at.bound * (1 - high[0] - low[0]) + high[1] - low[1]
+        return at.share * at.weight * (at.centre - centre) / _STEP
 
     def _information(self, eta: np.ndarray) -> np.ndarray:
         """Return the variance of the model's own score, I."""

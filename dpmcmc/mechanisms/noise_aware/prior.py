@@ -238,6 +238,14 @@ class SharedLimits:
         )
         return Law(curvature, variance)
 
+    def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
+        """Return how the mean of ψ follows what the score learns of labels, averaged over the limits."""
+        parts = [
+            self.score.shifted(eta, limit * multiple)  # type: ignore[attr-defined]
+            for multiple in self.multiples
+        ]
+        return np.tensordot(self.shares, np.stack(parts), 1)
+
 
 def calibrate_counts(most: int, spec: PrivacySpec, mu: float) -> tuple[Event, float]:
     """Return the cost of counting owners with 1 to m rows, and the std of each count's noise; it spends ``mu``."""

@@ -122,6 +122,13 @@ _SMALLEST_FLOOR = 1e-5
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last positions and the posterior beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
+#: Deviation of the spread from the curvature beyond which errors differ from row to row, and standard deviations beyond
+#: which they are skewed; what is said of both.
+_UNEVEN, _CLEAR = 0.07, 3.0
+_SKEWED = (
+    "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of the "
+    "mean; transform the label (scale='log1p')"
+)
 
 #: Names of a scale's noise in the settings.
 _SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")
@@ -678,7 +685,7 @@ class _Releases:
         """Return a second moment with noise."""
         return symmetric(gaussian_release(svec(exact), std, next(self.keys)), len(exact))
 
-    def _spread(self, position: np.ndarray, curvature: Corrected) -> np.ndarray:
+    def _spread(self, position: np.ndarray, curvature: Corrected) -> Corrected:
         """Release the spread of scores; return B in the metric."""
         access = self._access(position)
         exact = (
@@ -699,7 +706,7 @@ class _Releases:
         model = curvature.matrix * (
             max(most * trace, least) / np.trace(curvature.matrix)
         )
-        return corrected(model, most * noisy, most * std).matrix
+        return corrected(model, most * noisy, most * std)
 
     # ------------------------------------------------------------------------------------------------
     # What follows.
@@ -766,14 +773,17 @@ class _Releases:
             found = self._curvature("curvature", at)
             turn = self.root @ found.turn @ self.inverse
             matrix, error = self._in_metric(found)
-            fixed = Local(matrix, self.root @ self._spread(at, found) @ self.root, error)
-            # ψ has a mean at the truth, N·shift·x̄ in all.
-            shift = self.learnt.shift * count * self.row
-            variance = self.learnt.shift_variance * count**2
-            if self.learnt.shift:
+            spread = self._spread(at, found)
+            fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
+            skewed = abs(self.learnt.shift) > _CLEAR * math.sqrt(self.learnt.shift_variance)
+            if skewed and spread.deviation > _UNEVEN:
+                doubts.append(_SKEWED)
+            if self.learnt.shift_variance:
+                along = known.shifted(at)
                 release = release._replace(
-                    gradient=release.gradient - shift,
-                    noise=release.noise + variance * np.outer(self.row, self.row),
+                    gradient=release.gradient - self.learnt.shift * along,
+                    noise=release.noise
+                    + self.learnt.shift_variance * np.outer(along, along),
                 )
             if found.uncertainty > _UNSURE:
                 doubts.append(

@@ -32,7 +32,8 @@ class Learnt(NamedTuple):
 
     Attributes:
         score: with the scale that was learnt.
-        shift: mean of ψ at the truth, which the score does not know of; its variance is ``shift_variance``.
+        shift: of what the score takes for known: the mean of ψ at the truth, or the dispersion. ``score.shifted`` says
+            how the mean of ψ follows it.
         shift_variance: of the shift.
         doubts: why intervals may not hold, clauses.
     """
@@ -88,8 +89,6 @@ BOUND_QUANTILE = 0.9
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to this many bounds, for the mean of what the score leaves out.
 _FAR = 6.0
-#: Share of a mean that must be more than its noise before a fit is called skewed.
-_SKEWED = 0.8
 
 
 @dataclass(frozen=True)
@@ -167,14 +166,9 @@ class Residuals:
         sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
         variance = (noise + sampled) / count**2
         kept = max(0.0, 1 - variance / max(mean**2, np.finfo(float).tiny))
-        doubts = (
-            ("errors are skewed, and if their spread differs from row to row, slopes are those of Huber's fit",)
-            if kept > _SKEWED and mean**2 > 9 * variance
-            else ()
-        )
         # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
         return Learnt(
-            Huber.of(bound, self.quantile), kept * mean, kept * variance, doubts
+            Huber.of(bound, self.quantile), kept * mean, kept * variance
         )
 
 
@@ -185,6 +179,8 @@ class Residuals:
 _CANDIDATES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0)
 #: Where counts are clipped, in standard deviations.
 _CUT = 3.0
+#: Variance of a count's own q_α, about.
+_OWN = 0.1
 #: α before anything is released.
 _GUESS = 1.0
 
@@ -241,7 +237,13 @@ class Dispersion:
             if falling[-1] > 3 * noise_std
             else ()
         )
-        return Learnt(Counts(found, self.clip), doubts=doubts)
+        # The sum falls with α; where the estimate lies its slope says how far noise moves it.
+        at = min(max(int(np.searchsorted(_CANDIDATES, found)), 1), self.size - 1)
+        slope = (falling[at - 1] - falling[at]) / (_CANDIDATES[at] - _CANDIDATES[at - 1])
+        noise = noise_std**2 + _OWN * count
+        most = _CANDIDATES[at] if found else _CANDIDATES[1]
+        variance = min(noise / slope**2, most**2) if slope**2 > 0 else most**2
+        return Learnt(Counts(found, self.clip), 0.0, variance, doubts)
 
 
 __all__ = ["Dispersion", "Learnt", "Residuals", "Scale"]
