@@ -12,6 +12,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, shrunk
+from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.sufficient import split, statistics
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec, symmetric
@@ -62,6 +63,16 @@ def test_the_law_of_the_curvature_is_that_of_simulated_logits():
     assert law.score == pytest.approx(np.mean(w**2 * p * (1 - p)), abs=2e-3)
     # Stein: E[h z²] = variance E[h] + variance² along
     assert np.mean(w * p * (1 - p) * z**2) == pytest.approx(2.25 * law.curvature + 2.25**2 * law.along, abs=5e-3)
+
+
+@pytest.mark.parametrize("score", [SCORE, Counts()], ids=["logistic", "counts"])
+def test_the_law_of_predictors_that_hardly_vary_is_that_of_one_predictor(score):
+    """E[h''] is a difference over their variance: rounding, and quantiles whose variance is not 1, would be all of it."""
+    law, step = AverageLaw.at(score, 0.4, 0.0, limit=50.0), 1e-3
+    below, here, above = (score.law(np.array([0.4 + k * step]), 50.0).curvature[0] for k in (-1, 0, 1))
+    assert law.curvature == pytest.approx(here, rel=1e-3)
+    assert law.slope == pytest.approx((above - below) / (2 * step), rel=1e-2)
+    assert law.along == pytest.approx((above - 2 * here + below) / step**2, rel=2e-2)
 
 
 def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():

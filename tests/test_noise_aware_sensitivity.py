@@ -47,12 +47,12 @@ def moment(adjacency, together=1):
     return together * (math.sqrt(2) if replaced(adjacency) else 1.0)
 
 
-def gradients_of(steps=4):
+def gradients_of(steps=8):
     """Gradients where no curvature is released."""
     return lambda adjacency: [gradient(adjacency)] * steps
 
 
-def path_of(steps=4, together=1, scale=None):
+def path_of(steps=8, together=1, scale=None):
     """Gradients, three releases of a scale among them, the curvature midway and where they end, the spread, its trace.
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
@@ -107,29 +107,29 @@ def sum_of_rows(together=1):
 POISSON = PoissonRegression(prior_scale=1.0, num_features=4, row_bound=1.0)
 SOFTMAX = SoftmaxRegression(prior_scale=1.0, num_classes=3, num_features=4, row_bound=1.0)
 UNIT_NORM, INTERCEPT = RowStructure(unit_norm=True), RowStructure(constant=0)
-SANDWICH = {"covariance": "sandwich", "steps": 4}
+SANDWICH = {"covariance": "sandwich", "steps": 8}
 #: Rows of so many features have more numbers than a curvature is released for.
 MANY = regression.MOST_RELEASED // 3 + 1
 #: A target, what the mechanism is told, and sensitivities of its releases in their order, written out by hand; b = 1.
 CHARGED = {
     "logistic": (logistic(4), {}, [rows_of(), path_of(NoiseAware().steps)]),
     "logistic, sandwich": (logistic(4), SANDWICH, [rows_of(), path_of()]),
-    "unit norm": (logistic(4), {"structure": UNIT_NORM, "steps": 4}, [rows_of(trace=False), path_of()]),
-    "softmax": (SOFTMAX, {"steps": 4}, [rows_of(), path_of()]),
+    "unit norm": (logistic(4), {"structure": UNIT_NORM, "steps": 8}, [rows_of(trace=False), path_of()]),
+    "softmax": (SOFTMAX, {"steps": 8}, [rows_of(), path_of()]),
     "softmax, many": (
         dataclasses.replace(SOFTMAX, num_features=MANY),
-        {"steps": 4},
+        {"steps": 8},
         [rows_of(), gradients_of()],
     ),
-    "counts": (POISSON, {"steps": 4}, [rows_of(), sum_of_rows(), path_of()]),
+    "counts": (POISSON, {"steps": 8}, [rows_of(), sum_of_rows(), path_of()]),
     "counts, sandwich": (POISSON, SANDWICH, [rows_of(), sum_of_rows(), path_of(scale=dispersions)]),
-    "intercept": (POISSON, {"structure": INTERCEPT, "steps": 4}, [rows_of(), path_of()]),
+    "intercept": (POISSON, {"structure": INTERCEPT, "steps": 8}, [rows_of(), path_of()]),
     "linear": (linear(4), {}, [statistics_of()]),
     "linear, sandwich": (linear(4), SANDWICH, [rows_of(), path_of(scale=residuals)]),
-    "owners": (PerOwner(logistic(4), M), {"steps": 4}, [rows_of(M), number_of_rows, path_of(together=M)]),
+    "owners": (PerOwner(logistic(4), M), {"steps": 8}, [rows_of(M), number_of_rows, path_of(together=M)]),
     "owners of counts": (
         PerOwner(POISSON, M),
-        {"steps": 4},
+        {"steps": 8},
         [rows_of(M), sum_of_rows(M), number_of_rows, path_of(together=M)],
     ),
     "owners, linear": (PerOwner(linear(4), M), {}, [statistics_of(M)]),
