@@ -238,6 +238,12 @@ def strongest(
             "target",
         )
     model = cast("LogisticRegression | LinearRegression | SoftmaxRegression", target)
+    if model.offset_bound is not None or model.weight_scale is not None:
+        raise UnsupportedCombination(
+            "target: which records with an offset or a weight are strongest is not known; leave offset_bound and "
+            "weight_scale out, or give neighbours= of your own in Python.",
+            "target",
+        )
     d = model.num_features
     if d is None or not 1 <= canaries <= min(d, n):
         raise InputError(

@@ -220,6 +220,11 @@ def _with_shapes(target: Target, spec: DataSpec) -> Target:
         "x": jax.ShapeDtypeStruct((spec.num_features,), np.float32),
         "y": jax.ShapeDtypeStruct((), np.float32),
     }
+    offers = target_offers(target)
+    if offers.offset_bound is not None:
+        row["offset"] = row["y"]
+    if offers.weight_scale is not None:
+        row["weight"] = row["y"]
     return bind(target, row)
 
 

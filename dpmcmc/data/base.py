@@ -61,7 +61,8 @@ class DataSpec:
             "row_bound": bound,
             "structure": self.structure,
         }
-        return {"num_features": self.num_features, **known}
+        of_records = {} if self.schema is None else self.schema.leaf_facts
+        return {"num_features": self.num_features, **known, **of_records}
 
 
 @dataclass(frozen=True)

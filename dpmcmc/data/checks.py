@@ -212,7 +212,8 @@ def with_public_facts(
         made: a target, a mechanism or a metric.
         facts: by name.
         model: target that a mechanism or a metric is for. A model of features (``LastLayer``) multiplies no column of
-            the source, so that only the number of classes holds of it; None: ``made`` is the target.
+            the source, so that only the number of classes and the scale of weights hold of it; None: ``made`` is the
+            target.
 
     Raises:
         InputError: about an argument that says another number of features or classes.
@@ -220,7 +221,7 @@ def with_public_facts(
     if not dataclasses.is_dataclass(made):
         return made
     if "features" in _fields(made if model is None else model):
-        facts = {"num_classes": facts.get("num_classes")}
+        facts = {name: facts.get(name) for name in ("num_classes", "weight_scale")}
     known = {name: fact for name, fact in facts.items() if fact is not None}
     own = {name: getattr(made, name, None) for name in known}
     for name in _FIXED:

@@ -5,117 +5,39 @@
     schema.encode(frame)                          # {"x": float32 (N, d), "y": int32 (N,)}
 
 Numbers go to [-1, 1] by their range, words to one column of 0 and 1 a level. A row then has one block for each source
-column, of which at most one entry is not 0, and the intercept's 1. All k blocks are multiplied by one public constant,
-the largest float32 c with k·c² <= 1, so that every row has norm at most 1. A row is encoded by itself alone: nothing is
-learnt from the table, and rows are not normalised, because that would change what a coefficient means.
+column, of norm at most 1, and the intercept's 1. All k blocks are multiplied by one public constant, the largest
+float32 c with k·c² <= 1, so that every row has norm at most 1. A row is encoded by itself alone: nothing is learnt from
+the table, and rows are not normalised, because that would change what a coefficient means.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
 from dpmcmc.data import formula, tables
 from dpmcmc.data.checks import Made, check_name, with_public_facts
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
+from dpmcmc.data.structure import RowStructure as RowStructure
 from dpmcmc.data.tables import Table, Values
-from dpmcmc.errors import DataError, InputError
-
-# ----------------------------------------------------------------------------------------------------
-# Public facts of every row that an encoder makes, which an inference from noisy sums of rows may use.
-#
-# No guarantee rests on them: a wrong declaration makes intervals wrong, never a release less private.
-
-
-@dataclass(frozen=True)
-class RowStructure:
-    """Declared facts of all rows x, (d,).
-
-    Args:
-        constant: column of the intercept, or None. It need not be 1: rows are scaled after the encoding.
-        blocks: columns of each one-hot block. In a row exactly one of them is not zero, and it equals the intercept's
-            column.
-        nonnegative: columns that are never below zero, beside those of blocks and the intercept.
-        unit_norm: whether every row has norm 1 exactly (to rounding).
-
-    Raises:
-        ValueError: blocks without an intercept, or a column that is in two of them.
-    """
-
-    constant: int | None = None
-    blocks: tuple[tuple[int, ...], ...] = ()
-    nonnegative: tuple[int, ...] = ()
-    unit_norm: bool = False
-
-    def __post_init__(self) -> None:
-        columns = [column for block in self.blocks for column in block]
-        if not all(self.blocks):
-            raise InputError(
-                "blocks: a one-hot block has no columns; leave it out", "blocks"
-            )
-        if self.blocks and self.constant is None:
-            raise InputError(
-                "blocks: one-hot blocks are declared relative to the intercept; give its column, constant"
-            )
-        if len(set(columns)) != len(columns) or self.constant in columns:
-            raise InputError(
-                "blocks: a column belongs to one block at most, and the intercept to none"
-            )
-
-    def check(self, num_features: int) -> None:
-        """Raise ValueError where a declared column is beyond the row."""
-        columns = [column for block in self.blocks for column in block] + list(
-            self.nonnegative
-        )
-        for column in columns + ([] if self.constant is None else [self.constant]):
-            if not 0 <= column < num_features:
-                raise InputError(
-                    f"structure: declares column {column}, and rows have {num_features}"
-                )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the facts as JSON values; :meth:`of_json` takes them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def of_json(cls, facts: dict[str, Any]) -> Self:
-        """Return the structure of :meth:`to_json`."""
-        blocks = tuple(tuple(block) for block in facts["blocks"])
-        return cls(
-            **{**facts, "blocks": blocks, "nonnegative": tuple(facts["nonnegative"])}
-        )
-
-    @classmethod
-    def of_columns(
-        cls, columns: Sequence[str], *, nonnegative: Sequence[str] = (), unit_norm: bool
-    ) -> RowStructure:
-        """Return the structure that column names state: ``name=level`` is one of a block, ``intercept`` the intercept.
-
-        Args:
-            columns: names, in order.
-            nonnegative: names of further columns that are never below zero.
-            unit_norm: as of the class.
-        """
-        blocks: dict[str, list[int]] = {}
-        for number, column in enumerate(columns):
-            name, separator, _ = column.partition("=")
-            if separator:
-                blocks.setdefault(name, []).append(number)
-        return cls(
-            columns.index("intercept"),
-            tuple(tuple(block) for block in blocks.values()),
-            tuple(columns.index(name) for name in nonnegative),
-            unit_norm,
-        )
-
+from dpmcmc.data.terms import (
+    Basis,
+    Factor,
+    Group,
+    GroupEffect,
+    checked_exposure,
+    checked_weights,
+    clipped,
+    made_factors,
+)
+from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 
 INTERCEPT = "intercept"
 
@@ -150,7 +72,12 @@ class Schema:
         label: column of the label; needed unless the formula names it.
         intercept: whether rows have a constant column, the last one.
         formula: columns and interactions that are features, as in ``"income ~ age + C(job) + age:job"``; None: every
-            column but the label.
+            column but the label, the offset and the weights. It may hold splines, polynomials, groups and
+            ``offset(log(exposure))`` (``formula.py``).
+        offset: column whose log is added to the predictor of every record, such as an exposure; empty: none.
+        weights: column of survey weights, by which log-likelihoods are multiplied; empty: none.
+        mean_weight: public number that weights are divided by, such as their mean over the population; None: the end of
+            their range. They are never divided by their own sum, which depends on every record.
 
     Raises:
         InputError: a label that is no column, a column that cannot be what it stands for, a formula that is not public.
@@ -167,8 +94,14 @@ class Schema:
     label: str = ""
     intercept: bool = True
     formula: str | None = None
-    #: Source columns of each block of features; two or more names are an interaction.
+    offset: str = ""
+    weights: str = ""
+    mean_weight: float | None = None
+    #: Factors of each block of features, which are columns or made by the formula; two or more are an interaction.
     terms: tuple[tuple[str, ...], ...] = field(init=False, repr=False)
+    #: Column whose log is the offset, by ``offset`` or by the formula; empty: none.
+    exposure: str = field(init=False, repr=False)
+    _factors: Mapping[str, Factor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = self.columns
@@ -185,14 +118,27 @@ class Schema:
             "columns",
             {name: column_of(name, column) for name, column in given.items()},
         )
+        apart = (self.label, self.offset, self.weights)
+        if not all(isinstance(name, str) for name in (*apart, self.formula or "")):
+            raise InputError("label, formula, offset, weights: must be texts", "formula")
         terms: tuple[tuple[str, ...], ...] = tuple(
-            (name,) for name in self.columns if name != self.label
+            (name,) for name in self.columns if name not in apart
         )
-        if not isinstance(self.label, str) or not isinstance(self.formula, str | None):
-            raise InputError("label, formula: must be texts", "formula")
+        factors: dict[str, Any] = dict(self.columns)
+        exposure = self.offset
         if self.formula is not None:
             check_name(self.formula, "formula")
-            label, terms, intercept = formula.parsed(self.formula, tuple(self.columns))
+            found = formula.parsed(self.formula, tuple(self.columns))
+            label = found.label
+            terms = found.terms
+            intercept = found.intercept
+            exposure = self.offset or found.exposure
+            if found.exposure not in ("", exposure):
+                raise InputError(
+                    f"formula: its offset is log({found.exposure}), and offset says {exposure}; give one",
+                    "formula",
+                )
+            factors |= made_factors(found, dict(self.columns))
             if label and self.label not in ("", label):
                 raise InputError(
                     f"formula: its label is {label}, and label says {self.label}; give one",
@@ -201,12 +147,38 @@ class Schema:
             object.__setattr__(self, "label", label or self.label)
             object.__setattr__(self, "intercept", intercept)
         object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "exposure", exposure)
+        object.__setattr__(self, "_factors", factors)
         if self.label not in self.columns:
             raise InputError(
                 f"label: {self.label!r} is no column of {', '.join(self.columns)}",
                 "label",
             )
         self._check()
+        self._check_leaves()
+
+    def _check_leaves(self) -> None:
+        """Refuse an offset or weights that are no such columns."""
+        for about, name in (("offset", self.exposure), ("weights", self.weights)):
+            if name and (name not in self.columns or name == self.label):
+                raise InputError(
+                    f"{about}: {name!r} is no column of the schema beside the label",
+                    about,
+                )
+        if self.exposure:
+            checked_exposure(self.exposure, self.columns[self.exposure])
+            if self.outcome.kind == "classes":
+                raise InputError(
+                    "offset: it adds to all classes of the label alike, which changes nothing; leave it out",
+                    "offset",
+                )
+        if self.weights:
+            column = self.columns[self.weights]
+            checked_weights(self.weights, column, self.mean_weight)
+        elif self.mean_weight is not None:
+            raise InputError(
+                "mean_weight: there are no weights; name their column", "mean_weight"
+            )
 
     def _check(self) -> None:
         label = self.columns[self.label]
@@ -220,7 +192,7 @@ class Schema:
             raise InputError(
                 "columns: no feature is left; declare one, or an intercept", "columns"
             )
-        for name in self._sources:
+        for name in self.sources:
             if isinstance(self.columns[name], Counts):
                 raise InputError(
                     f"{name}: counts are for labels; give a feature a range",
@@ -238,20 +210,20 @@ class Schema:
             )
 
     def __hash__(self) -> int:
-        return hash(
-            (tuple(self.columns.items()), self.label, self.intercept, self.formula)
-        )
+        return hash((tuple(self.columns.items()), self._said))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema) or [*self.columns.items()] != [
             *other.columns.items()
         ]:
             return False
-        return (self.label, self.intercept, self.formula) == (
-            other.label,
-            other.intercept,
-            other.formula,
-        )
+        return self._said == other._said
+
+    @property
+    def _said(self) -> tuple[object, ...]:
+        """All that is given beside the columns."""
+        own = (self.label, self.intercept, self.formula)
+        return (*own, self.offset, self.weights, self.mean_weight)
 
     def with_formula(self, formula: str) -> Schema:
         """Return the schema whose features and label a formula chooses."""
@@ -259,19 +231,46 @@ class Schema:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """Name of each encoded column, as in ``age``, ``job=office``, ``age:job=office``, ``intercept``."""
+        """Name of each encoded column, as in ``age``, ``job=office``, ``age:job=office``, ``intercept``.
+
+        Those of made factors are as in ``bs(age)[1]``, ``1|clinic=north``, ``age|clinic=north``.
+        """
         return tuple(
-            ":".join(parts) or INTERCEPT for block in self.blocks for parts in block
+            self._joined(parts) or INTERCEPT for block in self.blocks for parts in block
         )
+
+    def _joined(self, parts: tuple[str, ...]) -> str:
+        """Return the name of a product; a slope of groups is written ``age|clinic=north``."""
+        *slopes, last = parts or ("",)
+        if slopes and last in self._group_parts:
+            return ":".join(slopes) + last.removeprefix("1")
+        return ":".join(parts)
+
+    @functools.cached_property
+    def _group_parts(self) -> frozenset[str]:
+        """Encoded columns of groups, and the groups' own names."""
+        groups = {
+            name: one for name, one in self._factors.items() if isinstance(one, Group)
+        }
+        ends = (f"{name}{end}" for name, one in groups.items() for end in one.suffixes)
+        return frozenset([*groups, *ends])
 
     @functools.cached_property
     def own_names(self) -> tuple[str, ...]:
         """Name of each encoded column in its own units, ``log1p(income)`` on scale ``log1p``; else as in ``names``."""
         blocks = itertools.chain(*self.blocks)
-        return tuple(":".join(map(self.own_name, parts)) or INTERCEPT for parts in blocks)
+        own = (tuple(map(self.own_name, parts)) for parts in blocks)
+        return tuple(self._joined(parts) or INTERCEPT for parts in own)
 
     def own_name(self, name: str) -> str:
-        """Return what a column is called in its own units: ``log1p(NAME)`` on scale ``log1p``, else its name."""
+        """Return what an encoded column is called in its own units.
+
+        It is ``log1p(NAME)`` on scale ``log1p``, ``bs(log1p(NAME))[1]`` of a spline on it, and else its name.
+        """
+        function, _, end = name.rpartition(")[")
+        basis = self._factors.get(f"{function})")
+        if isinstance(basis, Basis):
+            return f"{basis.call.function}({self.own_name(basis.source)})[{end}"
         column = self.columns.get(name)
         return (
             f"log1p({name})"
@@ -284,8 +283,11 @@ class Schema:
         """Names that each encoded column answers to, which are its own, its term's, and those of its source columns."""
         out: list[tuple[str, ...]] = []
         for term, block in zip((*self.terms, ()), self.blocks, strict=False):
+            of_term = [self._joined(term), *term, *map(self._source, term)]
             out += [
-                (":".join(parts), ":".join(term), *term) if term else (INTERCEPT,)
+                tuple(dict.fromkeys([self._joined(parts), *of_term]))
+                if term
+                else (INTERCEPT,)
                 for parts in block
             ]
         return tuple(out)
@@ -295,17 +297,40 @@ class Schema:
         """Factors of each encoded column, block by block; none of the intercept's, the last block."""
         terms = (*self.terms, *([()] if self.intercept else []))
         parts = {
-            name: [f"{name}{s}" for s in _feature(self.columns[name]).suffixes]
-            for name in self._sources
+            name: [f"{name}{end}" for end in self._factors[name].suffixes]
+            for name in self._used
         }
         return [
             list(itertools.product(*(parts[name] for name in term))) for term in terms
         ]
 
     @property
-    def _sources(self) -> list[str]:
-        """Columns that features are made of."""
+    def _used(self) -> list[str]:
+        """Factors that features are products of."""
         return list(dict.fromkeys(name for term in self.terms for name in term))
+
+    @property
+    def sources(self) -> list[str]:
+        """Columns of the table that features are made of."""
+        return list(dict.fromkeys(map(self._source, self._used)))
+
+    def _source(self, factor: str) -> str:
+        """Return the column of the table that a factor is made of."""
+        made = self._factors[factor]
+        return made.source if isinstance(made, Basis | Group) else factor
+
+    @functools.cached_property
+    def group_effects(self) -> tuple[GroupEffect, ...]:
+        """Effects that differ by group, ``(1|g)`` and ``(x|g)``, each with the places of its encoded columns."""
+        found = []
+        start = 0
+        for term, block in zip(self.terms, self.blocks, strict=False):
+            columns = tuple(range(start, start + len(block)))
+            start += len(block)
+            group = self._factors[term[-1]]
+            if isinstance(group, Group):
+                found.append(GroupEffect(self._joined(term), group.source, columns))
+        return tuple(found)
 
     @property
     def num_features(self) -> int:
@@ -335,8 +360,11 @@ class Schema:
         for term, block in zip(self.terms, self.blocks, strict=False):
             columns = tuple(range(start, start + len(block)))
             start += len(block)
-            if all(isinstance(self.columns[name], Levels) for name in term):
+            factors = [self._factors[name] for name in term]
+            if all(isinstance(one, Levels | Group) for one in factors):
                 hot.append(columns)
+            elif isinstance(factors[0], Basis):
+                nonnegative += columns if factors[0].call.function == "bs" else ()
             elif len(term) == 1:  # the indicator of a missing number
                 nonnegative += columns[1:]
         only_levels = len(hot) == len(self.terms)
@@ -367,11 +395,49 @@ class Schema:
             "row_bound": self.row_bound,
             "label_bound": None if label.bounds is None else label.bounds[1],
             "structure": self.structure,
+            **self.leaf_facts,
         }
 
+    @functools.cached_property
+    def leaf_facts(self) -> dict[str, float]:
+        """Facts of a record's ``offset`` and ``weight``: the bound of the one, and what multiplies the other."""
+        out = {}
+        if self.exposure:
+            out["offset_bound"] = float(np.abs(self._offset_ends).max())
+        if self.weights:
+            high = self.columns[self.weights].high  # type: ignore[union-attr]
+            out["weight_scale"] = float(high / (self.mean_weight or high))
+        return out
+
+    @property
+    def _offset_ends(self) -> np.ndarray:
+        """Ends of an encoded offset, (2,) float32."""
+        column = self.columns[self.exposure]
+        return self._as_offset(np.array([column.low, column.high]))  # type: ignore[union-attr]
+
+    def _as_offset(self, exposure: np.ndarray) -> np.ndarray:
+        """Return the log in units of the encoded label, float32."""
+        half = 1.0
+        if self.outcome.kind == "real":
+            half = self.columns[self.label].middle_and_half[1]  # type: ignore[union-attr]
+        return (np.log(exposure) / half).astype(np.float32)
+
     def with_public_facts(self, made: Made, model: object = None) -> Made:
-        """Return a target, a mechanism or a metric that knows the facts; see ``data/checks.py``."""
-        return with_public_facts(made, self.facts, model)
+        """Return a target, a mechanism or a metric that knows the facts; see ``data/checks.py``.
+
+        Raises:
+            UnsupportedCombination: a target that takes no offset, or no weights, of a schema that has them.
+        """
+        out = with_public_facts(made, self.facts, model)
+        for fact in self.leaf_facts if model is None else ():
+            knows = getattr(out, fact, None) is not None
+            if not knows and not getattr(out, "takes_every_leaf", False):
+                raise UnsupportedCombination(
+                    f"target: {type(made).__name__} takes no {fact.partition('_')[0]}, which the schema has; take a "
+                    f"regression of this library, or one that states {fact}",
+                    "target",
+                )
+        return out
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:
         """Return the records of a table.
@@ -380,7 +446,9 @@ class Schema:
             table: pandas, polars or Arrow's, arrays by name, or the path of a CSV or Parquet file.
 
         Returns:
-            ``{"x": float32 (N, d), "y": (N,)}``; y is float32 for a real label, else int32.
+            ``{"x": float32 (N, d), "y": (N,)}``; y is float32 for a real label, else int32. With an offset there is
+            ``"offset"``, float32 (N,), the log of the exposure within its range, over half the width of a real label's
+            range. With weights there is ``"weight"``, float32 (N,), in [0, 1]: the weight over the end of its range.
 
         Raises:
             DataError: for the data holder: a column that is not there, a value that the schema has no place for. It
@@ -396,14 +464,40 @@ class Schema:
         The counts, column -> values clipped or sent to ``other``, are functions of private records: they are for the
         data holder alone.
         """
-        found = tables.columns(tables.in_memory(table), [*self._sources, self.label])
+        found = self._found(table, self.label, self.exposure, self.weights)
         y, outside = self._labels(found[self.label])
         x, counts = self._rows(found)
-        return {"x": x, "y": y}, {**counts, self.label: outside}
+        records = {"x": x, "y": y}
+        if self.exposure:
+            records["offset"], counts[self.exposure] = self._offsets(found)
+        if self.weights:
+            column = self.columns[self.weights]
+            assert isinstance(column, Range)
+            weight = clipped(column, found[self.weights], positive=False)
+            records["weight"] = (weight.block / column.high).astype(np.float32)
+            counts[self.weights] = weight.outside
+        return records, {**counts, self.label: outside}
 
     def encode_features(self, table: Table) -> np.ndarray:
         """Return the feature rows (N, d), float32, of a table that needs no label; raises as :meth:`encode`."""
-        return self._rows(tables.columns(tables.in_memory(table), self._sources))[0]
+        return self._rows(self._found(table))[0]
+
+    def encode_inputs(self, table: Table) -> dict[str, np.ndarray]:
+        """Return all that a prediction needs: ``x``, (N, d), and ``offset``, (N,), where there is one."""
+        found = self._found(table, self.exposure)
+        inputs = {"x": self._rows(found)[0]}
+        return inputs | ({"offset": self._offsets(found)[0]} if self.exposure else {})
+
+    def _found(self, table: Table, *more: str) -> dict[str, Values]:
+        """Return the columns that features are made of, and more."""
+        names = [*self.sources, *(name for name in more if name)]
+        return tables.columns(tables.in_memory(table), list(dict.fromkeys(names)))
+
+    def _offsets(self, found: Mapping[str, Values]) -> tuple[np.ndarray, int]:
+        column = self.columns[self.exposure]
+        assert isinstance(column, Range)
+        inside = clipped(column, found[self.exposure], positive=True)
+        return self._as_offset(inside.block).clip(*self._offset_ends), inside.outside
 
     def _rows(self, found: Mapping[str, Values]) -> tuple[np.ndarray, dict[str, int]]:
         if not found:
@@ -411,8 +505,8 @@ class Schema:
                 "data: the schema has no feature but the intercept, so no column tells the number of rows."
             )
         encoded = {
-            name: _feature(self.columns[name]).encode(found[name])
-            for name in self._sources
+            name: self._factors[name].encode(found[self._source(name)])
+            for name in self._used
         }
         count = len(next(iter(found.values())).values)
         x = np.full((count, self.num_features), self.row_scale, np.float32)
@@ -425,7 +519,7 @@ class Schema:
                 )
             x[:, start : start + block.shape[1]] = block
             start += block.shape[1]
-        return x, {name: one.outside for name, one in encoded.items()}
+        return x, {self._source(name): one.outside for name, one in encoded.items()}
 
     def _labels(self, column: Values) -> tuple[np.ndarray, int]:
         kind = self.columns[self.label]
@@ -447,16 +541,15 @@ class Schema:
         Raises:
             InputError: a column that is part of an interaction alone.
         """
-        found = {}
+        found: dict[str, np.ndarray] = {}
         start = 0
         for term, block in zip(self.terms, self.blocks, strict=False):
             part = x[:, start : start + len(block)]
             start = start + len(block)
             if len(term) == 1:
-                found[term[0]] = _feature(self.columns[term[0]]).decoded(
-                    part / self.row_scale
-                )
-        lost = [name for name in self._sources if name not in found]
+                values = self._factors[term[0]].decoded(part / self.row_scale)
+                found.setdefault(self._source(term[0]), values)
+        lost = [name for name in self.sources if name not in found]
         if lost:
             raise InputError(
                 f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula"
@@ -464,7 +557,13 @@ class Schema:
         return found
 
     def decode(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the table that encoded records stand for: :meth:`decode_features`, and the label within its bounds."""
+        """Return the table that encoded records stand for: :meth:`decode_features`, and the label within its bounds.
+
+        Raises:
+            InputError: as :meth:`decode_features`; a schema with an offset or weights, which x and y do not hold.
+        """
+        if self.leaf_facts:
+            raise InputError("decode: x and y do not hold the offset or the weights")
         kind = self.columns[self.label]
         if isinstance(kind, Levels):
             label = np.array(kind.texts, object)[np.asarray(y, int)]
@@ -488,8 +587,10 @@ class Schema:
         """Return coefficients of the columns in their own units, in the order of :attr:`names`.
 
         A coefficient of ``age`` is then per year, of a column on scale ``log1p`` per unit of log(1 + value), and of a
-        real label in the label's units. A level's is its difference from the first level, whose own is 0. The
-        intercept is the prediction where every number is 0 and every word its first level.
+        real label in the label's units. A level's is its difference from the first level, whose own is 0. One of a
+        spline or a polynomial is that of its function (``terms.py``). A group's is its own effect on the link's scale,
+        compared with no other group's. The intercept is the prediction where every number is 0, every word its first
+        level and every made column 0; splines are 0 at the lower end of the range.
 
         Args:
             draws: (..., d) of a target with these rows, or (..., d, K) where the label has K > 2 classes.
@@ -525,8 +626,10 @@ class Schema:
             for name in term:
                 # Levels are compared where the term without them can take up the first one's effect.
                 taken_up = kind is Range or frozenset(term) - {name} in there
-                if isinstance(self.columns[name], kind) and taken_up:
-                    sums |= _feature(self.columns[name]).own_units(name)
+                factor = self._factors[name]
+                scaled = kind is Range and isinstance(factor, Basis)
+                if scaled or (isinstance(factor, kind) and taken_up):
+                    sums |= factor.own_units(name)
             for parts, column in zip(block, columns, strict=False):
                 for chosen in itertools.product(*(sums[part].items() for part in parts)):
                     weight = math.prod(weight for _, weight in chosen)
@@ -560,7 +663,13 @@ class Schema:
             "label": self.label,
             "intercept": self.intercept,
         }
-        return out if self.formula is None else out | {"formula": self.formula}
+        more = {
+            "formula": self.formula,
+            "offset": self.offset or None,
+            "weights": self.weights or None,
+            "mean_weight": self.mean_weight,
+        }
+        return out | {name: one for name, one in more.items() if one is not None}
 
     @classmethod
     def from_yaml(cls, given: Mapping[str, object]) -> Schema:
@@ -573,8 +682,3 @@ class Schema:
             return cls(**given)  # type: ignore[arg-type]
         except TypeError as error:  # an unknown key
             raise InputError(f"schema: {error}") from None
-
-
-def _feature(column: Column) -> Range | Levels:
-    assert not isinstance(column, Counts)
-    return column

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import itertools
 import json
 import math
 import os
@@ -663,11 +662,9 @@ def template(
         with contextlib.suppress(
             InputError
         ):  # a formula that cannot be read: all columns are listed
-            found, terms, _ = formula.parsed(asked, tuple(names))
-            label = found or label
-            names = list(
-                dict.fromkeys([*itertools.chain(*terms), *([found] if found else [])])
-            )
+            found = formula.parsed(asked, tuple(names))
+            label = found.label or label
+            names = found.columns
     elif asked is not None:
         names = [name for name in asked if name in names]
     called = {str(name): name for name in _names(table)}

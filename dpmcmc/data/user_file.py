@@ -201,22 +201,23 @@ def load(request: DataRequest) -> DataSet:
             request.num_features,
         )
         columns = tuple(f"{request.x}[{k}]" for k in range(rows["x"].shape[1]))
-    x = rows["x"]
-    y = rows["y"]
+    count = len(rows["x"])
     if owners is not None:
         train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
         return DataSet(
             spec, train, test, request.public, "user file", {}, columns, outside, source
         )
-    train_rows, test_rows = fixed_split(x.shape[0], _held_out(x.shape[0], request))
+    train_rows, test_rows = fixed_split(count, _held_out(count, request))
     if spec.num_records not in (None, train_rows.size):
         raise DataError.at(
             "num_records",
-            f"declares {spec.num_records} training records, but the file leaves {train_rows.size} ({x.shape[0]} rows, "
+            f"declares {spec.num_records} training records, but the file leaves {train_rows.size} ({count} rows, "
             f"{test_rows.size} held out): correct the declaration or {path}",
         )
-    train = {"x": x[train_rows], "y": y[train_rows]}
-    test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
+    train = {name: array[train_rows] for name, array in rows.items()}
+    test = {name: array[test_rows] for name, array in rows.items()}
+    if not test_rows.size:
+        test = None
     return DataSet(
         spec, train, test, request.public, "user file", {}, columns, outside, source
     )

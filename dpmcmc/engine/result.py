@@ -515,7 +515,8 @@ class Result:
         Args:
             x: rows, (n, d), encoded as those of the records; or a table, if the plan has a schema. A real label is then
                 predicted in its own units.
-            arguments: of a NumPyro model: its arguments by name, leaves (n, ...), without what it observes.
+            arguments: of a NumPyro model: its arguments by name, leaves (n, ...), without what it observes. A
+                regression whose records have an offset takes ``offset``, (n,), such as the log of the exposure.
 
         Returns:
             P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
@@ -528,7 +529,7 @@ class Result:
             if self.plan.schema is None:
                 raise no_schema(x)
             return self.plan.schema.label_of(
-                self.predict(self.plan.schema.encode_features(x))
+                self.predict(**self.plan.schema.encode_inputs(x))
             )
         target, _ = by_row(self.plan.target, {})
         if isinstance(target, NumPyroTarget):
@@ -537,17 +538,22 @@ class Result:
                 for name, value in (arguments | ({} if x is None else {"x": x})).items()
             }
             return predictive.mean(target.predictor(inputs), self.flat_draws(), inputs)
-        if x is None or arguments:
-            raise InputError(
-                f"predict: {type(target).__name__} predicts from rows x alone: give predict(x)",
-                "x",
-            )
+        offset = target_offers(target).offset_bound is not None
+        wanted = {"offset"} if offset else set()
+        if x is None or set(arguments) != wanted:
+            rows_alone = "rows x and offset: give predict(x, offset=...)"
+            how = rows_alone if offset else "rows x alone: give predict(x)"
+            raise InputError(f"predict: {type(target).__name__} predicts from {how}", "x")
         refuse_mask(x, "predict: x")
         rows = {"x": np.asarray(x)}
         rows["y"] = np.zeros(len(rows["x"]))
-        return predictive.mean(
-            bind(target, record_shapes(rows)), self.flat_draws(), rows["x"]
-        )
+        for name, value in arguments.items():
+            refuse_mask(value, f"predict: {name}")
+            rows[name] = np.asarray(value)
+            if rows[name].shape != rows["y"].shape:
+                raise InputError(f"predict: {name} needs one number for each row", name)
+        target, rows = by_row(bind(target, record_shapes(rows)), rows)
+        return predictive.mean(target, self.flat_draws(), rows["x"])
 
     def to_arviz(
         self, original_units: bool = False

@@ -262,12 +262,14 @@ class OutlookFacts:
         scales: standard deviations of the prior, (d,).
         row_bound: bound on ‖x‖.
         structure: of the rows, or None.
+        truths: standard deviations that simulated parameters have, (d,); None: those of the prior.
     """
 
     score: BoundedScore
     scales: np.ndarray
     row_bound: float
     structure: RowStructure | None
+    truths: np.ndarray | None = None
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  # a question lives as long as one suggestion
     def _simulated(self, design: SimulatedDesign) -> tuple[np.ndarray, np.ndarray]:
@@ -277,8 +279,9 @@ class OutlookFacts:
         rows = simulated_rows(
             design, len(self.scales), self.row_bound, self.structure, rng
         )
-        truth = self.scales * rng.normal(size=len(self.scales))
-        expected = math.sqrt(np.mean((rows * self.scales) ** 2) * len(self.scales))
+        scales = self.scales if self.truths is None else self.truths
+        truth = scales * rng.normal(size=len(scales))
+        expected = math.sqrt(np.mean((rows * scales) ** 2) * len(scales))
         if not math.isfinite(
             self.score.clip
         ):  # the prior ignores that labels are bounded

@@ -113,6 +113,7 @@ def _typical(rough: Plan, target: Target) -> float:
             "sampler",
         )
     # A record's typical curvature is about half of the largest.
+    bound *= target_offers(target).weight_scale or 1.0
     return bound / 2 * rough.metric.typical_norm**2 / rough.metric.release.rows.size
 
 
@@ -130,6 +131,7 @@ def _steepest(rough: Plan, typical: float) -> float:
     n = rough.num_records
     floor = metric_floor(bound**2, release.noise_std, n, size)
     most = rough.target.curvature_bound  # type: ignore[attr-defined]
+    most *= rough.target_offers.weight_scale or 1.0
     prior = (rough.target_offers.prior_precision or 0.0) / n
     found = []
     for design in DESIGNS:

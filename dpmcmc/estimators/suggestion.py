@@ -375,9 +375,15 @@ class Request:
 
     @functools.cached_property
     def facts(self) -> OutlookFacts | None:
-        """Public facts that an outlook rests on; None where the model has no bounded score of one predictor."""
+        """Public facts that an outlook rests on.
+
+        None where the model has no bounded score of one predictor, or its records have an offset or a weight.
+        """
         score = score_of(self.target)
-        size = target_offers(self.target).num_features
+        offers = target_offers(self.target)
+        size = offers.num_features
+        if offers.offset_bound is not None or offers.weight_scale is not None:
+            return None
         if score is None or score.size != 1 or size is None:
             return None
         options = (
@@ -385,9 +391,12 @@ class Request:
         )
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
-        return OutlookFacts(
-            score, Prior.of(options, target).scales, bound, self.structure
+        prior = Prior.of(options, target)
+        # An intercept's wide prior is not where truths are expected.
+        truths = (
+            np.full(prior.size, target.prior_scale) if prior.free.any() else prior.scales
         )
+        return OutlookFacts(score, prior.scales, bound, self.structure, truths)
 
     def _gradient(self, share: float) -> float:
         """Return the std of a gradient with this share of μ², over the clip norm."""

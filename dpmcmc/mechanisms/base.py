@@ -27,7 +27,7 @@ from dpmcmc.engine.chains import Chains, check_room
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Session, Work, released, work_of
-from dpmcmc.errors import Checked, InputError
+from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.planning.description import Verdict, guaranteed, labelled, section
 from dpmcmc.planning.plan import Plan
@@ -61,6 +61,8 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
+    #: Arrays of a record beside x and y that the mechanism takes: ``offset``, ``weight``.
+    honours: frozenset[str] = frozenset()
     #: plan -> (whether intervals of the draws hold, why), of a mechanism whose draws account for its noise.
     intervals: Callable[[Any], tuple[bool, str]] | None = None
     #: (plan, records, streams) -> (draws, evidence), of a mechanism that releases more than draws.
@@ -454,6 +456,26 @@ class PrivacySpec:
         return release.events(self.adjacency)
 
 
+def check_leaves(mechanism: MechanismOffers, target: Target) -> None:
+    """Refuse a target whose records have an offset or a weight that the mechanism does not take.
+
+    Raises:
+        UnsupportedCombination: naming the array.
+    """
+    offers = target_offers(target)
+    declared = {"offset": offers.offset_bound, "weight": offers.weight_scale}
+    for leaf, fact in declared.items():
+        if fact is not None and leaf not in mechanism.honours:
+            raise UnsupportedCombination(
+                f"{leaf}: {type(mechanism).__name__} has no derivation for records with {_A_LEAF[leaf]}; use a sampler "
+                f"(dpmcmc.plan) or OPS, or leave {leaf} out.",
+                leaf,
+            )
+
+
+_A_LEAF = {"offset": "an offset", "weight": "a weight"}
+
+
 class ReleasedDraws(NamedTuple):
     """Draws of a mechanism, with what else it released.
 
@@ -520,6 +542,7 @@ class OneShot(Checked, MechanismOffers):
             )
         )
         check_absent(target, spec.adjacency, schema is not None)
+        check_leaves(informed, target)
         plan = informed.calibrate(target, spec.of_events)
         check_proved(epsilon, delta, gaussian.releases_event(plan.guarantee.events))
         return dataclasses.replace(

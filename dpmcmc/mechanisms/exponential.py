@@ -87,6 +87,7 @@ class Exponential(OneShot):
     loss_bound: Positive | None = field(default=None, kw_only=True)
 
     release = "one_sample"
+    honours = frozenset({"offset", "weight"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,7 +41,7 @@ from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegr
 from dpmcmc.targets.transformed import untempered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HuberisedLogistic(LogisticRegression):
     """Logistic regression with residuals clipped to ``clip``.
 
@@ -533,17 +533,24 @@ def _closed_form(
 ) -> _Oracle:
     x = np.ascontiguousarray(records["x"], np.float64)
     y = np.asarray(records["y"], np.float64)
-    derivatives = _CLOSED_FORMS[type(target)]
+    family = _CLOSED_FORMS[type(target)]
+    scale = target_offers(target).weight_scale
+    # s·w of each record; see ``targets/linear_predictor.py``.
+    weight = 1.0 if scale is None else scale * np.asarray(records["weight"], np.float64)
+
+    def derivatives(margin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        residual, curvature = family(target, margin, y)
+        return weight * residual, weight * curvature
 
     def gradient(theta: np.ndarray) -> np.ndarray:
-        residual = derivatives(target, x @ theta, y)[0]
+        residual = derivatives(x @ theta)[0]
         blocks = [
             residual[i : i + _BLOCK] @ x[i : i + _BLOCK] for i in range(0, len(x), _BLOCK)
         ]
         return np.sum(blocks, axis=0) + regularisation * theta + b
 
     def newton(theta: np.ndarray, g: np.ndarray) -> np.ndarray:
-        root = np.sqrt(derivatives(target, x @ theta, y)[1])
+        root = np.sqrt(derivatives(x @ theta)[1])
         hessian = regularisation * np.eye(len(theta))
         for i in range(0, len(x), 1 << 13):
             rows = x[i : i + (1 << 13)] * root[i : i + (1 << 13), None]

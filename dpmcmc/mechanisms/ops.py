@@ -104,6 +104,7 @@ class OPS(OneShot):
     steps: Annotated[int, Ge(2)] | None = None
 
     release = "one_sample"
+    honours = frozenset({"offset", "weight"})
     in_floats = "the draw from the posterior"
 
     def __post_init__(self) -> None:
@@ -370,6 +371,8 @@ class CertifiedOPS(OneShot):
     draws: Annotated[int, Ge(1)] = 1
 
     release = "last_iterate"
+    # A certificate does not count the rounding of an offset.
+    honours = frozenset({"weight"})
     accountant = "last_iterate"
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:

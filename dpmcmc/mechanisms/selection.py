@@ -147,6 +147,9 @@ class PrivateSelection(OneShot):
     loss_bound: Positive
     loss: Loss | None = None
 
+    # Every candidate's own plan refuses what it does not take.
+    honours = frozenset({"offset", "weight"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.candidates) < 2:

@@ -124,7 +124,8 @@ def _in_private_metric(
     own = prior * (typical / rows.row_bound) ** 2
     slowest = found.curvature * each + own
     most = plan.target_offers.curvature_bound
-    steepest = None if most is None else most * _steepening(plan)
+    weight = plan.target_offers.weight_scale or 1.0
+    steepest = None if most is None else weight * most * _steepening(plan)
     largest = None if steepest is None else steepest * each + own
     if released is not None:
         slowest = float(released.curvatures(found.curvature, prior)[0])
@@ -151,6 +152,9 @@ def _known(
 
 def _law(plan: Plan, norm: float | None) -> _Law | None:
     """Law of rows of a norm in the units of the run; None where the model is another or has no bound."""
+    offers = plan.target_offers
+    if offers.offset_bound is not None or offers.weight_scale is not None:
+        return None  # no law is derived of records with an offset or a weight
     score = score_of(plan.target)
     if isinstance(score, Linear):
         return _Law(1 / score.dispersion)

@@ -145,6 +145,11 @@ def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
         UnsupportedCombination: none that a posterior from a path is derived for.
     """
     score = score_of(plan.target)
+    offers = plan.target_offers
+    if offers.offset_bound is not None or offers.weight_scale is not None:
+        raise UnsupportedCombination(
+            "noise_aware: no posterior from a path is derived for records with an offset or a weight."
+        )
     if isinstance(score, LabelBlind):
         return cast(GeneralisedLinear, plan.target), score
     raise UnsupportedCombination(

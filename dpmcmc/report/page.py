@@ -495,9 +495,16 @@ def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
     said = prior(plan)
     schema = plan.schema
     if schema is not None:
-        used = list(dict.fromkeys(name for term in schema.terms for name in term))
+        apart = [name for name in (schema.exposure, schema.weights) if name]
+        used = list(dict.fromkeys([*schema.sources, *apart]))
         out += [("formula", _formula(schema)), (f"label {schema.label}", _label(schema))]
         out += [(f"column {name}", _column(schema.columns[name])) for name in used]
+        if schema.exposure:
+            out.append(("offset", f"the log of {schema.exposure}"))
+        if schema.weights:
+            scale = schema.leaf_facts["weight_scale"]
+            weighted = f"{schema.weights} over the end of its range, times {scale:.3g}"
+            out.append(("weights", f"log-likelihoods are multiplied by {weighted}"))
         if any(
             isinstance(schema.columns[name], Range | Counts)
             for name in (*used, schema.label)
@@ -539,6 +546,8 @@ def _named(target: Target) -> tuple[Target, str | None]:
 def _formula(schema: Schema, most: int | None = None) -> str:
     if schema.formula is not None and "~" in schema.formula:
         return schema.formula
+    if schema.formula is not None and "(" in schema.formula:
+        return f"{schema.label} ~ {schema.formula}"
     terms = [":".join(term) for term in schema.terms] or ["1"]
     right = (
         f"{len(terms)} terms"

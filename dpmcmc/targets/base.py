@@ -74,6 +74,12 @@ class TargetOffers:
     #: Bound on the norm of a row, and on the size of a label.
     row_bound: float | None = None
     label_bound: float | None = None
+    #: Bound on the size of a record's offset; None: the target knows no offset.
+    offset_bound: float | None = None
+    #: Public constant that a record's weight in [0, 1] is multiplied by; None: the target knows no weight.
+    weight_scale: float | None = None
+    #: Whether the target's own code is given every array of a record by name, and refuses one that it does not know.
+    takes_every_leaf: bool = False
     #: Whether each record's likelihood is log-concave in the parameters.
     log_concave: bool = False
     #: Whether a record enters through one number, x·θ.

@@ -1,7 +1,6 @@
-"""Generalised linear models: a class a family, over what they share.
+"""Families of generalised linear models: linear, logistic and softmax regression, and two regressions of counts.
 
-First the prior, the shapes and the public bounds; then families whose record enters through one number x·θ, with their
-exact clipped sums in closed form; then linear, logistic and softmax regression, and two regressions of counts.
+``linear_predictor.py`` has what they share.
 """
 
 from __future__ import annotations
@@ -9,235 +8,32 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from jax.scipy.special import gammaln
 
-from dpmcmc.errors import InputError, check_fields
-from dpmcmc.privacy.query import exact_sums, outer_products
-from dpmcmc.privacy.query.exact_sums import LANES, Clip, FixedPoint, Rows, as_float
+from dpmcmc.errors import InputError
+from dpmcmc.privacy.query import outer_products
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, as_float
 from dpmcmc.privacy.query.outer_products import Outer, squared_norm
 from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
-from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
+from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import (
-    GaussianPrior,
     Positive,
     TargetError,
     check_counts,
     check_labels,
-    features_of,
     require_bound,
 )
+from dpmcmc.targets.linear_predictor import GeneralisedLinear as GeneralisedLinear
+from dpmcmc.targets.linear_predictor import LinearPredictor as LinearPredictor
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Num
-
-
-# ----------------------------------------------------------------------------------------------------
-# Prior, shapes and public bounds that generalised linear models share.
-#
-#     θ ~ N(0, prior_scale² I),   log p(y | x, θ) = −ℓ(x·θ, y)
-#
-# A record is ``{"x": (d,), "y": ()}``, and its gradient is the residual ∂ℓ(m, y)/∂m at m = x·θ, times x. A family
-# states two public constants, which hold for the labels that its ``check_records`` lets pass: a bound on the residual
-# and one on the curvature ∂²ℓ/∂m². With rows of norm at most R, one record's gradient is at most R · residual, and its
-# curvature at most R² · curvature.
-
-
-@dataclass(frozen=True)
-class GeneralisedLinear(GaussianPrior):
-    """A family is a frozen dataclass with these fields and its own; see the module for what it states.
-
-    Attributes:
-        prior_scale: prior standard deviation of each coefficient.
-        num_features: d; None until the data's shape is known.
-        row_bound: public bound on ‖x‖, or None.
-        residual_bound: largest size of the residual; None where it has no bound.
-        bounded_labels: whether ``longest_labels`` is there, which label-blind clipping needs.
-        zeros_are_absent: whether a record of zeros adds zero to every sum, at all parameters (``targets/checks.py``).
-    """
-
-    prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
-    row_bound: Positive | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
-    residual_bound: ClassVar[float | None] = None
-    zeros_are_absent = True
-    log_concave = True
-
-    def __post_init__(self) -> None:
-        if not rebuilt(self):
-            check_fields(self)
-
-    @property
-    def curvature_bound(self) -> float:
-        """Largest curvature of a record's loss in m; infinite where it has no bound."""
-        raise NotImplementedError
-
-    def predictor(self, params: jax.Array, record: PyTree) -> jax.Array:
-        """x·θ of one record."""
-        return record["x"] @ params
-
-    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
-        """Labels one of which has the longest gradient that a record may have, (k, ...).
-
-        Args:
-            predictor: x·θ, of one record or of several.
-            whitened: whether in any norm, and not in the identity's alone.
-        """
-        raise NotImplementedError
-
-    def bind(self, record_shapes: PyTree) -> Self:
-        """Fix ``num_features`` from one record's shapes."""
-        features = features_of(record_shapes, self.num_features)
-        return dataclasses.replace(self, num_features=features)
-
-    @property
-    def gradient_bound(self) -> float | None:
-        """L = residual_bound · row_bound."""
-        if self.row_bound is None or self.residual_bound is None:
-            return None
-        return self.residual_bound * self.row_bound
-
-    def gradient_bound_within(self, radius: float) -> float | None:
-        """L on ‖θ‖ <= radius: the same everywhere."""
-        return self.gradient_bound
-
-    @property
-    def smoothness(self) -> float | None:
-        """Largest curvature of one record's loss in θ, curvature_bound · row_bound²; None where none is known."""
-        known = self.row_bound is not None and math.isfinite(self.curvature_bound)
-        return self.curvature_bound * self._needed_row_bound**2 if known else None
-
-    def init(self, key: jax.Array) -> jax.Array:
-        """The prior mean. The first steps forget it; it holds no record."""
-        if self.num_features is None:
-            name = type(self).__name__
-            raise InputError(
-                f"{name} needs num_features before init: give it, or let dpmcmc.sample bind it",
-                "num_features",
-            )
-        return jnp.zeros(self._shape(self.num_features), jnp.float32)
-
-    def _shape(self, features: int) -> tuple[int, ...]:
-        """Shape of θ."""
-        return (features,)
-
-    @property
-    def _needed_row_bound(self) -> float:
-        """The bound on rows, which is needed.
-
-        Raises:
-            ValueError: it was not given.
-        """
-        return require_bound(self.row_bound, "row_bound", type(self).__name__)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Exact clipped gradient sums, in closed form, of models whose records enter through one number m = x·θ.
-#
-# A record's gradient is its residual times its row x, so its norm is |residual|·‖x‖, and no record's gradient is
-# formed. Norms and aligned copies of the rows are computed once a run, sums at each step.
-
-#: A copy is not made where it would be longer than the row by more than this, nor of more than so many bytes.
-_LONGER = 1 / 8
-_COPIED = 1 << 30
-
-
-class LinearPredictor(GeneralisedLinear):
-    """A family of one linear predictor: it states log density, residual and mean as functions of the margins m."""
-
-    linear_predictor = True
-
-    def log_density(
-        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
-    ) -> Float[jax.Array, ""]:
-        """Log-likelihood of a label at its margin, ()."""
-        raise NotImplementedError
-
-    def residual(
-        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
-    ) -> Float[jax.Array, " n"]:
-        """−∂ log density/∂m, (n,) for margins and labels (n,)."""
-        raise NotImplementedError
-
-    def weighted_residual(
-        self, margin: jax.Array, y: jax.Array, norms: jax.Array, clip: Clip | None
-    ) -> jax.Array:
-        """Residuals, (n,), times :func:`label_blind_weight` at this C, or times 1 where ``clip`` is None."""
-        residual = self.residual(margin, y)
-        if clip is None:
-            return residual
-        longest = jnp.abs(self.residual(margin, self.longest_labels(margin)[0])) * norms
-        return residual * label_blind_weight(longest, clip)
-
-    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
-        """E[y] at margins (n,)."""
-        raise NotImplementedError
-
-    def log_likelihood(
-        self, params: Float[jax.Array, " d"], record: PyTree
-    ) -> Float[jax.Array, ""]:
-        """Log-likelihood of one record, ()."""
-        return self.log_density(record["x"] @ params, record["y"])
-
-    def predict(
-        self, params: Float[jax.Array, " d"], x: Num[jax.Array, "n d"]
-    ) -> Float[jax.Array, " n"]:
-        """E[y | x, θ] for rows x (n, d), (n,)."""
-        return self.mean(x @ params)
-
-    def prepared(self, records: PyTree) -> PyTree:
-        """Records with ``x_norm`` (N,), the norm of each row of x, and ``x_aligned``, x with columns of zeros.
-
-        Args:
-            records: ``{"x": (N, d), ...}``; x_aligned is left out where d is a multiple of 8, or zeros would cost more.
-        """
-        x = exact_sums.as_float(jnp.asarray(records["x"]))
-        more: dict[str, jax.Array | Rows] = {"x_norm": exact_sums.row_norms(x)}
-        # A row that is no multiple of a vector ends in single numbers, a sixth of the step.
-        short = -x.shape[1] % LANES
-        if 0 < short <= _LONGER * x.shape[1] and x.nbytes <= _COPIED:
-            more["x_aligned"] = Rows(jnp.pad(x, ((0, 0), (0, short))))
-        return {**records, **more}
-
-    def clipped_gradient_sum(
-        self,
-        params: Float[jax.Array, " d"],
-        batch: PyTree,
-        mask: Bool[jax.Array, " n"],
-        clip: Clip,
-        bits: int = 21,
-        label_blind: bool = False,
-    ) -> FixedPoint:
-        """Σ clip(w·residual(x·θ, y)·x) over unmasked rows, exactly summed.
-
-        Args:
-            params: θ, (d,).
-            batch: ``{"x": (n, d), "y": (n,)}``, or what :meth:`prepared` makes of it.
-            mask: (n,) bool.
-            clip: C.
-            bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
-            label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
-        """
-        rows = batch.get("x_aligned") or Rows(exact_sums.as_float(batch["x"]))
-        norms = (
-            exact_sums.row_norms(rows.read())
-            if "x_norm" not in batch
-            else batch["x_norm"]
-        )
-        residual = self.weighted_residual(
-            rows.margins(params), batch["y"], norms, clip if label_blind else None
-        )
-        total = exact_sums.linear_sum(residual, rows, mask, clip, bits, norms)
-        return FixedPoint(*(limb[: params.shape[0]] for limb in total))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -252,7 +48,7 @@ class LinearPredictor(GeneralisedLinear):
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LinearRegression(LinearPredictor):
     """Linear regression with a Gaussian prior on every coefficient and Gaussian noise of known size.
 
@@ -301,14 +97,14 @@ class LinearRegression(LinearPredictor):
         return 1 / self.noise_scale**2
 
     def gradient_bound_within(self, radius: float) -> float | None:
-        """L on ‖θ‖ <= radius: row_bound·(row_bound·radius + label_bound)/noise_scale²; None without the bounds."""
+        """L on ‖θ‖ <= radius: row_bound·(row_bound·radius + label_bound)/noise_scale²; None without the bounds.
+
+        An offset adds its bound to label_bound, and a weight multiplies all by its scale.
+        """
         if self.row_bound is None or self.label_bound is None or not np.isfinite(radius):
             return None
-        return (
-            self.row_bound
-            * (self.row_bound * radius + self.label_bound)
-            / self.noise_scale**2
-        )
+        farthest = self.row_bound * radius + self.label_bound + (self.offset_bound or 0.0)
+        return self._strength * self.row_bound * farthest / self.noise_scale**2
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
         """(largest ``|log-likelihood|`` of a record, difference between any two records') on ‖θ‖ <= radius.
@@ -317,23 +113,29 @@ class LinearRegression(LinearPredictor):
             ValueError: no row_bound or no label_bound.
         """
         label_bound = require_bound(self.label_bound, "label_bound", type(self).__name__)
-        worst = (self._needed_row_bound * radius + label_bound) ** 2 / (
-            2 * self.noise_scale**2
-        )
+        farthest = self._needed_row_bound * radius + label_bound
+        worst = (farthest + (self.offset_bound or 0.0)) ** 2 / (2 * self.noise_scale**2)
         constant = 0.5 * np.log(2 * np.pi * self.noise_scale**2)
-        return float(max(abs(constant), abs(constant + worst))), worst
+        largest, difference = self._loss_range(constant, constant + worst)
+        return largest, worst if self.weight_scale is None else difference
 
     def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """The exact posterior. Reads every record WITHOUT privacy: for tests and confidential diagnostics.
 
         Args:
-            records: ``{"x": (N, d), "y": (N,)}``.
+            records: ``{"x": (N, d), "y": (N,)}``, with offsets and weights where the target declares them.
 
         Returns:
             (mean (d,), covariance (d, d)), float64.
         """
         x = np.asarray(records["x"], np.float64)
         y = np.asarray(records["y"], np.float64)
+        if self.offset_bound is not None:
+            y = y - np.asarray(records["offset"], np.float64)
+        if self.weight_scale is not None:
+            weight = self.weight_scale * np.asarray(records["weight"], np.float64)
+            root = np.sqrt(weight)
+            x, y = x * root[:, None], y * root
         precision = (
             np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
         )
@@ -352,7 +154,7 @@ class LinearRegression(LinearPredictor):
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LogisticRegression(LinearPredictor):
     """Logistic regression with a Gaussian prior on every coefficient.
 
@@ -383,7 +185,8 @@ class LogisticRegression(LinearPredictor):
     bounded_labels = True
 
     def check_records(self, records: PyTree) -> None:
-        """Raise ValueError unless every label is 0 or 1."""
+        """Raise ValueError unless every label is 0 or 1, and offsets and weights are within their bounds."""
+        super().check_records(records)
         check_labels(records["y"], 2, "logistic_regression")
 
     def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
@@ -407,13 +210,16 @@ class LogisticRegression(LinearPredictor):
         return jax.nn.sigmoid(margin)
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
-        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius: ``|x·θ|`` <= r R.
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius.
+
+        ``|x·θ + o|`` is at most r R + offset_bound.
 
         Raises:
             ValueError: no row_bound.
         """
-        margin = self._needed_row_bound * radius
-        return float(np.logaddexp(0.0, margin)), margin
+        margin = self._needed_row_bound * radius + (self.offset_bound or 0.0)
+        largest, difference = self._loss_range(0.0, float(np.logaddexp(0.0, margin)))
+        return largest, margin if self.weight_scale is None else difference
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -427,7 +233,7 @@ class LogisticRegression(LinearPredictor):
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SoftmaxRegression(GeneralisedLinear):
     """Softmax regression with a Gaussian prior on every coefficient.
 
@@ -459,12 +265,21 @@ class SoftmaxRegression(GeneralisedLinear):
     curvature_bound = 1 / 2
     bounded_labels = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.offset_bound is not None:
+            raise InputError(
+                "offset_bound: an offset adds to all classes alike, which changes no probability; leave it out",
+                "offset_bound",
+            )
+
     def bind(self, record_shapes: PyTree) -> Self:
         """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
         return dataclasses.replace(super().bind(record_shapes), num_classes=self.classes)
 
     def check_records(self, records: PyTree) -> None:
-        """Raise ValueError unless every label is in 0..K−1."""
+        """Raise ValueError unless every label is in 0..K−1, and weights are within their bounds."""
+        super().check_records(records)
         check_labels(records["y"], self.classes, "softmax_regression")
 
     def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
@@ -480,8 +295,9 @@ class SoftmaxRegression(GeneralisedLinear):
             ValueError: no row_bound.
         """
         gap = math.sqrt(2) * self._needed_row_bound * radius
-        largest = float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
-        return largest, largest
+        return self._loss_range(
+            0.0, float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
+        )
 
     def log_likelihood(
         self, params: Float[jax.Array, "d k"], record: PyTree
@@ -489,7 +305,7 @@ class SoftmaxRegression(GeneralisedLinear):
         """log p_y."""
         logits = record["x"] @ params
         chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
-        return chosen @ jax.nn.log_softmax(logits)
+        return self.weighted(chosen @ jax.nn.log_softmax(logits), record)
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with ``x_squares`` (N,), the squared norm of each row of x (N, d)."""
@@ -504,7 +320,7 @@ class SoftmaxRegression(GeneralisedLinear):
         bits: int = 21,
         label_blind: bool = False,
     ) -> FixedPoint:
-        """Σ clip(w·x ⊗ (p − e_y)) over unmasked rows, exactly summed.
+        """Σ clip(v·s·w·x ⊗ (p − e_y)) over unmasked rows, exactly summed.
 
         Args:
             params: θ, (d, K).
@@ -512,13 +328,15 @@ class SoftmaxRegression(GeneralisedLinear):
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d, K).
-            label_blind: whether w is ``label_blind_weight`` of ``privacy/query/per_record_gradients.py``; otherwise 1.
+            label_blind: whether v is ``label_blind_weight`` of ``privacy/query/per_record_gradients.py``; otherwise 1.
         """
         x = as_float(batch["x"])
         squares = batch.get("x_squares")
         chances = jax.nn.softmax(x @ params)
         classes = jnp.arange(params.shape[1])
         residual = chances - (batch["y"][:, None] == classes)
+        if self.weight_scale is not None:
+            residual *= (self.weight_scale * batch["weight"])[:, None]
         if label_blind:
             unlikely = jnp.argmin(
                 chances, axis=1
@@ -527,7 +345,7 @@ class SoftmaxRegression(GeneralisedLinear):
             longest = jnp.sqrt(
                 squares * squared_norm(chances - (unlikely[:, None] == classes))
             )
-            residual *= label_blind_weight(longest, clip)[:, None]
+            residual *= label_blind_weight(self.weighted(longest, batch), clip)[:, None]
         (high,), (low,) = outer_products.clipped_sum(
             [Outer(x, residual, squares)], mask, clip, bits
         )
@@ -574,7 +392,8 @@ class CountRegression(LinearPredictor):
     curvature_bound = math.inf
 
     def check_records(self, records: PyTree) -> None:
-        """Raise ValueError unless every label is a count."""
+        """Raise ValueError unless every label is a count, and offsets and weights are within their bounds."""
+        super().check_records(records)
         check_counts(records["y"], type(self).__name__)
 
     def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
@@ -583,7 +402,7 @@ class CountRegression(LinearPredictor):
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PoissonRegression(CountRegression):
     """Poisson regression with a log link and a Gaussian prior on every coefficient.
 
@@ -619,7 +438,7 @@ class PoissonRegression(CountRegression):
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NegativeBinomialRegression(CountRegression):
     """Negative binomial regression (NB2) with a log link and a Gaussian prior on every coefficient.
 

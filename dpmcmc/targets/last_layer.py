@@ -34,7 +34,7 @@ _AT_ONCE = 1024
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LastLayer(SoftmaxRegression):
     """Softmax regression on features that do not learn.
 
@@ -83,6 +83,7 @@ class LastLayer(SoftmaxRegression):
             self.num_classes,
             num_features=self.num_features,
             row_bound=self.row_bound,
+            weight_scale=self.weight_scale,
         )
 
     def bind(self, record_shapes: PyTree) -> LastLayer:

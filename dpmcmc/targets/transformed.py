@@ -98,6 +98,9 @@ class Tempered(TargetOffers):
     predictor = _of_inner()
     row_bound = _of_inner()
     label_bound = _of_inner()
+    offset_bound = _of_inner()
+    weight_scale = _of_inner()
+    takes_every_leaf = _of_inner()
 
     def __post_init__(self) -> None:
         if not rebuilt(self):
@@ -435,6 +438,9 @@ class PerOwner(Checked, TargetOffers):
     num_classes = _of_inner()
     prior_precision = _of_inner()
     num_features = _of_inner()
+    offset_bound = _of_inner()
+    weight_scale = _of_inner()
+    takes_every_leaf = _of_inner()
 
     @property
     def unit(self) -> str:
@@ -523,7 +529,64 @@ def rows_of(records: PyTree) -> dict[str, np.ndarray]:
 
 
 def by_row(target: Target, records: PyTree) -> tuple[Target, PyTree]:
-    """(target, records) as they predict: one row at a time, whoever the rows belong to."""
-    if not isinstance(target, PerOwner):
+    """(target, records) as they predict: one row at a time, whoever the rows belong to.
+
+    Predictions have no weight, and take an offset as the last column of x (:class:`OffsetColumn`).
+    """
+    if isinstance(target, PerOwner):
+        records = rows_of(records) if MASK in records else records
+        target = target.target
+    return _with_offset_column(_unweighted(target), records)
+
+
+def _unweighted(target: Target) -> Target:
+    """Return a regression whose records have no weight; another target as it is."""
+    if isinstance(target, Tempered):
+        return dataclasses.replace(target, target=_unweighted(target.target))
+    if isinstance(target, GeneralisedLinear) and target.weight_scale is not None:
+        return dataclasses.replace(target, weight_scale=None)
+    return target
+
+
+def _with_offset_column(target: Target, records: PyTree) -> tuple[Target, PyTree]:
+    inner = untempered(target)
+    if not isinstance(inner, GeneralisedLinear):
         return target, records
-    return target.target, rows_of(records) if MASK in records else records
+    rows = {name: leaf for name, leaf in records.items() if name != "weight"}
+    if inner.offset_bound is None or "offset" not in rows:
+        return target, rows
+    offset = np.asarray(rows.pop("offset"), np.float32)[:, None]
+    x = np.concatenate([np.asarray(rows["x"], np.float32), offset], axis=1)
+    return OffsetColumn(target), {**rows, "x": x}
+
+
+@dataclass(frozen=True)
+class OffsetColumn(TargetOffers):
+    """A regression with an offset, whose rows have the offset as their last column; for predictions alone.
+
+    Args:
+        target: the regression, bound to the shapes of its records.
+    """
+
+    target: Any
+
+    num_classes = _of_inner()
+
+    def init(self, key: jax.Array) -> PyTree:
+        """The regression's starting point."""
+        return self.target.init(key)
+
+    def log_prior(self, params: PyTree) -> jax.Array:
+        """The regression's log prior."""
+        return self.target.log_prior(params)
+
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
+        """The regression's log-likelihood of one record."""
+        x = record["x"]
+        return self.target.log_likelihood(
+            params, {**record, "x": x[:-1], "offset": x[-1]}
+        )
+
+    def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
+        """The regression's predictions of rows x (n, d + 1)."""
+        return self.target.predict(params, x[:, :-1], x[:, -1])

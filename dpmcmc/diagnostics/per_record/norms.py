@@ -235,10 +235,14 @@ def _linear_predictor(
     @jax.jit
     def check(positions: PyTree, rows: PyTree) -> jax.Array:
         margin = jnp.matmul(rows["x"], positions.T, precision="highest")
+        if inner.offset_bound is not None:
+            margin += rows["offset"][:, None]
         y = rows["y"][:, None]
-        return (
+        kept = (
             jnp.where(y > 0, -margin, margin) if variance is None else jnp.abs(margin - y)
         )
+        # Rounding of the sum with the offset, here and in the run.
+        return kept + 4 * _UNIT * (inner.offset_bound or 0.0)
 
     @jax.jit
     def bound(kept: jax.Array, rows: PyTree, moved: jax.Array) -> jax.Array:
@@ -249,8 +253,9 @@ def _linear_predictor(
             if variance is None
             else farthest * (1 + _ELEMENT) / variance
         )
-        outer = (
-            length if metric is None else row_norms(jax.vmap(metric.whiten)(rows["x"]))
+        outer = inner.weighted(
+            length if metric is None else row_norms(jax.vmap(metric.whiten)(rows["x"])),
+            rows,
         )
         norm = temper * residual * outer[:, None]
         if weighted is None:
@@ -294,7 +299,8 @@ def _any_target(
     def bound(kept: jax.Array, rows: PyTree, moved: jax.Array) -> jax.Array:
         curvature: float | jax.Array = smoothness or 0.0
         if softmax:
-            curvature = temper * jnp.square(row_norms(rows["x"])) / 2
+            squares = jnp.square(row_norms(rows["x"]))
+            curvature = temper * inner.weighted(squares, rows) / 2  # type: ignore[attr-defined]
         drift = jnp.broadcast_to(
             jnp.asarray(curvature / stretch, jnp.float32), kept.shape[:1]
         )

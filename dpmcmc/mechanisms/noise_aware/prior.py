@@ -274,7 +274,7 @@ _ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
 #: Candidates for the factor, and the standard deviation of its logarithm under its hyperprior.
-_FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 2.5
+_FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
 #: coefficients than this have no factor chosen while gradients are released, which would take long.
 _INTERCEPT_STD, _MANY = 6.0, 200

@@ -5,7 +5,7 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
 1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace: a metric F and the bounds that hold in it. A family
    whose curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
 2. K gradients of all records (``gradients.py``). Later ones get more of the budget, and each is taken at the
-   posterior's mean given those before it. The last quarter, four fifths of the budget, is what the posterior rests on;
+   posterior's mean given those before it. The last two fifths, nine tenths of the budget, is what the posterior rests on;
 3. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared;
 4. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
 
@@ -96,15 +96,15 @@ MOST_RELEASED = 60
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the spread
 #: and of its trace.
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
-    0.01, 0.01, 0.04, 0.03, 0.10, 0.04, 0.01,
+    0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
 )  # fmt: skip
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
-_SCALES, _SCALE_PARTS = (0.3, 0.55), (0.2, 0.2, 0.6)
+_SCALES, _SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 #: Part of the gradients before the curvature is released midway.
-_HALF = 0.6
+_HALF = 0.5
 #: Part of the gradients that the posterior is made of where a curvature is released and where none is, and of those
 #: so far that a position is made of; by how much the budget of gradients grows over a quarter of them.
-_LAST, _LAST_OF_NORMAL, _FIRST, _GROWTH = 0.25, 0.6, 0.4, 4.8
+_LAST, _LAST_OF_NORMAL, _FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8
 #: R² in units of a typical ‖z‖², and added to it.
 _LONGEST, _MORE = 3.0, 2.0
 #: L of a family without a bound, in units of C·(typical ‖z‖)·√(mean information).
@@ -112,7 +112,7 @@ _LEVERAGE = 2.0
 #: Candidates for the Gram matrix' share of μ² where no curvature is released, and its share elsewhere, by size.
 _GRAM_SHARES, _GRAM_BY_SIZE = (0.2, 0.3, 0.4, 0.5), ((10, 0.1), (30, 0.2), (MOST_RELEASED, 0.3))
 #: κ where a curvature is released: the widest whose predicted width is within the last number of the narrowest.
-_WIDEST, _WIDER = (0.75, 1.0, 1.5, 3.0), 1.03
+_WIDEST, _WIDER = (0.5, 0.75, 1.0, 1.5, 3.0), 1.03
 #: Bootstraps of the error of a candidate share's Gram matrix.
 _PREDICTED_BOOTSTRAPS = 6
 #: Predicted width up to which a clip further out is tried.

@@ -132,6 +132,10 @@ class FlaxTarget(GaussianPrior):
             raise TargetError(
                 'records must be a dict {"x": inputs, "y": labels or numbers}'
             )
+        if not {"offset", "weight"}.isdisjoint(record_shapes):
+            raise TargetError(
+                "a network takes no offset and no weight: leave these arrays out, or take a regression"
+            )
         if tuple(record_shapes["y"].shape) != ():
             raise TargetError(
                 f"y must be one number a record, and its shape is {tuple(record_shapes['y'].shape)}"

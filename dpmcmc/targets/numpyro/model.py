@@ -96,6 +96,7 @@ class NumPyroTarget(Checked, TargetOffers):
     model: Callable
     init_radius: Annotated[float, Ge(0)] = 0.0
     gradient_bound: Positive | None = None
+    takes_every_leaf = True
     leaves: Leaves | None = field(default=None, kw_only=True)
 
     def bind(self, record_shapes: PyTree) -> NumPyroTarget:
