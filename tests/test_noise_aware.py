@@ -67,7 +67,7 @@ def test_the_law_of_the_curvature_is_that_of_simulated_logits():
 
 @pytest.mark.parametrize("score", [SCORE, Counts()], ids=["logistic", "counts"])
 def test_the_law_of_predictors_that_hardly_vary_is_that_of_one_predictor(score):
-    """E[h''] is a difference over their variance: rounding, and quantiles whose variance is not 1, would be all of it."""
+    """E[h''] is a difference over their variance: quantiles whose variance is not 1 would be all of it."""
     law, step = AverageLaw.at(score, 0.4, 0.0, limit=50.0), 1e-3
     below, here, above = (score.law(np.array([0.4 + k * step]), 50.0).curvature[0] for k in (-1, 0, 1))
     assert law.curvature == pytest.approx(here, rel=1e-3)
