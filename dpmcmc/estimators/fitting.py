@@ -117,6 +117,11 @@ def fit(
         target = model_of(schema)
         given = settings_of(target, goal, schema.num_features)
     mechanism = given.get("mechanism")
+    groups = tuple(effect.columns for effect in schema.group_effects)
+    if groups and goal == "intervals":
+        made = mechanism if isinstance(mechanism, NoiseAware) else NoiseAware()
+        mechanism = dataclasses.replace(made, group_effects=groups)
+        given = {"mechanism": mechanism}
     if prior is not None or covariance is not None:
         made = mechanism if isinstance(mechanism, NoiseAware) else NoiseAware()
         if covariance is not None:

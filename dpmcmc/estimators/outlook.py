@@ -326,7 +326,7 @@ class OutlookFacts:
             return self._of_statistics(rows, truth, num_records, noise, design, alone, rough)
         moment = each * rows.T @ rows
         if noise.curvature:
-            gram, error = moment, np.zeros_like
+            gram, error = Denoised(moment, lambda q: np.zeros_like(q))
             floor = noise.gram * math.sqrt(2 * size) / num_records
             floor = min(floor, self.row_bound**2 / size)
         else:

@@ -377,13 +377,11 @@ class Request:
     def facts(self) -> OutlookFacts | None:
         """Public facts that an outlook rests on.
 
-        None where the model has no bounded score of one predictor, or its records have an offset or a weight.
+        None where the model has no bounded score of one predictor. Offsets are taken for 0 and weights for 1.
         """
         score = score_of(self.target)
         offers = target_offers(self.target)
         size = offers.num_features
-        if offers.offset_bound is not None or offers.weight_scale is not None:
-            return None
         if score is None or score.size != 1 or size is None:
             return None
         options = (

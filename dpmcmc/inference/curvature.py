@@ -185,6 +185,7 @@ class ScoredRows:
         mean: the mean row, (d,); zero where no intercept is declared.
         limit: of a typical record's score, C over a typical ‖F⁻¹x‖.
         error: Q -> Cov[E u] of the error of G; that of H is c times as long.
+        offset: mean and variance of what is added to predictors, which is taken for independent of rows.
     """
 
     score: BoundedScore
@@ -193,6 +194,7 @@ class ScoredRows:
     mean: np.ndarray
     limit: float
     error: Callable[[np.ndarray], np.ndarray]
+    offset: tuple[float, float] = (0.0, 0.0)
 
     def local(self, theta: np.ndarray) -> Local:
         """Return the model of the gradient near θ, (d,), with x̄ the mean row and Σ = G/N − x̄x̄ᵀ:
@@ -201,7 +203,12 @@ class ScoredRows:
         """
         mean = float(self.mean @ theta)
         towards = self.gram @ theta / self.num_records - self.mean * mean
-        law = AverageLaw.at(self.score, mean, float(theta @ towards), self.limit)
+        law = AverageLaw.at(
+            self.score,
+            mean + self.offset[0],
+            float(theta @ towards) + self.offset[1],
+            self.limit,
+        )
         curvature = law.curvature * self.gram
         curvature = curvature + self.num_records * bent(
             law.slope, law.along, self.mean, towards
@@ -226,9 +233,10 @@ class ScoredRows:
         """
         rows = self._rows()
         size = self.score.size
+        added = self._offsets(len(rows)) if size == 1 else 0.0
 
         def predictors(at: np.ndarray) -> np.ndarray:
-            return rows @ (at if size == 1 else at.reshape(-1, size))
+            return added + rows @ (at if size == 1 else at.reshape(-1, size))
 
         def slopes(eta: np.ndarray) -> np.ndarray:
             return self.score.law(eta, self.limit).curvature
@@ -247,8 +255,14 @@ class ScoredRows:
     def shifted(self, theta: np.ndarray) -> np.ndarray:
         """Return Σ_i x_i dE[ψ]/d(shift) at θ, (d,), of a score that learns of its labels (``scores.Counts.shifted``)."""
         rows = self._rows()
-        moved = self.score.shifted(rows @ theta, self.limit)  # type: ignore[attr-defined]
+        added = self._offsets(len(rows))
+        moved = self.score.shifted(added + rows @ theta, self.limit)  # type: ignore[attr-defined]
         return self.num_records / len(rows) * rows.T @ moved
+
+    def _offsets(self, count: int) -> np.ndarray:
+        """Return offsets of normal rows, (count,)."""
+        mean, variance = self.offset
+        return mean + math.sqrt(variance) * np.random.default_rng(1).normal(size=count)
 
     def _rows(self) -> np.ndarray:
         """Return normal rows with this mean and second moment, (points, d)."""

@@ -135,6 +135,8 @@ class NoiseAware(Options, OneShot):
             the scale of its residuals, and counts their dispersion.
         intercept_scale: prior standard deviation of the coefficient of the declared intercept; None: the target's.
         coefficients: a normal prior for each coefficient that has one of its own; it has no factor of ``evidence``.
+        group_effects: columns of each effect that differs by group; they have a standard deviation of their own, which the
+            releases tell.
         structure: what is declared of all rows; a wrong declaration makes intervals wrong, not less private.
 
     Raises:
@@ -148,6 +150,8 @@ class NoiseAware(Options, OneShot):
         >>> plan.guarantee.epsilon <= 1.0
         True
     """
+
+    honours = frozenset({"offset", "weight"})
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle every noise.
@@ -222,6 +226,12 @@ def strategy_of(options: Options, target: Target) -> Strategy:
     """
     model, together = row_model(target)
     if type(model) is LinearRegression and options.covariance == "model":
+        offers = target_offers(model)
+        if offers.offset_bound is not None or offers.weight_scale is not None:
+            raise UnsupportedCombination(
+                "noise_aware with covariance model releases XᵀX and Xᵀy of a linear regression, and has no derivation for "
+                "records with an offset or a weight; take covariance sandwich."
+            )
         return Statistics(options, model, together)
     if isinstance(model, NumPyroTarget):
         return ModelGradients(options, model)

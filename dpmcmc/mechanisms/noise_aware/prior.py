@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple, Protocol, cast
@@ -63,6 +64,7 @@ class Options:
     covariance: Literal["model", "sandwich"] = "model"
     intercept_scale: Positive | None = None
     coefficients: tuple[Normal | None, ...] | None = field(default=None, kw_only=True)
+    group_effects: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
 
 
@@ -268,6 +270,9 @@ def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> S
 # its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f. 𝒞 is that of the widest candidate,
 # where the posterior's mean is where the gradients say: under a narrow prior the error of H, times the distance of the
 # mean from θ̄, would explain any release. The posterior is the mixture over candidates of f, by these densities.
+#
+# Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
+# ``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
 
 #: Iterations of the posterior given the last release, and those under one law of it.
 _ROUNDS, _INNER = 12, 4
@@ -280,6 +285,8 @@ _FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
+#: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
+_GROUP_STD, _GROUP_FACTORS = 0.5, 2.0 ** np.arange(-5, 3.25, 0.5)
 
 
 class Mixture(NamedTuple):
@@ -342,12 +349,18 @@ class Prior:
     Attributes:
         means: (d,); those of K predictors one row after the other, (d·K,).
         scales: standard deviations, (d,).
-        free: which scales have the factor, (d,); none where it is 1.
+        family: of each scale, (d,): 0 where it has the common factor, g where it is that of group effect g, and -1 where
+            it has no factor.
     """
 
     means: np.ndarray
     scales: np.ndarray
-    free: np.ndarray
+    family: np.ndarray
+
+    @property
+    def free(self) -> np.ndarray:
+        """Which scales have a factor, (d,)."""
+        return self.family >= 0
 
     @classmethod
     def of(
@@ -367,7 +380,7 @@ class Prior:
         by_evidence = options.prior_scale == "evidence"
         means = np.zeros((size, predictors))
         scales = np.full((size, predictors), target.prior_scale)
-        free = np.full((size, predictors), by_evidence)
+        family = np.full((size, predictors), 0 if by_evidence else -1)
         constant = None if options.structure is None else options.structure.constant
         if constant is not None:
             if options.intercept_scale is not None:
@@ -376,7 +389,10 @@ class Prior:
                 scales[constant] = max(
                     target.prior_scale, _INTERCEPT_STD * math.sqrt(size)
                 )
-            free[constant] = False
+            family[constant] = -1
+        for number, columns in enumerate(options.group_effects, start=1):
+            scales[list(columns)] = _GROUP_STD * target.prior_scale
+            family[list(columns)] = number
         given = options.coefficients
         if given is not None and len(given) != size:
             raise InputError(
@@ -386,8 +402,8 @@ class Prior:
         for column, one in enumerate(given or ()):
             if one is not None:
                 means[column], scales[column] = one
-                free[column] = False
-        return cls(means.ravel(), scales.ravel(), free.ravel())
+                family[column] = -1
+        return cls(means.ravel(), scales.ravel(), family.ravel())
 
     @property
     def size(self) -> int:
@@ -400,10 +416,16 @@ class Prior:
         far = _RADIUS * float(np.max(self.scales)) * math.sqrt(self.size)
         return far + float(np.linalg.norm(self.means))
 
-    def with_factor(self, factor: float) -> Prior:
-        """Return the prior whose free scales are multiplied."""
-        scales = np.where(self.free, factor * self.scales, self.scales)
-        return Prior(self.means, scales, np.zeros_like(self.free))
+    def with_factors(self, factors: tuple[float, ...]) -> Prior:
+        """Return the prior whose scales are multiplied by the factors of their families."""
+        each = np.append(np.array(factors, np.float64), 1.0)[self.family]
+        return Prior(self.means, each * self.scales, np.full_like(self.family, -1))
+
+    @property
+    def widest(self) -> Prior:
+        """The prior with the largest candidate of each factor."""
+        groups = int(np.max(self.family, initial=0))
+        return self.with_factors((_FACTORS[-1], *[_GROUP_FACTORS[-1]] * groups))
 
     @property
     def precision(self) -> np.ndarray:
@@ -420,27 +442,37 @@ class Prior:
         if not self.free.any() or self.size > _MANY:
             return self
         covariance = noise_aware.total_covariance(release, local, now)
-        found = self._weighed(release, local, covariance)
-        return self.with_factor(float(_FACTORS[int(np.argmax(found))]))
+        factors, logs = self._weighed(release, local, covariance)
+        return self.with_factors(factors[int(np.argmax(logs))])
 
     def _weighed(
         self, release: GradientRelease, local: Local, covariance: np.ndarray
-    ) -> np.ndarray:
-        """Return log densities of the factors, (k,), up to a constant."""
+    ) -> tuple[list[tuple[float, ...]], np.ndarray]:
+        """Return candidates for the factors, and their log densities up to a constant."""
         h = local.curvature
         u = h @ (release.position - self.means) - release.gradient
-        fixed = covariance + h @ np.diag(np.where(self.free, 0.0, self.scales**2)) @ h
-        root = np.linalg.cholesky(fixed)
-        # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
-        part = np.linalg.solve(root, h * np.where(self.free, self.scales, 0.0))
-        values, vectors = np.linalg.eigh(part @ part.T)
-        values = np.maximum(values, 0.0)
-        square = (vectors.T @ np.linalg.solve(root, u)) ** 2
-        spread = 1 + np.outer(_FACTORS**2, values)
-        return (
-            -0.5 * np.sum(np.log(spread) + square / spread, axis=1)
-            - 0.5 * (np.log(_FACTORS) / _LOG_SCALE_STD) ** 2
-        )
+        common = self.family == 0
+        of_common = _FACTORS if common.any() else np.ones(1)
+        groups = int(np.max(self.family, initial=0))
+        candidates: list[tuple[float, ...]] = []
+        logs: list[np.ndarray] = []
+        for of_groups in itertools.product(_GROUP_FACTORS, repeat=groups):
+            scales = self.with_factors((1.0, *of_groups)).scales
+            fixed = covariance + h @ np.diag(np.where(common, 0.0, scales**2)) @ h
+            root = np.linalg.cholesky(fixed)
+            # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
+            part = np.linalg.solve(root, h * np.where(common, scales, 0.0))
+            values, vectors = np.linalg.eigh(part @ part.T)
+            square = (vectors.T @ np.linalg.solve(root, u)) ** 2
+            spread = 1 + np.outer(of_common**2, np.maximum(values, 0.0))
+            hyper = np.log(of_common) ** 2 + np.sum(np.log(of_groups) ** 2)
+            logs.append(
+                -0.5 * np.sum(np.log(spread) + square / spread, axis=1)
+                - np.sum(np.log(np.diag(root)))
+                - 0.5 * hyper / _LOG_SCALE_STD**2
+            )
+            candidates += [(float(f), *map(float, of_groups)) for f in of_common]
+        return candidates, np.concatenate(logs)
 
     def concluded(
         self,
@@ -455,7 +487,7 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
-        widest = self.with_factor(float(_FACTORS[-1]))
+        widest = self.widest
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
             release, local = law(widest.moved(now))
@@ -475,11 +507,11 @@ class Prior:
         weights = np.ones(1)
         priors: tuple[Prior, ...] = (self,)
         if self.free.any():
-            logs = self._weighed(release, here, covariance)
+            factors, logs = self._weighed(release, here, covariance)
             weights = np.exp(logs - logs.max())
-            kept = weights > _LEAST_WEIGHT * weights.max()
+            kept = np.flatnonzero(weights > _LEAST_WEIGHT)
             weights = weights[kept] / weights[kept].sum()
-            priors = tuple(self.with_factor(float(f)) for f in _FACTORS[kept])
+            priors = tuple(self.with_factors(factors[k]) for k in kept)
         likeliest = priors[int(np.argmax(weights))]
         evidence = Evidence(
             here.curvature,

@@ -82,6 +82,7 @@ from dpmcmc.privacy.query.gaussian_release import (
     summing,
     svec,
     symmetric,
+    weighted_sum,
     within,
 )
 from dpmcmc.privacy.query.randomness import Streams
@@ -98,6 +99,8 @@ MOST_RELEASED = 60
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
     0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
 )  # fmt: skip
+#: Share of μ² of offsets.
+_OFFSET = 0.01
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
 _SCALES, _SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 #: Part of the gradients before the curvature is released midway.
@@ -282,6 +285,11 @@ class Regression:
         return None if self.options.structure is None else self.options.structure.constant
 
     @property
+    def offset_bound(self) -> float | None:
+        """Bound on what is added to predictors; None: nothing is."""
+        return self.target.offset_bound
+
+    @property
     def sums_rows(self) -> bool:
         """Whether Σ x is released."""
         return self.score.needs_mean_row and self.intercept is None
@@ -377,6 +385,7 @@ class _Budget:
             _TRACE * (not declared)
             + _MEAN * strategy.sums_rows
             + COUNT_SHARE * (strategy.together > 1)
+            + _OFFSET * (strategy.offset_bound is not None)
             + _SCALE * (strategy.scale is not None)
             + released * self.curvature
         )
@@ -463,6 +472,14 @@ class _Budget:
             )
             settings["sum_noise_std"] = total.noise_std
             events.append(total.event(adjacency))
+        rows = design.num_records
+        if strategy.offset_bound is not None:
+            # (o, o²) of an offset o within ±1: |o − o'| <= 2 and |o² − o'²| <= 1.
+            one = math.sqrt(5) if adjacency == Adjacency.REPLACE_ONE else math.sqrt(2)
+            moved = strategy.together * one + 4 * summing(rows) * rows
+            std = mu_std(moved, 2, self.mu * math.sqrt(_OFFSET))
+            settings["offset_noise_std"] = std
+            events.append(spec.gaussian(std, moved, 2))
         if strategy.together > 1:
             event, settings["count_noise_std"] = calibrate_counts(
                 strategy.together, spec, self.mu * math.sqrt(COUNT_SHARE)
@@ -471,7 +488,6 @@ class _Budget:
         events += [spec.gaussian(z, moves, size) for z in multipliers(first, parts)]
         if strategy.scale is not None:
             scale = strategy.scale
-            rows = design.num_records
             moved = strategy.together * scale.moved(adjacency)
             moved += 2 * summing(rows) * rows * math.sqrt(scale.size)
             if adjacency == Adjacency.ADD_REMOVE:
@@ -554,7 +570,7 @@ class _Releases:
         """Release everything; return the posterior that follows."""
         strategy = self.strategy
         steps = strategy.options.steps
-        self.keys = iter(jax.random.split(key, steps + 16))
+        self.keys = iter(jax.random.split(key, steps + 20))
         self._release_rows()
         scale = strategy.scale
         parts = steps_of(steps)
@@ -603,6 +619,9 @@ class _Releases:
         if strategy.sums_rows:
             total = SumRelease(rows, settings["sum_noise_std"])
             row = total.mean(self.read.x, next(self.keys))
+        self.offset = (0.0, 0.0)
+        if strategy.offset_bound is not None:
+            self.offset = self._release_offsets(strategy.offset_bound, most.num_records)
         self.sharing = Sharing.guessed(count, 1)
         if strategy.together > 1:
             self.sharing = release_counts(
@@ -626,6 +645,14 @@ class _Releases:
         self.inverse = np.kron(self.metric.inverse, kronecker)
         self.square = self.root @ self.root
 
+    def _release_offsets(self, bound: float, count: int) -> tuple[float, float]:
+        """Release the sums of offsets and of their squares; return their mean and variance."""
+        each = np.clip(np.asarray(self.read.offset, np.float64) / bound, -1.0, 1.0)
+        exact = weighted_sum(np.stack([each, each**2], axis=1), np.ones(len(each)))
+        noisy = gaussian_release(exact, self.settings["offset_noise_std"], next(self.keys))
+        mean, square = np.clip(noisy / count, (-1.0, 0.0), 1.0)
+        return bound * float(mean), bound**2 * max(0.0, float(square - mean**2))
+
     def _access(self, position: np.ndarray) -> BoundedGradient:
         """Return the access with the bounds that hold at a public position."""
         score = self.learnt.score
@@ -645,7 +672,10 @@ class _Releases:
         mean = float(self.row @ position)
         variance = float(position @ self.gram.gram @ position) / self.design.num_records
         return AverageLaw.at(
-            self.learnt.score, mean, max(variance - mean**2, 0.0), math.inf
+            self.learnt.score,
+            mean + self.offset[0],
+            max(variance - mean**2, 0.0) + self.offset[1],
+            math.inf,
         )
 
     def _known(self) -> ScoredRows:
@@ -659,6 +689,7 @@ class _Releases:
             self.row,
             score.clip,
             self.gram.error,
+            self.offset,
         )
 
     # ------------------------------------------------------------------------------------------------
