@@ -31,14 +31,14 @@ def made(seed=0):
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(3, D, D + 2))
     h, noise, score = (root @ root.T for root in roots)
-    found = Prior(np.array([0.3, 0.0, -2.0]), np.array([1.0, 0.5, 4.0]), np.array([True, True, False]))
+    found = Prior(np.array([0.3, 0.0, -2.0]), np.array([1.0, 0.5, 4.0]), np.array([0, 0, -1]))
     seen = GradientRelease(rng.normal(size=D), 10 * rng.normal(size=D), noise)
     return found, seen, Local(h, score, np.zeros_like), noise + score
 
 
 def log_density(given, seen, local, covariance, factor):
     """log p(u | factor) and the factor's hyperprior, written out."""
-    h, scaled = local.curvature, given.with_factor(factor)
+    h, scaled = local.curvature, given.with_factors((factor,))
     law = multivariate_normal(h @ given.means, covariance + h @ scaled.gaussian.covariance @ h)
     return law.logpdf(h @ seen.position - seen.gradient) - 0.5 * (math.log(factor) / prior._LOG_SCALE_STD) ** 2
 
@@ -47,10 +47,11 @@ def log_density(given, seen, local, covariance, factor):
 def test_weights_of_factors_are_their_densities(seed):
     given, seen, local, covariance = made(seed)
     direct = np.array([log_density(given, seen, local, covariance, f) for f in prior._FACTORS])
-    found = given._weighed(seen, local, covariance)
+    factors, found = given._weighed(seen, local, covariance)
+    assert factors == [(f,) for f in prior._FACTORS]
     np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
     best = given.best(seen, local, given.gaussian)
-    np.testing.assert_array_equal(best.scales, given.with_factor(prior._FACTORS[np.argmax(direct)]).scales)
+    np.testing.assert_array_equal(best.scales, given.with_factors((prior._FACTORS[np.argmax(direct)],)).scales)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -64,7 +65,7 @@ def test_the_posterior_is_the_mixture_over_factors(seed):
     weights = np.exp(logs[kept] - logs.max())
     np.testing.assert_allclose(found.weights, weights / weights.sum(), rtol=1e-6)
     for factor, part in zip(prior._FACTORS[kept], found.parts, strict=True):
-        precision = given.with_factor(factor).precision
+        precision = given.with_factors((factor,)).precision
         information = h @ np.linalg.solve(covariance, h)
         wanted = np.linalg.inv(precision + information)
         mean = wanted @ (precision @ given.means + h @ np.linalg.solve(covariance, u))
@@ -86,7 +87,7 @@ def test_a_mixture_is_its_draws():
 
 def test_a_factor_multiplies_free_scales_alone():
     given = made()[0]
-    found = given.with_factor(8.0)
+    found = given.with_factors((8.0,))
     np.testing.assert_array_equal(found.scales, [8.0, 4.0, 4.0])
     np.testing.assert_array_equal(found.means, given.means)
     assert not found.free.any()
