@@ -34,9 +34,11 @@ from dpmcmc.inference.scores import BoundedScore
 # so that it deviates from M by about τ of M in every direction. A release à = A + E with Var E_ij = σ²(1 + δ_ij)/2 has
 # Δ̃_ij = (UᵀM^-½ à M^-½U − I)_ij = Δ_ij + noise of variance σ²(1 + δ_ij)/(2 m_i m_j). So each entry has the posterior
 # mean k_ij Δ̃_ij and the variance k_ij σ²(1 + δ_ij)/(2 m_i m_j), with k_ij = τ²/(τ² + σ²/(m_i m_j)): an entry between
-# directions of much curvature is the release's, and one between directions of little curvature the model's. k_ij
-# is averaged over τ, whose posterior all Δ̃_ij make. The error E of the result has independent entries v_ij = k_ij σ²(1 + δ_ij)/2 in the
-# basis U, and for u ~ (0, Q):  Cov[E u]_ij = δ_ij Σ_k v_ik Q_kk + (1 − δ_ij) v_ij Q_ij.
+# directions of much curvature is the release's, and one between directions of little curvature the model's. k_ij is
+# averaged over τ, whose posterior all Δ̃_ij make. The error E of the result has independent entries
+# v_ij = k_ij σ²(1 + δ_ij)/2 in the basis U, and for u ~ (0, Q):
+#
+#     Cov[E u]_ij = δ_ij Σ_k v_ik Q_kk + (1 − δ_ij) v_ij Q_ij.
 #
 # One shrinkage for the whole matrix keeps noise in directions of little curvature: it covered 0 of 24 tables with
 # strong effects, where this covers .85 to .92.
@@ -120,6 +122,32 @@ def corrected(model: np.ndarray, released: np.ndarray, noise_std: float) -> Corr
         float(np.mean(kept[both])),
         float(np.max(unsure, initial=0.0)),
     )
+
+
+def exchangeable(gram: np.ndarray, blocks: tuple[tuple[int, ...], ...]) -> np.ndarray:
+    """Return a noisy second moment with the columns of each block, one for each level of a group, made alike, (d, d).
+
+    Levels of one group exclude each other, so that their products are zero. As a model for :func:`corrected` it lets
+    groups differ in size and in their mean row by about as much as all of them are seen to.
+
+    Args:
+        gram: (d, d), with noise that averages shrink.
+        blocks: columns of each group effect.
+    """
+    groups = [list(block) for block in blocks]
+    taken = {column for block in blocks for column in block}
+    groups += [[column] for column in range(len(gram)) if column not in taken]
+    average = np.zeros((len(groups), len(gram)))
+    for number, columns in enumerate(groups):
+        average[number, columns] = 1 / len(columns)
+    spread = (average > 0).astype(np.float64)
+    means = average @ gram @ average.T
+    out = spread.T @ means @ spread
+    for columns in groups[: len(blocks)]:
+        out[np.ix_(columns, columns)] = np.mean(np.diag(gram)[columns]) * np.eye(
+            len(columns)
+        )
+    return out
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -217,7 +245,6 @@ class ScoredRows:
             curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q)
         )
 
-
     def beyond(
         self, positions: np.ndarray, weights: np.ndarray, theta: np.ndarray
     ) -> np.ndarray:
@@ -253,7 +280,7 @@ class ScoredRows:
         return self.num_records / len(rows) * (rows.T @ total).ravel()
 
     def shifted(self, theta: np.ndarray) -> np.ndarray:
-        """Return Σ_i x_i dE[ψ]/d(shift) at θ, (d,), of a score that learns of its labels (``scores.Counts.shifted``)."""
+        """Return Σ_i x_i dE[ψ]/d(shift) at θ, (d,), of a score that learns of its labels."""
         rows = self._rows()
         added = self._offsets(len(rows))
         moved = self.score.shifted(added + rows @ theta, self.limit)  # type: ignore[attr-defined]

@@ -371,7 +371,6 @@ class Softmax:
             + limit
         )
 
-
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return Λ; see :class:`BoundedScore`."""
         return self.law(eta, limit).curvature
@@ -379,8 +378,9 @@ class Softmax:
     def leverage(self, clip: float, longest: float) -> float:
         """Return the bound; see :class:`BoundedScore`.
 
-        tr D = 1 − ‖p‖² <= 1 − 1/K. With r the largest ‖p − e_y‖, w‖z‖r <= C gives C‖z‖ tr D/r, and tr D/r <= √(1 − 1/K):
-        with s = ‖p‖² >= 1/K and min p <= 1/K it is at most (1 − s)/√(1 + s − 2/K), which falls as s grows.
+        tr D = 1 − ‖p‖² <= 1 − 1/K. With r the largest ‖p − e_y‖, w‖z‖r <= C gives C‖z‖ tr D/r, where
+        tr D/r <= √(1 − 1/K): with s = ‖p‖² >= 1/K and min p <= 1/K it is at most (1 − s)/√(1 + s − 2/K), which falls
+        as s grows.
         """
         most = 1 - 1 / self.size
         return min(most * longest**2, math.sqrt(most) * clip * longest)

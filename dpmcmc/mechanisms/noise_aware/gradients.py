@@ -28,7 +28,8 @@ from dpmcmc.privacy.query.gaussian_release import (
 from dpmcmc.report import console
 
 # ----------------------------------------------------------------------------------------------------
-# Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record adds
+# Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
+# adds
 #
 #     v z ψ  to the gradient,     v² ψ² z zᵀ  to the spread,     v Λ z zᵀ  to the curvature,
 #
@@ -246,9 +247,11 @@ class BoundedGradient:
         most = self.public.leverage
         return self._second_moment(
             position,
-            lambda at: at.weight.reshape(-1, *[1] * (at.eta.ndim * 2 - 2))
-            * self.score.slope(at.eta, at.y, at.limit)
-            / most,
+            lambda at: (
+                at.weight.reshape(-1, *[1] * (at.eta.ndim * 2 - 2))
+                * self.score.slope(at.eta, at.y, at.limit)
+                / most
+            ),
         )
 
     def expected_spread(self, position: np.ndarray) -> np.ndarray:
@@ -256,9 +259,11 @@ class BoundedGradient:
         most = self.clip**2
         return self._second_moment(
             position,
-            lambda at: at.weight.reshape(-1, *[1] * (at.eta.ndim * 2 - 2)) ** 2
-            * self.score.law(at.eta, at.limit).variance
-            / most,
+            lambda at: (
+                at.weight.reshape(-1, *[1] * (at.eta.ndim * 2 - 2)) ** 2
+                * self.score.law(at.eta, at.limit).variance
+                / most
+            ),
         )
 
     def spread(self, position: np.ndarray, owners: int) -> np.ndarray:
@@ -336,7 +341,9 @@ class BoundedGradient:
             slopes = self.score.law(eta, limit).curvature
             trace = slopes if slopes.ndim == 1 else np.trace(slopes, axis1=1, axis2=2)
             leverage = weight * trace * norms**2
-            weight = weight * np.minimum(1.0, bounds.leverage / np.maximum(leverage, tiny))
+            weight = weight * np.minimum(
+                1.0, bounds.leverage / np.maximum(leverage, tiny)
+            )
         return eta, limit, weight
 
     def _columns(self, vector: np.ndarray) -> np.ndarray:

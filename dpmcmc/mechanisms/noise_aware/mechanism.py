@@ -130,13 +130,13 @@ class NoiseAware(Options, OneShot):
         gram_share: part of μ² for the Gram matrix; None: the part that makes predicted intervals narrowest.
         prior_scale: ``target``: the target's; ``evidence``: chosen from the released numbers, with a log-normal
             hyperprior around the target's.
-        covariance: ``model``: scores vary as the model says; ``sandwich``: as the records' scores do, which is released.
-            Intervals then hold for the best-fitting coefficients where the model is wrong. A linear regression learns
-            the scale of its residuals, and counts their dispersion.
+        covariance: ``model``: scores vary as the model says; ``sandwich``: as the records' scores do, which is
+            released. Intervals then hold for the best-fitting coefficients where the model is wrong. A linear
+            regression learns the scale of its residuals, and counts their dispersion.
         intercept_scale: prior standard deviation of the coefficient of the declared intercept; None: the target's.
         coefficients: a normal prior for each coefficient that has one of its own; it has no factor of ``evidence``.
-        group_effects: columns of each effect that differs by group; they have a standard deviation of their own, which the
-            releases tell.
+        group_effects: columns of each effect that differs by group; they have a standard deviation of their own, which
+            the releases tell.
         structure: what is declared of all rows; a wrong declaration makes intervals wrong, not less private.
 
     Raises:
@@ -229,8 +229,8 @@ def strategy_of(options: Options, target: Target) -> Strategy:
         offers = target_offers(model)
         if offers.offset_bound is not None or offers.weight_scale is not None:
             raise UnsupportedCombination(
-                "noise_aware with covariance model releases XᵀX and Xᵀy of a linear regression, and has no derivation for "
-                "records with an offset or a weight; take covariance sandwich."
+                "noise_aware with covariance model releases XᵀX and Xᵀy of a linear regression, and has no derivation "
+                "for records with an offset or a weight; take covariance sandwich."
             )
         return Statistics(options, model, together)
     if isinstance(model, NumPyroTarget):

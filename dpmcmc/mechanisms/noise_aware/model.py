@@ -459,7 +459,9 @@ class ModelGradients:
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         if self.options.steps < _FEWEST_STEPS:
-            return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+            return (
+                f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+            )
         d = len(self._reading.centre)
         noise = (
             plan.settings["curvature_noise_std"]

@@ -285,6 +285,8 @@ _FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
+#: Coefficients up to which 𝒞 is taken under the widest prior, and the factor beyond.
+_FEW, _MODERATE = 60, 4.0
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
 _GROUP_STD, _GROUP_FACTORS = 0.5, 2.0 ** np.arange(-5, 3.25, 0.5)
 
@@ -312,7 +314,7 @@ class Mixture(NamedTuple):
         return Gaussian(mean, np.asarray(spread))
 
     def draws(self, noise: np.ndarray) -> np.ndarray:
-        """Return draws (count, d) made of standard normals (count, d); parts have their shares of the count, shuffled."""
+        """Return shuffled draws (count, d) made of standard normals (count, d); parts have their shares of them."""
         count = len(noise)
         ends = np.floor(np.cumsum(self.weights) * count + 0.5).astype(int)
         ends[-1] = count
@@ -349,8 +351,8 @@ class Prior:
     Attributes:
         means: (d,); those of K predictors one row after the other, (d·K,).
         scales: standard deviations, (d,).
-        family: of each scale, (d,): 0 where it has the common factor, g where it is that of group effect g, and -1 where
-            it has no factor.
+        family: of each scale, (d,): 0 where it has the common factor, g where it is that of group effect g, and -1
+            where it has no factor.
     """
 
     means: np.ndarray
@@ -422,10 +424,14 @@ class Prior:
         return Prior(self.means, each * self.scales, np.full_like(self.family, -1))
 
     @property
-    def widest(self) -> Prior:
-        """The prior with the largest candidate of each factor."""
+    def wide(self) -> Prior:
+        """The prior under which 𝒞 is taken: the widest candidate, and a moderate one where coefficients are many.
+
+        Many coefficients under the widest prior would be so uncertain that the error of H explains any release.
+        """
+        common = _FACTORS[-1] if self.size <= _FEW else _MODERATE
         groups = int(np.max(self.family, initial=0))
-        return self.with_factors((_FACTORS[-1], *[_GROUP_FACTORS[-1]] * groups))
+        return self.with_factors((float(common), *[1.0] * groups))
 
     @property
     def precision(self) -> np.ndarray:
@@ -487,20 +493,20 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
-        widest = self.widest
+        wide = self.wide
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
-            release, local = law(widest.moved(now))
-            return widest.about_zero(release), local
+            release, local = law(wide.moved(now))
+            return wide.about_zero(release), local
 
         at = noise_aware.conclude(
             centred,
-            widest.precision,
+            wide.precision,
             at._replace(mean=at.mean - self.means),
             rounds=_ROUNDS // _INNER,
             inner=_INNER,
         )
-        at = widest.moved(at)
+        at = wide.moved(at)
         release, here = law(at)
         statistic = here.curvature @ release.position - release.gradient
         covariance = noise_aware.total_covariance(release, here, at)

@@ -5,7 +5,8 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
 1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace: a metric F and the bounds that hold in it. A family
    whose curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
 2. K gradients of all records (``gradients.py``). Later ones get more of the budget, and each is taken at the
-   posterior's mean given those before it. The last two fifths, nine tenths of the budget, is what the posterior rests on;
+   posterior's mean given those before it. The posterior rests on the last two fifths, which have
+   nine tenths of their budget;
 3. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared;
 4. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
 
@@ -39,6 +40,7 @@ from dpmcmc.inference.curvature import (
     SeveralPredictors,
     average_law,
     corrected,
+    exchangeable,
     mean_row,
 )
 from dpmcmc.inference.noise_aware import (
@@ -94,8 +96,8 @@ from dpmcmc.targets.last_layer import on_rows
 
 #: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
 MOST_RELEASED = 60
-#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the spread
-#: and of its trace.
+#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
+#: spread and of its trace.
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
     0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
 )  # fmt: skip
@@ -113,7 +115,10 @@ _LONGEST, _MORE = 3.0, 2.0
 #: L of a family without a bound, in units of C·(typical ‖z‖)·√(mean information).
 _LEVERAGE = 2.0
 #: Candidates for the Gram matrix' share of μ² where no curvature is released, and its share elsewhere, by size.
-_GRAM_SHARES, _GRAM_BY_SIZE = (0.2, 0.3, 0.4, 0.5), ((10, 0.1), (30, 0.2), (MOST_RELEASED, 0.3))
+_GRAM_SHARES, _GRAM_BY_SIZE = (
+    (0.2, 0.3, 0.4, 0.5),
+    ((10, 0.1), (30, 0.2), (MOST_RELEASED, 0.3)),
+)
 #: κ where a curvature is released: the widest whose predicted width is within the last number of the narrowest.
 _WIDEST, _WIDER = (0.5, 0.75, 1.0, 1.5, 3.0), 1.03
 #: Bootstraps of the error of a candidate share's Gram matrix.
@@ -129,8 +134,8 @@ _UNSURE, _FAR = 0.6, 4.0
 #: which they are skewed; what is said of both.
 _UNEVEN, _CLEAR = 0.07, 3.0
 _SKEWED = (
-    "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of the "
-    "mean; transform the label (scale='log1p')"
+    "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of "
+    "the mean; transform the label (scale='log1p')"
 )
 
 #: Names of a scale's noise in the settings.
@@ -253,7 +258,8 @@ class Regression:
 
         Args:
             num_records: N.
-            gram_noise_std: σ of the Gram matrix where a curvature is released: the metric's floor is the size of its noise.
+            gram_noise_std: σ of the Gram matrix where a curvature is released: the metric's floor is the size of its
+                noise.
         """
         row = require_bound(
             self.target.row_bound, "row_bound", type(self.target).__name__
@@ -518,7 +524,6 @@ class _Budget:
         return tuple(events), settings
 
 
-
 def _clip(score: BoundedScore, norm: float, design: Design) -> float:
     """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
     if isinstance(score, Huber):
@@ -578,7 +583,11 @@ class _Releases:
         released = "curvature_noise_std" in self.settings
         last = math.ceil((_LAST if released else _LAST_OF_NORMAL) * steps)
         whens = dict(
-            zip((*(int(p * steps) for p in _SCALES), steps - last), _SCALE_NAMES, strict=True)
+            zip(
+                (*(int(p * steps) for p in _SCALES), steps - last),
+                _SCALE_NAMES,
+                strict=True,
+            )
         )
         now = self.prior.gaussian
         path = _Path([], [], [])
@@ -614,7 +623,13 @@ class _Releases:
         self.noisy = GramRelease(
             rows, settings["gram_noise_std"], settings["trace_noise_std"]
         ).release(self.read.x, next(self.keys))
-        self.gram: Denoised = denoised(self.noisy, strategy.options.structure)
+        groups = strategy.options.group_effects
+        if groups:
+            alike = exchangeable(self.noisy.gram, groups)
+            found = corrected(alike, self.noisy.gram, self.noisy.noise_std)
+            self.gram = Denoised(found.matrix, found.error)
+        else:
+            self.gram = denoised(self.noisy, strategy.options.structure)
         row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
         if strategy.sums_rows:
             total = SumRelease(rows, settings["sum_noise_std"])
@@ -639,7 +654,9 @@ class _Releases:
             own_weights=self.read.weights,
             present=self.read.present,
         )
-        self.learnt = Learnt(strategy.score if strategy.scale is None else strategy.scale.first())
+        self.learnt = Learnt(
+            strategy.score if strategy.scale is None else strategy.scale.first()
+        )
         kronecker = np.eye(strategy.score.size)
         self.root = np.kron(self.metric.root, kronecker)
         self.inverse = np.kron(self.metric.inverse, kronecker)
@@ -649,7 +666,9 @@ class _Releases:
         """Release the sums of offsets and of their squares; return their mean and variance."""
         each = np.clip(np.asarray(self.read.offset, np.float64) / bound, -1.0, 1.0)
         exact = weighted_sum(np.stack([each, each**2], axis=1), np.ones(len(each)))
-        noisy = gaussian_release(exact, self.settings["offset_noise_std"], next(self.keys))
+        noisy = gaussian_release(
+            exact, self.settings["offset_noise_std"], next(self.keys)
+        )
         mean, square = np.clip(noisy / count, (-1.0, 0.0), 1.0)
         return bound * float(mean), bound**2 * max(0.0, float(square - mean**2))
 
@@ -727,22 +746,24 @@ class _Releases:
         std = self.settings["spread_noise_std"]
         noisy = self._noisy(exact, std)
         trace = gaussian_release(
-            np.array([np.trace(exact)]), self.settings["spread_trace_noise_std"], next(self.keys)
+            np.array([np.trace(exact)]),
+            self.settings["spread_trace_noise_std"],
+            next(self.keys),
         )[0]
         most = access.clip**2
         # The shape of the curvature, with the trace that was released.
         local = self._known().local(position)
         expected = float(np.trace(local.score) / np.trace(local.curvature))
         least = _LEAST_RATIO * expected * float(np.trace(curvature.matrix))
-        model = curvature.matrix * (
-            max(most * trace, least) / np.trace(curvature.matrix)
-        )
+        model = curvature.matrix * (max(most * trace, least) / np.trace(curvature.matrix))
         return corrected(model, most * noisy, most * std)
 
     # ------------------------------------------------------------------------------------------------
     # What follows.
 
-    def _in_metric(self, found: Corrected) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    def _in_metric(
+        self, found: Corrected
+    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
         """Return a matrix and its error in the coefficients' own coordinates."""
         root = self.root
         return (
@@ -759,7 +780,8 @@ class _Releases:
     ) -> Gaussian:
         """Return the posterior given the gradients so far, no farther from ``at`` than predictors may move."""
         rough = dataclasses.replace(
-            self._known(), error=noise_aware.isotropic_error(self.settings["gram_noise_std"])
+            self._known(),
+            error=noise_aware.isotropic_error(self.settings["gram_noise_std"]),
         )
         local = rough.local(now.mean)
         if midway is not None:
@@ -781,7 +803,8 @@ class _Releases:
         )
         step = (found.mean - at).reshape(self.design.size, -1)
         size = math.sqrt(
-            max(0.0, float(np.sum(step * (self.gram.gram @ step)))) / self.design.num_records
+            max(0.0, float(np.sum(step * (self.gram.gram @ step))))
+            / self.design.num_records
         )
         part = min(1.0, self.learnt.score.step / max(size, 1e-300))
         return found._replace(mean=at + part * (found.mean - at))
@@ -806,7 +829,9 @@ class _Releases:
             matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
             fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
-            skewed = abs(self.learnt.shift) > _CLEAR * math.sqrt(self.learnt.shift_variance)
+            skewed = abs(self.learnt.shift) > _CLEAR * math.sqrt(
+                self.learnt.shift_variance
+            )
             if skewed and spread.deviation > _UNEVEN:
                 doubts.append(_SKEWED)
             if self.learnt.shift_variance:
@@ -823,9 +848,10 @@ class _Releases:
 
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
             local = known.local(posterior.mean)
-            if fixed is not None:
-                # By as much as it differed from normal rows where it was released, it differs here.
-                local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
+            if fixed is None:
+                return release, local
+            # By as much as it differed from normal rows where it was released, it differs here.
+            local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
             beyond = known.beyond(positions, weights, posterior.mean)
             return release._replace(gradient=release.gradient - beyond), local
 
@@ -844,4 +870,3 @@ class _Releases:
             doubts=tuple(doubts),
         )
         return concluded._replace(evidence=evidence)
-

@@ -158,18 +158,14 @@ class Residuals:
             return Learnt(score)
         bound = float(np.interp(self.quantile * mass[-1], mass, knots))
         bound = max(bound, float(knots[1]))
-        beyond = np.where(
-            knots <= _FAR * bound, np.maximum(knots - bound, 0.0), 0.0
-        )
+        beyond = np.where(knots <= _FAR * bound, np.maximum(knots - bound, 0.0), 0.0)
         mean = float((signed[0] - signed[1]) @ beyond) / count
         noise = 2 * noise_std**2 * float(beyond @ beyond)
         sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
         variance = (noise + sampled) / count**2
         kept = max(0.0, 1 - variance / max(mean**2, np.finfo(float).tiny))
         # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-        return Learnt(
-            Huber.of(bound, self.quantile), kept * mean, kept * variance
-        )
+        return Learnt(Huber.of(bound, self.quantile), kept * mean, kept * variance)
 
 
 # ----------------------------------------------------------------------------------------------------
