@@ -104,6 +104,11 @@ def sum_of_rows(together=1):
     return lambda adjacency: [together * (2.0 if replaced(adjacency) else 1.0)]
 
 
+def offsets(adjacency):
+    """(o, o²) of an offset within ±1."""
+    return [math.sqrt(5) if replaced(adjacency) else math.sqrt(2)]
+
+
 POISSON = PoissonRegression(prior_scale=1.0, num_features=4, row_bound=1.0)
 SOFTMAX = SoftmaxRegression(prior_scale=1.0, num_classes=3, num_features=4, row_bound=1.0)
 UNIT_NORM, INTERCEPT = RowStructure(unit_norm=True), RowStructure(constant=0)
@@ -114,6 +119,7 @@ MANY = regression.MOST_RELEASED // 3 + 1
 CHARGED = {
     "logistic": (logistic(4), {}, [rows_of(), path_of(NoiseAware().steps)]),
     "logistic, sandwich": (logistic(4), SANDWICH, [rows_of(), path_of()]),
+    "offset": (dataclasses.replace(logistic(4), offset_bound=2.0), SANDWICH, [rows_of(), offsets, path_of()]),
     "unit norm": (logistic(4), {"structure": UNIT_NORM, "steps": 8}, [rows_of(trace=False), path_of()]),
     "softmax": (SOFTMAX, {"steps": 8}, [rows_of(), path_of()]),
     "softmax, many": (
@@ -164,6 +170,8 @@ def spent(name, adjacency, monkeypatch):
     plan = NoiseAware(**told).plan(target, num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
     size = target.target.num_features if isinstance(target, PerOwner) else target.num_features
     records = owners_table(300, 4, 0)[0] if "owners" in name else table(300, size, 0)[0]
+    if name == "offset":
+        records["offset"] = np.linspace(-2, 2, 300)
     seen = recorded(monkeypatch)
     release(plan, records, key=0)
     stds = np.array([std for std, _ in seen])
