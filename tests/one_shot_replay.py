@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import MechanismPlan, base, sufficient
-from dpmcmc.mechanisms.noise_aware import gradients, model, prior
+from dpmcmc.mechanisms.noise_aware import gradients, model, prior, releases
 from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (prior, gradients, sufficient, gaussian_release, model)
+_MODULES = (prior, gradients, releases, sufficient, gaussian_release, model)
 
 
 class _Stop(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -15,7 +14,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.scores import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import gradients
+from dpmcmc.mechanisms.noise_aware import regression
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gaussian_release
@@ -122,17 +121,6 @@ def test_what_is_no_count_is_refused_before_anything_is_computed(target):
         assert str(label) not in str(said.value)
 
 
-def test_priors_under_which_intervals_were_not_seen_to_cover_are_refused_intervals():
-    def plan(target):
-        return NoiseAware().plan(target, num_records=5000, epsilon=1.0, delta=1e-5)
-
-    for target in TARGETS.values():
-        assert plan(target).usable_for == ["prediction", "intervals"]
-        wide = plan(dataclasses.replace(target, prior_scale=4.0))
-        assert wide.usable_for == ["prediction"]
-        assert "spreads logarithms of means over up to 4" in wide.verdict.reasons["intervals"]
-
-
 def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
     """Chains clip residuals of counts, which biases their gradients."""
     plan = dpmcmc.plan(
@@ -150,21 +138,26 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
         path.trace_of(plan, np.zeros((1, 2, 4)), None, None)
 
 
-def test_a_larger_budget_clips_further_out_at_no_predicted_cost(monkeypatch):
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"], ids=["curvature", "no curvature"])
+def test_a_larger_budget_clips_further_out_at_little_predicted_cost(adjacency, monkeypatch):
+    """Without a released curvature it costs nothing, and with one less than a margin."""
     target = PoissonRegression(1.0, num_features=4, row_bound=1.0)
 
     def plan(epsilon):
-        return NoiseAware().plan(target, num_records=10_000, epsilon=epsilon, delta=1e-5)
+        return NoiseAware().plan(target, num_records=10_000, epsilon=epsilon, delta=1e-5, adjacency=adjacency)
 
     chosen = [plan(epsilon) for epsilon in (0.1, 1.0, 30.0)]
     ratios = [one.settings["clip_ratio"] for one in chosen]
     assert ratios == sorted(ratios)
-    assert ratios[0] < ratios[-1] == CLIPS[-1]
-    monkeypatch.setattr(gradients, "CLIPS", ())
+    curved = adjacency == "replace_one"
+    assert ratios[0] < ratios[-1] == (regression._WIDEST if curved else CLIPS)[-1]
+    monkeypatch.setattr(regression, "CLIPS", ())
+    monkeypatch.setattr(regression, "_WIDEST", CLIPS[:1])
     for epsilon, one in zip((0.1, 1.0, 30.0), chosen, strict=True):
         base = plan(epsilon)
         assert base.settings["clip_ratio"] == CLIPS[0]
-        assert one.settings["predicted_width"] <= base.settings["predicted_width"]
+        cost = one.settings["predicted_width"] / base.settings["predicted_width"]
+        assert cost <= (regression._WIDER if curved else 1)
         assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
 
 
@@ -196,5 +189,5 @@ def test_intervals_cover_and_those_of_uncentred_clipping_do_not(monkeypatch):
     assert inside[:, 0].mean() > 0.6
     real = Counts._clipped
     monkeypatch.setattr(Counts, "_clipped", lambda self, eta, limit: real(self, eta, limit)._replace(centre=0 * eta))
-    monkeypatch.setattr(gradients, "CLIPS", ())  # far out there is little to centre
+    monkeypatch.setattr(regression, "_WIDEST", CLIPS[:1])  # far out there is little to centre
     assert not covered(0.5, 6)[:, 0].any()

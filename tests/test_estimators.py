@@ -117,7 +117,7 @@ def test_a_known_seed_has_no_guarantee_and_a_hopeless_fit_says_so():
 def test_a_hopeless_fit_proposes_no_epsilon_beyond_the_proof_of_integer_noise():
     model = PrivateLinearRegression(1.0, num_records=1, ranges=(-1, 1), label_range=(-1, 1))
     with pytest.warns(NotForIntervals, match=r"epsilon 1: .*; num_records >= [\d,]+ would do"):
-        model.fit(np.zeros((1, 10)), np.zeros(1))
+        model.fit(np.zeros((1, 20)), np.zeros(1))
 
 
 def test_a_meta_estimator_that_seeds_its_members_is_told(tmp_path):

@@ -17,6 +17,7 @@ from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.estimators.fitting import usual
 from dpmcmc.estimators.outlook import OutlookFacts
 from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
 SCHEMA = Schema({"a": Range(0, 10), "b": Levels(["u", "v", "w"]), "y": Levels(["no", "yes"])}, label="y")
@@ -104,8 +105,9 @@ def test_settings_of_the_user_are_kept():
     assert plan.guarantee.adjacency == "add_remove"
     sampler = dpmcmc.SGLD(step_size=3.0)
     assert suggested(num_features=4, goal="prediction", sampler=sampler).sampler.step_size == 3.0
-    with pytest.raises(NotAchievable, match=r"these settings: .*20 steps are too few"):
-        suggested(num_features=4, mechanism=NoiseAware(steps=20))
+    few = FEWEST_STEPS - 1
+    with pytest.raises(NotAchievable, match=rf"these settings: .*{few} steps are too few"):
+        suggested(num_features=4, mechanism=NoiseAware(steps=few))
     found = suggested(schema=SCHEMA, mechanism=NoiseAware(steps=40, intercept_scale=3.0)).mechanism
     assert (found.structure, found.steps, found.intercept_scale) == (SCHEMA.structure, 40, 3.0)
     with pytest.raises(ValueError, match="mechanism: takes no steps"):

@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import BSpline, CubicSpline
 
 from dpmcmc.data.column_kinds import Column, Encoded, Levels, Range
 from dpmcmc.data.formula import Call, Parsed
@@ -132,6 +131,8 @@ class Basis:
 
     def _at(self, points: np.ndarray) -> np.ndarray:
         """Return the functions at points of [-1, 1], (n, k)."""
+        from scipy.interpolate import BSpline, CubicSpline  # a tenth of a second to import
+
         degree = self.call.degree
         knots = self._knots
         if self.call.function == "poly":

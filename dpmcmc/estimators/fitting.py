@@ -237,8 +237,16 @@ def encoded_priors(
             )
         at = names.index(name)
         # The effect of one unit of the encoded column alone, in the column's own units.
-        alone = np.zeros(len(names))
+        alone = np.zeros((len(names), 1) if schema.outcome.kind == "classes" else len(names))
         alone[at] = 1.0
-        unit = float(schema.to_original_units(alone)[at] - schema.to_original_units(0 * alone)[at])
-        out[at] = Normal(mean / unit, std / abs(unit))
+        nothing, one = (
+            float(schema.to_original_units(times * alone).flat[at]) for times in (0.0, 1.0)
+        )
+        unit = one - nothing
+        if not unit:
+            raise InputError(
+                f"prior: {name} is the first level, whose own effect is 0; give priors of the other levels",
+                "prior",
+            )
+        out[at] = Normal((mean - nothing) / unit, std / abs(unit))
     return tuple(out)

@@ -160,6 +160,8 @@ def exchangeable(gram: np.ndarray, blocks: tuple[tuple[int, ...], ...]) -> np.nd
 _ROWS = 4000
 #: Standard normal quantiles over which predictors are averaged: scores have kinks, which a Gauss rule does not resolve.
 _NODES = ndtri((np.arange(1000) + 0.5) / 1000)
+#: Their variance is exactly 1: E[h''] is a difference over the predictors' variance, which may be tiny.
+_NODES /= np.sqrt(np.mean(_NODES**2))
 
 
 @dataclass(frozen=True)

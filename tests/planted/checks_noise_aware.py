@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from scipy.special import expit
 from scipy.stats import poisson
@@ -9,12 +11,15 @@ from scipy.stats import poisson
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
-from dpmcmc.inference.scores import Counts, Logistic
-from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
+from dpmcmc.inference.scores import Counts, Logistic, Softmax
+from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds, Design
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.targets import LinearRegression
 from tests import extreme_rows
+from tests.one_shot_replay import charged, measured
 from tests.planted import Scene, require
 
 _D, _N, _TABLES = 6, 12_000, 60
@@ -100,3 +105,40 @@ def a_row_whose_norm_overflows_counts_nowhere(scene: Scene) -> None:
     apart = extreme_rows.Sums(found, records, at).apart(extreme_rows.Sums(found, other, at))
     for name, share in apart.items():
         require(share <= 1, f"{name} moves {share:.3g} times as far as is charged")
+
+
+def leverages_are_within_the_bound_of_their_family(scene: Scene) -> None:
+    """Rows as long as allowed at even odds, where v tr(slope)‖z‖² is largest."""
+    for score, largest in ((Logistic(), 1 / 4), (Softmax(3), 2 / 3)):
+        eta = np.zeros(1) if score.size == 1 else np.zeros((1, score.size))
+        slope = score.slope(eta, np.zeros(1), np.full(1, 1e9))
+        trace = float(np.sum(slope if slope.ndim == 1 else np.trace(slope, axis1=1, axis2=2)))
+        bound = score.leverage(1e9, 5.0)
+        require(abs(trace - largest) < 1e-12, f"the trace at even odds is {trace:.3g}")
+        require(trace * 5.0**2 <= bound * (1 + 1e-12), f"a leverage is {trace * 25:.3g}, and {bound:.3g} is its bound")
+
+
+def the_spread_of_a_record_is_the_square_of_its_score(scene: Scene) -> None:
+    """A row beyond the longest, with a weight of its own: B is the variance of the sum whose noise it stands beside."""
+    x, position = np.array([[0.0, 0.0, 1.0]]), np.array([0.3, -0.2, 0.5])
+    made = BoundedGradient.of(np.diag([50.0, 10.0, 0.1]), Design(100, 3, 1.0, 100.0, 1e-3), Logistic(), x, np.ones(1))
+    access = dataclasses.replace(made, bounds=Bounds(0.5, 3.0, 2.25), own_weights=np.full(1, 0.4))
+    score, spread = access.sum(position), access.spread(position, 1)
+    apart = float(np.linalg.norm(spread - np.outer(score, score)) / np.sum(score**2))
+    require(apart < 1e-9, f"the spread of one record is off its squared score by {apart:.3g} of it")
+
+
+def one_label_costs_a_run_no_more_than_it_is_charged(scene: Scene) -> None:
+    """A linear regression with a sandwich; one residual is what the quantile of all of them hangs on."""
+    rng, n = np.random.default_rng(0), 40
+    target = LinearRegression(prior_scale=1.0, noise_scale=0.5, label_bound=3.0, num_features=2, row_bound=1.0)
+    y = 0.01 * rng.normal(size=n)
+    y[:4] = 3.0
+    records = {"x": rng.uniform(-0.5, 0.5, (n, 2)), "y": y}
+    others = [{**records, "y": np.append(label, y[1:])} for label in (-3.0, 0.0)]
+    more = {**records, "y": np.append(y[:-1], 3.0)}
+    plan = NoiseAware(draws=4, steps=16, covariance="sandwich").plan(target, num_records=n, epsilon=2.0, delta=1e-5)
+    found, most = measured(plan, records, *others, more), charged(plan)
+    require(
+        found <= most, f"a label moves the releases by {found:.3g} noise standard deviations, and {most:.3g} is charged"
+    )

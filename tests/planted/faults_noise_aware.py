@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -9,9 +11,11 @@ from scipy.special import expit
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.noise_aware import Local
-from dpmcmc.inference.scores import Counts, Law
+from dpmcmc.inference.scores import Counts, Huber, Law, Logistic, Softmax
 from dpmcmc.mechanisms.noise_aware import model
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
+from dpmcmc.mechanisms.noise_aware.releases import Releases
+from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILE, Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import RowFacts
 from tests.planted import Fault
@@ -76,6 +80,30 @@ def _root_two_dropped(patch: Patch) -> None:
     patch.setattr(RowFacts, "moved", lambda self, _: real(self, Adjacency.ADD_REMOVE))
 
 
+def _leverage_halved(patch: Patch) -> None:
+    for family in (Logistic, Softmax):
+        real = family.leverage
+        patch.setattr(family, "leverage", lambda self, clip, longest, real=real: real(self, clip, longest) / 2)
+
+
+def _spread_without_weights(patch: Patch) -> None:
+    real = BoundedGradient.spread
+
+    def spread(self: BoundedGradient, position: np.ndarray, owners: int) -> np.ndarray:
+        bare = dataclasses.replace(self, own_weights=1.0, bounds=self.public._replace(longest=np.inf, leverage=np.inf))
+        return real(bare, position, owners)
+
+    patch.setattr(BoundedGradient, "spread", spread)
+
+
+def _scale_of_the_data(patch: Patch) -> None:
+    def learn(self: Releases, scale: Scale, position: np.ndarray, noise_std: float) -> None:
+        sizes = np.abs(self.read.y - self.read.x @ position)
+        self.learnt = Learnt(Huber.of(float(np.quantile(sizes, BOUND_QUANTILE)), BOUND_QUANTILE))
+
+    patch.setattr(Releases, "_learn", learn)
+
+
 FAULTS = (
     Fault(
         "noise of the Gram matrix left out of the posterior",
@@ -119,5 +147,23 @@ FAULTS = (
         "A replaced row is charged as one that is added.",
         _root_two_dropped,
         (checks.a_replaced_row_moves_the_gram_matrix_within_its_charge,),
+    ),
+    Fault(
+        "half the leverage of a row",
+        "The bound of a curvature is taken for half of what rows at even odds have, and weights shrink all.",
+        _leverage_halved,
+        (checks.leverages_are_within_the_bound_of_their_family,),
+    ),
+    Fault(
+        "weights left out of the variance of scores",
+        "B is that of scores without the weights that gradients have, and intervals are those of another sum.",
+        _spread_without_weights,
+        (checks.the_spread_of_a_record_is_the_square_of_its_score,),
+    ),
+    Fault(
+        "a scale that is read from the data",
+        "The bound of residuals is their exact quantile, which one label may move, and with it all scores.",
+        _scale_of_the_data,
+        (checks.one_label_costs_a_run_no_more_than_it_is_charged,),
     ),
 )

@@ -104,6 +104,15 @@ class Facts:
         return Prior.of(self.options, self.target, self.score.size)
 
     @property
+    def finest(self) -> BoundedScore:
+        """The score that rounding moves most: of the smallest bound that may be learnt, shared by an owner's rows."""
+        if not isinstance(self.score, Huber):
+            return self.score
+        return dataclasses.replace(
+            self.score, bound=self.score.bound * 2.0**-12 / self.together
+        )
+
+    @property
     def intercept(self) -> int | None:
         """Column of the declared intercept."""
         return None if self.options.structure is None else self.options.structure.constant
@@ -132,11 +141,12 @@ class Facts:
         Under ``add_remove`` other records change their places, and with them the last bits of their numbers.
         """
         size = design.size * self.score.size
-        moved = curve = 0.0
+        # A record of K predictors is K rows, and a block of sums as many times longer (``gram_of``).
+        moved, curve = 0.0, (self.score.size - 1) * 2.0**-44
         if adjacency == Adjacency.ADD_REMOVE:
             away = design.size**2 * 2.0**-50
-            curve = self.score.slope_rounding(design.margin) + away
-            moved = 2 * (self.score.rounding(design.margin, away) + away)
+            curve += self.finest.slope_rounding(design.margin) + away
+            moved = 2 * (self.finest.rounding(design.margin, away) + away)
         count = design.num_records
         return (
             RowFacts(count, size, 1.0, rounding=count * curve, together=self.together),

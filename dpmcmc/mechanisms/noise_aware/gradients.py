@@ -49,6 +49,8 @@ from dpmcmc.report import console
 #: public bound.
 _SHORTEST = 0.1
 _ROWS = 1 << 14
+#: Least length of a weighted row, in units of C: a shorter one has the limit of one so long.
+_LEAST_SHARE = 1e-9
 
 
 class Design(NamedTuple):
@@ -289,7 +291,7 @@ class BoundedGradient:
         for i in range(0, len(eta), _ROWS):
             part = of(eta[i : i + _ROWS], self.y[i : i + _ROWS])
             there = _part(self.present, slice(i, i + _ROWS)) * np.ones(len(part))
-            total = total + there @ part
+            total = total + weighted_sum(part, there)
         return total
 
     def _second_moment(
@@ -332,7 +334,9 @@ class BoundedGradient:
             1.0, (bounds.longest / norms) ** 2
         )
         tiny = np.finfo(float).tiny
-        limit = bounds.clip / np.maximum(weight * norms * _part(self.sharers, part), tiny)
+        # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
+        least = bounds.clip * _LEAST_SHARE
+        limit = bounds.clip / np.maximum(weight * norms * _part(self.sharers, part), least)
         if math.isfinite(bounds.leverage):
             slopes = self.score.law(eta, limit).curvature
             trace = slopes if slopes.ndim == 1 else np.trace(slopes, axis1=1, axis2=2)

@@ -139,10 +139,12 @@ class Read(NamedTuple):
     def of(cls, records: PyTree) -> Read:
         """Return the rows of records, or of owners."""
         x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
-        more = (
+        offset, weight = (
             np.asarray(records[name], np.float64).ravel() if name in records else usual
             for name, usual in (("offset", 0.0), ("weight", 1.0))
         )
+        # Sensitivities rest on weights within [0, 1].
+        more = (offset, np.clip(weight, 0.0, 1.0))
         if MASK not in records:
             return cls(x, y, np.ones(len(x), int), *more)
         mask = np.asarray(records[MASK], bool)

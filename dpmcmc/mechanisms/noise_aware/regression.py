@@ -21,7 +21,6 @@ intervals are for the parameter θ* at which the mean score is zero, whether or 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -299,11 +298,7 @@ class _Budget:
         )
         size = design.size * strategy.score.size
         parts = steps_of(strategy.options.steps)
-        scored = strategy.score
-        if isinstance(scored, Huber):
-            # The smallest bound that may be learnt moves most under rounding.
-            scored = dataclasses.replace(scored, bound=scored.bound * 2.0**-12)
-        moves = spec.moved + 2 * design.rounding(scored)
+        moves = spec.moved + 2 * design.rounding(strategy.finest)
         first = mu_std(moves, size, self.gradient_mu(share) * math.sqrt(parts[0]))
         settings = {
             "gram_share": share,
@@ -339,6 +334,8 @@ class _Budget:
             scale = strategy.scale
             moved = strategy.together * scale.moved(adjacency)
             moved += 2 * summing(rows) * rows * math.sqrt(scale.size)
+            if adjacency == Adjacency.ADD_REMOVE:
+                moved += 2 * rows * scale.rounding(design.margin)
             for part, name in zip(SCALE_PARTS, SCALE_NAMES, strict=True):
                 std = mu_std(moved, scale.size, self.mu * math.sqrt(_SCALE * part))
                 settings[name] = std

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from dpmcmc.inference.scores import BoundedScore, Counts, Huber
 from dpmcmc.privacy.accounting import Adjacency
@@ -61,6 +60,9 @@ class Scale(Protocol):
 
     def moved(self, adjacency: Adjacency) -> float:
         """Return how far neighbours' sums may lie apart, in l2 norm."""
+
+    def rounding(self, margin: float) -> float:
+        """Return how far a record's numbers may move when η moves by ``margin``."""
 
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return what records add, (n, size). Private: it must not leave."""
@@ -121,6 +123,10 @@ class Residuals:
         """Return √2 or 1; see :class:`Scale`."""
         return math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
 
+    def rounding(self, margin: float) -> float:
+        """Return √2 over the smallest distance of two knots, times ``margin``; see :class:`Scale`."""
+        return math.sqrt(2) * margin / float(np.min(np.diff(self.knots)))
+
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return weights on the knots, (n, size); see :class:`Scale`."""
         knots = self.knots
@@ -132,7 +138,8 @@ class Residuals:
         side = (residual < 0) * (_KNOTS + 1)
         at = np.arange(len(y))
         out[at, side + above] = part
-        out[at, side + above - 1] = 1 - part
+        # Both signs share the knot at 0, so that a residual whose sign rounding decides moves no further than its size.
+        out[at, np.where(above > 1, side + above - 1, 0)] = 1 - part
         return out
 
     def learnt(
@@ -198,6 +205,10 @@ class Dispersion:
         one = 10 / 9 if adjacency == Adjacency.REPLACE_ONE else 1.0
         return math.sqrt(self.size) * one
 
+    def rounding(self, margin: float) -> float:
+        """Return infinity: none is derived, so under ``add_remove`` no dispersion is released; see :class:`Scale`."""
+        return math.inf
+
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return q_α of each candidate, (n, size); see :class:`Scale`."""
         parts = [Counts(alpha).spread(eta, y, _CUT) for alpha in _CANDIDATES]
@@ -208,6 +219,8 @@ class Dispersion:
         self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
     ) -> Learnt:
         """Return the score at the candidate where the sum crosses zero; see :class:`Scale`."""
+        from scipy.optimize import isotonic_regression  # a tenth of a second to import
+
         falling = isotonic_regression(released, increasing=False).x
         if falling[0] <= 0:
             found = 0.0

@@ -1,0 +1,428 @@
+"""Curvature, spread and scale of a regression: no record moves them too far, and they are what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+from scipy.special import expit, softmax
+
+from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, corrected
+from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.inference.scores import Counts, Huber, Logistic, Softmax
+from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.mechanisms.noise_aware import facts, mechanism, releases, scale
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds, Design
+from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
+from dpmcmc.privacy.query.gaussian_release import svec
+from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, SoftmaxRegression
+from tests.noise_aware_tables import M
+from tests.one_shot_replay import charged, measured
+from tests.test_count_scores import ETAS, chances
+
+D, OWNERS = 3, 6
+FAMILIES: dict[str, Any] = {
+    "logistic": Logistic(),
+    "logistic, wide": Logistic(clip=3.0),
+    "softmax": Softmax(3),
+    "softmax, wide": Softmax(3, clip=3.0),
+    "linear": Huber.of(0.2, 0.9),
+    "poisson": Counts(),
+    "negative binomial": Counts(0.5, clip=3.0),
+}
+#: Families whose curvature is released under add_remove, too.
+BOUNDED = [name for name, score in FAMILIES.items() if not isinstance(score, Counts)]
+
+
+class Owner(NamedTuple):
+    """One record of the guarantee: ``count`` times one row."""
+
+    row: np.ndarray
+    label: float
+    offset: float
+    weight: float
+    count: int
+
+
+ROWS = [np.full(D, 1 / math.sqrt(D)), -np.full(D, 1 / math.sqrt(D)), np.eye(D)[0], -np.eye(D)[2], np.zeros(D)]
+ROWS += [np.array([5e-324, -1e-200, 0.0])]
+#: Some of them are labels that a model does not know.
+LABELS = (0.0, 1.0, 2.0, np.nan, 1e300, -1e300)
+TOLD = ((0.0, 1.0), (0.0, 0.3), (0.0, 1e-300), (0.0, 0.0), (700.0, 1.0), (-1e308, 1.0))
+
+
+def access_of(score, owners, each):
+    """The access to some owners of ``each`` rows at most, in one metric, in which a direction is weak."""
+    design = Design(OWNERS * each, D, 1.0, 100.0, floor=1e-3)
+    x, y, offset, weight, present, sharers = (np.zeros((len(owners), each, *more)) for more in [(D,), *[()] * 5])
+    for k, one in enumerate(owners):
+        own = slice(0, one.count)
+        x[k, own], y[k, own], offset[k, own], weight[k, own] = one.row, one.label, one.offset, one.weight
+        present[k, own], sharers[k] = 1.0, one.count
+    gram = np.diag([0.6, 0.1, 1e-4]) * design.num_records
+    made = BoundedGradient.of(gram, design, score, x.reshape(-1, D), y.ravel())
+    clip = facts.clip_of(score, made.norm, design)
+    longest = regression.longest_row(made.norm, design.longest)
+    leverage = score.leverage(clip, longest)
+    return dataclasses.replace(
+        made,
+        bounds=Bounds(clip, longest, leverage if math.isfinite(leverage) else clip * made.norm),
+        offset=offset.ravel(), own_weights=weight.ravel(), present=present.ravel(), sharers=sharers.ravel(),
+    )  # fmt: skip
+
+
+def sums(score, owners, each, theta):
+    """Everything that noise is added to, by name."""
+    access = access_of(score, owners, each)
+    found = {
+        "gradient": access.sum(theta),
+        "curvature": svec(access.curvature(theta)),
+        "spread": svec(access.spread(theta, len(owners))),
+        "expected spread": svec(access.expected_spread(theta)),
+    }
+    if score.size == 1:
+        found["residuals"] = access.labels(theta, Residuals(1.0).statistic)
+        found["dispersions"] = access.labels(theta, Dispersion(0.75).statistic)
+    return found
+
+
+def charges(each):
+    """How far two tables may lie apart that differ in one owner, and tables with and without it."""
+    many = math.sqrt(len(scale._CANDIDATES)) * each
+    return {
+        "gradient": (2.0, 1.0),
+        "curvature": (math.sqrt(2) * each, 1.0 * each),
+        "spread": (math.sqrt(2), 1.0),
+        "expected spread": (math.sqrt(2), 1.0),
+        "residuals": (math.sqrt(2) * each, 1.0 * each),
+        "dispersions": (10 / 9 * many, many),
+    }
+
+
+@pytest.mark.parametrize("each", [1, M], ids=["records", "owners"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_record_moves_a_sum_beyond_what_is_charged(name, each):
+    """Replaced, added and removed ones: rows at the bound, zero and denormal, unknown labels, far offsets, weights."""
+    score, rng = FAMILIES[name], np.random.default_rng(0)
+    others = [Owner(rng.uniform(-0.5, 0.5, D), float(k % 2), 0.0, 1.0, 1 + k % each) for k in range(OWNERS - 1)]
+    labels, told_of, counts = (LABELS, TOLD, (1,)) if each == 1 else ((0.0, 2.0, *LABELS[3:5]), TOLD[::2], (1, each))
+    farthest = dict.fromkeys(charges(each), (0.0, 0.0))
+    for theta in (np.zeros(D * score.size), 4 * rng.normal(size=D * score.size)):
+        with np.errstate(all="ignore"):
+            without = sums(score, others, each, theta)
+            tables = [
+                sums(score, [Owner(row, label, *told, count), *others], each, theta)
+                for row, label, told, count in itertools.product(ROWS, labels, told_of, counts)
+            ]
+        for what, base in without.items():
+            values = np.stack([table[what] for table in tables])
+            assert np.isfinite(values).all()
+            apart, alone = pdist(values).max(), np.linalg.norm(values - base, axis=1).max()
+            farthest[what] = (max(farthest[what][0], apart), max(farthest[what][1], alone))
+    for what, moved in farthest.items():
+        most = charges(each)[what]
+        assert moved[0] <= most[0] * (1 + 1e-9), what
+        assert moved[1] <= most[1] * (1 + 1e-9), what
+        if what in without:
+            assert moved[0] > 0.01 * most[0], f"the tables do not try {what}"
+
+
+PLANNED = {"prior_scale": 1.0, "num_features": D, "row_bound": 1.0}
+TARGETS = {
+    "logistic": (LogisticRegression(**PLANNED), "int8", (0, 1)),
+    "softmax": (SoftmaxRegression(**PLANNED, num_classes=3), "int64", (0, 1, 2)),
+    "linear": (LinearRegression(**PLANNED, noise_scale=0.5, label_bound=3.0), "float32", (3.0, -3.0, 1e-45)),
+    "poisson": (PoissonRegression(**PLANNED), "float64", (0.0, 1e300, 2.0**53 + 2)),
+}
+
+
+def tables_of(name, dtype, each):
+    """A table of records or owners, and tables whose first one is replaced."""
+    rng, (target, kind, labels) = np.random.default_rng(0), TARGETS[name]
+    shape = (40,) if each == 1 else (40, each)
+    x = rng.uniform(-0.5, 0.5, (*shape, D)).astype(dtype)
+    records = {"x": x, "y": rng.integers(0, 2, shape).astype(kind)}
+    if each > 1:
+        records["mask"] = np.ones(shape, bool)
+    neighbours = []
+    for row, label in itertools.product((0.999 * ROWS[0], -0.999 * ROWS[2], ROWS[4]), labels):
+        neighbours.append({key: leaf.copy() for key, leaf in records.items()})
+        neighbours[-1]["x"][0], neighbours[-1]["y"][0] = row, label
+    if each > 1:
+        neighbours[-1]["mask"][0, 1:] = False
+    return (target if each == 1 else PerOwner(target, each)), records, neighbours
+
+
+@pytest.mark.parametrize("each", [1, M], ids=["records", "owners"])
+@pytest.mark.parametrize(("name", "dtype"), [*zip(TARGETS, ["float32", "float64", "float64", "float32"], strict=True)])
+def test_a_replaced_record_costs_no_more_than_a_plan_with_a_sandwich_charges(name, dtype, each):
+    """Whole runs: what follows a release is given the same release."""
+    target, records, neighbours = tables_of(name, dtype, each)
+    way = NoiseAware(draws=4, steps=8, covariance="sandwich")
+    plan = way.plan(target, num_records=40, epsilon=0.5, delta=1e-5)
+    found = measured(plan, records, *neighbours)
+    assert 0.1 * charged(plan) < found <= charged(plan)
+
+
+@pytest.mark.parametrize("each", [1, M], ids=["records", "owners"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_replaced_record_with_an_offset_and_a_weight_costs_no_more_than_is_charged(name, each):
+    if name == "softmax":
+        pytest.skip("softmax regression has no offsets")
+    _, records, neighbours = tables_of(name, "float64", each)
+    model = dataclasses.replace(TARGETS[name][0], offset_bound=50.0, weight_scale=2.0)
+    rng = np.random.default_rng(1)
+    more = {"offset": rng.uniform(-1, 1, records["y"].shape), "weight": rng.uniform(0, 1, records["y"].shape)}
+    tables = []
+    for table, offset, weight in zip(neighbours, itertools.cycle((0.0, 50.0, -50.0)), itertools.cycle((1.0, 0.0, 0.3))):
+        tables.append(table | {key: leaf.copy() for key, leaf in more.items()})
+        tables[-1]["offset"][0], tables[-1]["weight"][0] = offset, weight
+    way = NoiseAware(draws=4, steps=8, covariance="sandwich")
+    plan = way.plan(model if each == 1 else PerOwner(model, each), num_records=40, epsilon=0.5, delta=1e-5)
+    assert 0.05 * charged(plan) < measured(plan, records | more, *tables) <= charged(plan)
+
+
+@pytest.mark.parametrize("each", [1, M], ids=["records", "owners"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coefficients(name, each):
+    target = TARGETS[name][0] if each == 1 else PerOwner(TARGETS[name][0], each)
+    way = NoiseAware(covariance="sandwich")
+    plan = way.plan(target, num_records=20_000, epsilon=1.0, delta=1e-6)
+    assert plan.usable_for == ["prediction", "intervals"]
+    assert "at which the model's mean score is zero" in plan.verdict.reasons["intervals"]
+    released = {name for name in plan.settings if name.endswith("noise_std")}
+    assert {"midway_noise_std", "curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
+    assert (releases.SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
+
+
+# --- what is released is what it says ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_spread_of_one_record_is_the_square_of_its_score(name):
+    """Rows within the longest and beyond it, at weights of their own: the weight stands in both."""
+    score, rng = FAMILIES[name], np.random.default_rng(1)
+    for row in ROWS[:4]:
+        theta = rng.normal(size=D * score.size)
+        access = access_of(score, [Owner(row, 1.0, 0.2, 0.3, 1)], 1)
+        alone = access.sum(theta)
+        np.testing.assert_allclose(access.spread(theta, 1), np.outer(alone, alone), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "linear"])
+def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed):
+    """B <= H in matrix order, since weights are at most 1: clipping only takes away."""
+    score, rng = FAMILIES[name], np.random.default_rng(seed)
+    within = rng.normal(size=(30, D)) * rng.uniform(0, 0.6, (30, 1))
+    owners = [
+        Owner(row, 0.0, offset, weight, 1)
+        for row, offset, weight in zip(within, rng.normal(size=30), rng.uniform(size=30), strict=True)
+    ]
+    access = access_of(score, owners, 1)
+    theta = 3 * rng.normal(size=D * score.size)
+    spread = access.clip**2 * access.expected_spread(theta)
+    curvature = access.public.leverage * access.curvature(theta)
+    assert np.linalg.eigvalsh(curvature - spread)[0] >= -1e-9 * np.trace(curvature)
+    assert np.trace(spread) > 1e-3 * np.trace(curvature)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_no_row_within_the_longest_has_more_leverage_than_its_family_says(name):
+    """Random rows, predictors and weights, under v‖z‖‖ψ‖ <= C; the bound is nearly attained."""
+    score, rng, n = FAMILIES[name], np.random.default_rng(2), 20_000
+    eta = rng.choice([0.0, 0.1, 1.0, 4.0], size=n)
+    eta = eta * rng.normal(size=n) if score.size == 1 else eta[:, None] * rng.normal(size=(n, score.size))
+    longest = np.exp(rng.uniform(-1, 3, n))
+    norm = longest * rng.choice([1.0, 1.0, 0.3, 0.01], size=n)
+    clip = longest * np.exp(rng.uniform(-3, 1, n))
+    if isinstance(score, Huber):
+        clip = score.bound * longest
+    weight = rng.choice([1.0, 1.0, 0.2], size=n)
+    y = rng.integers(0, score.size, n).astype(float) if score.size > 1 else eta + 0.2 * rng.normal(size=n)
+    slope = score.slope(eta, y, clip / (weight * norm))
+    trace = slope if slope.ndim == 1 else np.trace(slope, axis1=1, axis2=2)
+    most = np.array([score.leverage(c, r) for c, r in zip(clip, longest, strict=True)])
+    ratio = weight * trace * norm**2 / most
+    assert 0.9 < ratio.max() <= 1 + 1e-12
+
+
+def test_hubers_slope_is_the_derivative_of_its_residual_but_for_a_ramp():
+    score, rng, n, step = Huber.of(0.7, 0.9), np.random.default_rng(3), 4000, 1e-7
+    eta, y = rng.normal(size=(2, n))
+    limit = np.exp(rng.uniform(-2, 1, n))
+    most = np.minimum(score.bound, limit)
+    exact = (score.residual(eta + step, y, limit) - score.residual(eta - step, y, limit)) / (2 * step)
+    slope, part = score.slope(eta, y, limit), np.abs(eta - y) / most
+    beside = np.abs(part - 1) > 0.1 + 1e-6
+    np.testing.assert_allclose(slope[beside], exact[beside], atol=1e-6)
+    assert np.all((slope >= 0) & (slope <= 1))
+    # Over an even law of |r| across the ramp the two have the same mean.
+    even = np.linspace(0, 2, 20_001) * score.bound
+    mean = np.mean(score.slope(even, 0 * even, np.inf))
+    assert mean == pytest.approx(0.5, abs=1e-4)
+    # The variance and the share that the score states are those of normal residuals.
+    sigma = 0.7 / 1.6448536
+    r = sigma * np.random.default_rng(4).normal(size=400_000)
+    assert score.variance == pytest.approx(np.mean(np.clip(r, -0.7, 0.7) ** 2), rel=0.01)
+
+
+@pytest.mark.parametrize("index", range(len(scale._CANDIDATES)))
+def test_the_statistic_of_a_dispersion_has_mean_zero_at_the_true_one(index):
+    """Exact sums over counts; it is within [−1/9, 1], whatever the count."""
+    alpha = scale._CANDIDATES[index]
+    for eta in ETAS[:-1]:
+        count, chance = chances(alpha, eta)
+        found = Dispersion(0.75).statistic(np.full(len(count), eta), count.astype(float))
+        assert -1 / 9 <= found.min() <= found.max() <= 1
+        assert abs(chance @ found[:, index]) < 1e-7
+        # A smaller candidate than the truth leaves a positive mean, a larger one a negative; rare counts tell nothing.
+        mean = chance @ found if eta > -1 else np.zeros(0)
+        assert np.all(mean[:index] > 0)
+        assert np.all(mean[index + 1 :] < 0)
+    far = Dispersion(0.75).statistic(np.array([0.0, 1e300, np.nan]), np.array([1e300, np.nan, 0.0]))
+    assert np.all((far >= -1 / 9) & (far <= 1))
+
+
+def test_a_residual_is_a_place_between_two_knots():
+    found, rng = Residuals(3.0), np.random.default_rng(5)
+    eta = np.concatenate(
+        [3 * rng.normal(size=300) * 10.0 ** rng.uniform(-6, 2, 300), [0, 0, 1e300, np.nan, -1e-17, 1e-17]]
+    )
+    y = np.concatenate([rng.uniform(-3, 3, 300), [0, -3, 3, 0, 0, 0]])
+    weights = found.statistic(eta, y)
+    assert weights.min() >= 0
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    assert pdist(weights).max() <= math.sqrt(2) + 1e-12
+    inside = np.abs(y - eta) < found.knots[-1]
+    knots = np.concatenate([found.knots, -found.knots])
+    np.testing.assert_allclose((weights @ knots)[inside], (y - eta)[inside], atol=1e-12)
+    # A sign that rounding decides moves nothing.
+    assert np.linalg.norm(weights[-1] - weights[-2]) < 1e-12
+
+
+def test_a_place_between_two_knots_and_a_slope_move_no_faster_than_rounding_is_charged_for():
+    """Where other records change their places, with residuals at every scale, and bounds that an owner's rows share."""
+    found, rng, n = Residuals(3.0), np.random.default_rng(9), 20_000
+    residual = 3 * rng.choice([-1.0, 1.0], n) * 10.0 ** rng.uniform(-7, 0.5, n)
+    step = 1e-9
+    moved = np.linalg.norm(
+        found.statistic(residual + step, 0 * residual) - found.statistic(residual, 0 * residual), axis=1
+    )
+    assert 0.5 * found.rounding(step) < moved.max() <= found.rounding(step) * (1 + 1e-6)
+    way = NoiseAware(covariance="sandwich")
+    for each in (1, M):
+        target = TARGETS["linear"][0]
+        made = mechanism.strategy_of(way, target if each == 1 else PerOwner(target, each))
+        smallest = dataclasses.replace(made.score, bound=Residuals(3.0).knots[1])
+        limit = np.full(n, smallest.bound / each)
+        eta = residual * smallest.bound
+        for of, most in ((smallest.slope, made.finest.slope_rounding(1e-9)), (smallest.residual, None)):
+            apart = np.abs(of(eta + 1e-9, 0 * eta, limit) - of(eta, 0 * eta, limit))
+            most = made.finest.rounding(1e-9, 0.0) * limit if most is None else most
+            assert np.all(apart <= most)
+
+
+def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_leaves_out():
+    rng, n, found = np.random.default_rng(6), 40_000, Residuals(3.0)
+    for law in (rng.normal(size=n), rng.laplace(size=n), rng.exponential(size=n) - 1):
+        r = 0.15 * law
+        learnt = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n)
+        bound = learnt.score.bound
+        assert np.mean(np.abs(r) <= bound) == pytest.approx(scale.BOUND_QUANTILE, abs=0.05)
+        left = np.mean(r - np.clip(r, -bound, bound))
+        assert learnt.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
+    assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
+
+
+# --- a matrix from a model of it and a release -------------------------------------------------------------------
+
+
+def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):
+    """(model, the matrix, its release): the matrix deviates from its model as :func:`corrected` takes it to."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    root = turn * np.sqrt(values)
+    matrix = root @ (np.eye(3) + deviation * symmetric_noise(rng, 3)) @ root.T
+    return turn * values @ turn.T, matrix, matrix + noise_std * symmetric_noise(rng, 3)
+
+
+@pytest.mark.parametrize(("deviation", "noise_std"), [(0.2, 3.0), (0.2, 15.0), (0.1, 40.0)])
+def test_a_corrected_matrix_is_unbiased_and_errs_as_it_states(deviation, noise_std):
+    """2,000 matrices from its own prior; E[E u uᵀ E] for a vector u that is no eigenvector.
+
+    The deviation itself is not known: it is averaged over, under a prior of its own.
+    """
+    u, tables = np.array([1.0, -0.5, 2.0]), 2000
+    errors, stated = np.zeros((tables, 3)), np.zeros((3, 3))
+    for seed in range(tables):
+        model, matrix, released = drawn(seed, deviation, noise_std)
+        found = corrected(model, released, noise_std)
+        errors[seed] = (found.matrix - matrix) @ u
+        stated += found.error(np.outer(u, u)) / tables
+    mean, seen = errors.mean(axis=0), errors.T @ errors / tables
+    assert np.all(np.abs(mean) < 5 * errors.std(axis=0) / math.sqrt(tables) + 0.05 * errors.std(axis=0))
+    assert 0.7 < np.trace(stated) / np.trace(seen) < 1.3
+    for direction in np.linalg.eigh(seen)[1].T:
+        assert 0.6 < (direction @ stated @ direction) / (direction @ seen @ direction) < 1.8
+    np.testing.assert_allclose(found.turn @ model @ found.turn.T, found.matrix, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.error(np.outer(u, u)), found.error(np.outer(u, u)).T, atol=1e-9)
+
+
+def test_a_direction_under_the_noise_keeps_its_model_and_one_above_it_takes_the_release():
+    """Strong effects leave curvatures that differ a thousandfold; one shrinkage for all of them would fail one."""
+    rng = np.random.default_rng(7)
+    for _ in range(50):
+        model, matrix = np.diag([1000.0, 1.0]), np.diag([1250.0, 1.1])
+        found = corrected(model, matrix + 30 * symmetric_noise(rng, 2), 30.0)
+        assert found.matrix[0, 0] == pytest.approx(1250, abs=120)
+        assert 0.7 < found.matrix[1, 1] < 1.4
+        assert np.linalg.eigvalsh(found.matrix)[0] > 0
+
+
+def test_without_noise_a_corrected_matrix_is_the_release_and_with_much_it_is_the_model():
+    model, matrix, released = drawn(3, 0.3, 1e-7)
+    found = corrected(model, released, 1e-7)
+    np.testing.assert_allclose(found.matrix, matrix, rtol=1e-4, atol=1e-4)
+    assert found.kept > 0.999
+    assert found.uncertainty < 1e-6
+    far = corrected(model, released + 1e9 * symmetric_noise(np.random.default_rng(8), 3), 1e9)
+    np.testing.assert_allclose(far.matrix, model, rtol=0.02, atol=0.02 * model.max())
+    # A direction of which the model holds nothing stays empty.
+    empty = corrected(np.diag([5.0, 0.0]), np.array([[6.0, 3.0], [3.0, 9.0]]), 0.1)
+    np.testing.assert_allclose(empty.matrix[1], 0, atol=1e-12)
+
+
+def test_what_a_gradient_bends_beyond_a_line_is_the_integral_of_its_slope():
+    """Scores that are not clipped: the mean gradient at θ_k is Σ x (μ(x·θ_k) − μ(x·θ)), exactly."""
+    rng = np.random.default_rng(10)
+    root, mean = rng.normal(size=(D, D)), np.array([0.3, 0.0, -0.5])
+    gram = 1000 * (root @ root.T / 8 + np.outer(mean, mean))
+    for kind, score in ((ScoredRows, Logistic()), (SeveralPredictors, Softmax(3))):
+        known = kind(score, gram, 1000, mean, math.inf, np.zeros_like)
+        x = known._rows()
+        np.testing.assert_allclose(x.mean(axis=0), mean, atol=1e-9)
+        np.testing.assert_allclose(1000 * x.T @ x / len(x), gram, rtol=0.1, atol=0.1 * np.abs(gram).max())
+        weights, at = np.array([0.25, 0.75]), rng.normal(size=D * score.size)
+        positions = at + 0.7 * rng.normal(size=(2, D * score.size))
+        link = expit if score.size == 1 else functools.partial(softmax, axis=1)
+
+        def eta(theta, x=x, size=score.size):
+            return x @ (theta if size == 1 else theta.reshape(-1, size))
+
+        h = score.law(eta(at), math.inf).curvature
+        wanted = 0.0
+        for weight, position in zip(weights, positions, strict=True):
+            step = eta(position) - eta(at)
+            straight = h * step if score.size == 1 else np.einsum("nkl,nl->nk", h, step)
+            wanted = wanted + weight * x.T @ (link(eta(position)) - link(eta(at)) - straight)
+        wanted = 1000 / len(x) * np.ravel(wanted)
+        found = known.beyond(positions, weights, at)
+        np.testing.assert_allclose(found, wanted, atol=0.03 * np.abs(wanted).max())
+        assert np.abs(known.beyond(at[None], np.ones(1), at)).max() < 1e-9

@@ -1,0 +1,249 @@
+"""The prior of a noise-aware posterior: a factor that releases tell, priors of single coefficients, and their units."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import kstest, multivariate_normal, norm
+
+import dpmcmc
+from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.data.schema import RowStructure
+from dpmcmc.errors import InputError
+from dpmcmc.estimators.fitting import encoded_priors
+from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
+from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms.noise_aware import Normal, prior
+from dpmcmc.mechanisms.noise_aware.prior import Mixture, Prior, Read
+from dpmcmc.targets import SoftmaxRegression
+from tests.noise_aware_tables import logistic, rows
+
+D = 3
+
+
+def made(seed=0):
+    """(a prior whose last coefficient has no factor, a release, the model of it, 𝒞)."""
+    rng = np.random.default_rng(seed)
+    roots = rng.normal(size=(3, D, D + 2))
+    h, noise, score = (root @ root.T for root in roots)
+    found = Prior(np.array([0.3, 0.0, -2.0]), np.array([1.0, 0.5, 4.0]), np.array([0, 0, -1]))
+    seen = GradientRelease(rng.normal(size=D), 10 * rng.normal(size=D), noise)
+    return found, seen, Local(h, score, np.zeros_like), noise + score
+
+
+def log_density(given, seen, local, covariance, factor):
+    """log p(u | factor) and the factor's hyperprior, written out."""
+    h, scaled = local.curvature, given.with_factors((factor,))
+    law = multivariate_normal(h @ given.means, covariance + h @ scaled.gaussian.covariance @ h)
+    return law.logpdf(h @ seen.position - seen.gradient) - 0.5 * (math.log(factor) / prior._LOG_SCALE_STD) ** 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_of_factors_are_their_densities(seed):
+    given, seen, local, covariance = made(seed)
+    direct = np.array([log_density(given, seen, local, covariance, f) for f in prior._FACTORS])
+    factors, found = given._weighed(seen, local, covariance)
+    assert factors == [(f,) for f in prior._FACTORS]
+    np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
+    best = given.best(seen, local, given.gaussian)
+    np.testing.assert_array_equal(best.scales, given.with_factors((prior._FACTORS[np.argmax(direct)],)).scales)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_posterior_is_the_mixture_over_factors(seed):
+    """Each part is the conjugate one under its factor; parts of little weight are left out."""
+    given, seen, local, covariance = made(seed)
+    found = given.concluded(lambda now: (seen, local), given.gaussian, 100).mixture
+    h, u = local.curvature, local.curvature @ seen.position - seen.gradient
+    logs = np.array([log_density(given, seen, local, covariance, f) for f in prior._FACTORS])
+    kept = np.exp(logs - logs.max()) > prior._LEAST_WEIGHT
+    weights = np.exp(logs[kept] - logs.max())
+    np.testing.assert_allclose(found.weights, weights / weights.sum(), rtol=1e-6)
+    for factor, part in zip(prior._FACTORS[kept], found.parts, strict=True):
+        precision = given.with_factors((factor,)).precision
+        information = h @ np.linalg.solve(covariance, h)
+        wanted = np.linalg.inv(precision + information)
+        mean = wanted @ (precision @ given.means + h @ np.linalg.solve(covariance, u))
+        np.testing.assert_allclose(part.covariance, wanted, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(part.mean, mean, rtol=1e-6, atol=1e-9)
+
+
+def test_a_mixture_is_its_draws():
+    rng = np.random.default_rng(1)
+    parts = tuple(Gaussian(mean, np.diag(std**2)) for mean, std in zip(*rng.uniform(0.5, 3, (2, 3, D)), strict=True))
+    found = Mixture(np.array([0.2, 0.5, 0.3]), parts)
+    draws = found.draws(rng.normal(size=(100_000, D)))
+    np.testing.assert_allclose(draws.mean(axis=0), found.whole.mean, atol=0.03)
+    np.testing.assert_allclose(np.cov(draws.T), found.whole.covariance, atol=0.06)
+    halves = draws[:50_000].mean(axis=0), draws[50_000:].mean(axis=0)
+    np.testing.assert_allclose(*halves, atol=0.06)
+    np.testing.assert_array_equal(Mixture(np.ones(1), parts[:1]).whole.mean, parts[0].mean)
+
+
+def test_a_factor_multiplies_free_scales_alone():
+    given = made()[0]
+    found = given.with_factors((8.0,))
+    np.testing.assert_array_equal(found.scales, [8.0, 4.0, 4.0])
+    np.testing.assert_array_equal(found.means, given.means)
+    assert not found.free.any()
+    np.testing.assert_allclose(found.precision, np.diag(found.scales**-2))
+    assert given.radius > np.linalg.norm(given.means) + 4
+
+
+def test_coefficients_with_a_prior_of_their_own_have_no_factor():
+    structure = RowStructure(constant=0)
+    options = NoiseAware(
+        prior_scale="evidence", structure=structure, coefficients=(None, Normal(0.3, 0.1), None), intercept_scale=7.0
+    )
+    found = Prior.of(options, logistic(3))
+    np.testing.assert_array_equal(found.means, [0, 0.3, 0])
+    np.testing.assert_array_equal(found.scales, [7, 0.1, 1])
+    np.testing.assert_array_equal(found.free, [False, False, True])
+    several = Prior.of(options, SoftmaxRegression(prior_scale=1.0, num_classes=2, num_features=3, row_bound=1.0), 2)
+    np.testing.assert_array_equal(several.means.reshape(3, 2)[:, 1], found.means)
+    with pytest.raises(ValueError, match="coefficients: 3 priors, and rows have 4 columns"):
+        Prior.of(NoiseAware(coefficients=options.coefficients), logistic(4))
+
+
+@pytest.mark.parametrize("way", ["target", "evidence"])
+def test_under_enormous_noise_the_posterior_is_the_prior(way):
+    """With its means; the factor's own law is wide, so its coefficient is left out."""
+    rng = np.random.default_rng(0)
+    records = {"x": rows(60, 3, rng).astype(np.float32), "y": rng.integers(0, 2, 60)}
+    given = (Normal(3.0, 0.5), None, Normal(-1.0, 0.2))
+    mechanism = NoiseAware(draws=20_000, coefficients=given, prior_scale=way)
+    plan = mechanism.plan(logistic(3), num_records=60, epsilon=1e-3, delta=1e-6)
+    draws = release(plan, records, key=0).draws[0]
+    np.testing.assert_allclose(draws[:, [0, 2]].mean(axis=0), [3, -1], atol=0.03)
+    np.testing.assert_allclose(draws[:, [0, 2]].std(axis=0), [0.5, 0.2], rtol=0.03)
+    if way == "target":
+        assert draws[:, 1].std() == pytest.approx(1, rel=0.03)
+        assert draws[:, 1].mean() == pytest.approx(0, abs=0.05)
+
+
+def test_weights_of_rows_are_within_0_and_1_whatever_a_record_says():
+    """Sensitivities rest on that: a negative weight would move a sum without a bound. A target refuses it before."""
+    given = np.array([-1e300, -1.0, 0.25, 1e300])
+    read = Read.of({"x": np.zeros((4, 3)), "y": np.zeros(4), "weight": given, "offset": given})
+    np.testing.assert_array_equal(read.weights, [0, 0, 0.25, 1])
+    records = {"x": np.full((4, 3), 0.1), "y": np.zeros(4, int), "weight": given}
+    for weight_scale, said in ((1.0, "weight"), (None, "states no weight_scale")):
+        target = dataclasses.replace(logistic(3), weight_scale=weight_scale)
+        plan = NoiseAware(draws=4, steps=8).plan(target, num_records=4, epsilon=0.5, delta=1e-5)
+        with pytest.raises(ValueError, match=said):
+            release(plan, records)
+
+
+def told(seed=0):
+    """Evidence of a release under a prior with means."""
+    given, seen, local, covariance = made(seed)
+    statistic = local.curvature @ seen.position - seen.gradient
+    return Evidence(local.curvature, statistic, covariance, given.scales, 100, means=given.means, doubts=("one",))
+
+
+def test_evidence_knows_the_means_of_its_prior():
+    evidence = told()
+    h, c, prior_covariance = evidence.curvature, evidence.covariance, np.diag(evidence.scales**2)
+    direct = multivariate_normal(h @ evidence.means, c + h @ prior_covariance @ h).logpdf(evidence.statistic)
+    assert evidence.log_density() == pytest.approx(direct, rel=1e-9)
+    precision = np.linalg.inv(prior_covariance)
+    wanted = np.linalg.inv(precision + h @ np.linalg.solve(c, h))
+    mean = wanted @ (precision @ evidence.means + h @ np.linalg.solve(c, evidence.statistic))
+    np.testing.assert_allclose(evidence.posterior().mean, mean, rtol=1e-7)
+    np.testing.assert_allclose(evidence.posterior().covariance, wanted, rtol=1e-7)
+    theta, _ = evidence.replicates(40_000, of_prior=True)
+    np.testing.assert_allclose(theta.mean(axis=0), evidence.means, atol=0.08)
+    again = Evidence.of(evidence.content())
+    assert again.log_density() == evidence.log_density()
+    assert again.doubts == ("one",)
+
+
+@pytest.mark.parametrize("column", range(D))
+def test_a_bayes_factor_against_a_coefficient_with_a_mean_is_its_savage_dickey_ratio(column):
+    evidence = told(1)
+    found = evidence.posterior()
+    after = norm(found.mean[column], math.sqrt(found.covariance[column, column])).logpdf(0)
+    before = norm(evidence.means[column], evidence.scales[column]).logpdf(0)
+    assert evidence.log_bayes_factor([column]) == pytest.approx(after - before, rel=1e-6)
+    assert evidence.posterior(without=[column]).mean[column] == pytest.approx(0)
+
+
+def test_the_p_value_of_a_prior_with_means_is_uniform_under_it():
+    evidence, rng, found = told(2), np.random.default_rng(3), []
+    for _ in range(500):
+        truth = evidence.means + evidence.scales * rng.normal(size=D)
+        u = evidence.curvature @ truth + rng.multivariate_normal(np.zeros(D), evidence.covariance)
+        found.append(dataclasses.replace(evidence, statistic=u).prior_check())
+    assert kstest(found, "uniform").pvalue > 1e-3
+
+
+# --- priors in the units of columns -------------------------------------------------------------------------------
+
+AGES = Schema({"age": Range(17, 90), "c": Levels(["u", "v", "w"]), "y": Range(0, 4)}, label="y")
+
+
+def test_a_prior_in_a_column_s_own_units_is_that_of_its_encoded_coefficient():
+    given = {"age": Normal(0.03, 0.001), "c=v": Normal(0.5, 0.1), "intercept": Normal(3.0, 0.2)}
+    found = encoded_priors(AGES, given)
+    assert [one is not None for one in found] == [True, False, True, False, True]
+    means = np.array([0.0 if one is None else one.mean for one in found])
+    own = AGES.to_original_units(means)
+    names = list(AGES.own_names)
+    assert own[names.index("age")] == pytest.approx(0.03)
+    assert own[names.index("c=v")] == pytest.approx(0.5)
+    # The intercept's is for the prediction in the middle of all ranges: at an age of 53.5, and a label of 3 on (0, 4).
+    assert own[names.index("intercept")] + 53.5 * 0.03 == pytest.approx(3.0)
+    longer = AGES.to_original_units(means + np.array([0.0 if one is None else one.std for one in found]))
+    assert (longer - own)[names.index("age")] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"agee": Normal(0, 1.0)}, "prior: 'agee' is no coefficient; the names are age, c=u"),
+        ({"c": Normal(0, 1.0)}, "prior: 'c' is no coefficient"),
+        ({"c=u": Normal(0, 1.0)}, "prior: c=u is the first level, whose own effect is 0"),
+        ({"age": Normal(0, 0.0)}, "prior: age needs a finite mean and a standard deviation > 0"),
+        ({"age": Normal(math.nan, 1.0)}, "prior: age needs a finite mean"),
+        ({"age": Normal(0, math.inf)}, "prior: age needs a finite mean"),
+    ],
+)
+def test_a_prior_of_no_coefficient_and_one_that_is_no_law_are_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        encoded_priors(AGES, given)
+    table = {"age": np.array([20.0]), "c": np.array(["u"]), "y": np.array([1.0])}
+    with pytest.raises(InputError, match=said):
+        dpmcmc.fit(None, table, AGES, 1.0, prior=given)
+
+
+def test_a_prior_of_several_classes_is_that_of_each_class():
+    schema = Schema({"age": Range(17, 90), "y": Levels(["a", "b", "c"])}, label="y")
+    (found, _) = encoded_priors(schema, {"age": Normal(0.03, 0.01)})
+    theta = np.zeros((2, 3))
+    theta[0, 1] = found.mean
+    assert schema.to_original_units(theta)[0, 1] == pytest.approx(0.03)
+
+
+def test_a_fit_takes_a_prior_in_the_units_of_its_columns():
+    """Far tighter than records tell, and beside the truth: the posterior is the prior's."""
+    rng, n = np.random.default_rng(2), 4000
+    age = rng.uniform(17, 90, n)
+    schema = Schema({"age": Range(17, 90), "b": Range(-1, 1), "y": Levels(["no", "yes"])}, label="y")
+    table = {
+        "age": age,
+        "b": rng.uniform(-1, 1, n),
+        "y": np.where(rng.random(n) < expit(0.05 * (age - 50)), "yes", "no"),
+    }
+    result = dpmcmc.fit("y ~ age + b", table, schema, epsilon=2.0, prior={"age": Normal(0.02, 1e-4)})
+    own = schema.to_original_units(result.flat_draws())[:, list(schema.own_names).index("age")]
+    assert own.mean() == pytest.approx(0.02, abs=2e-4)
+    assert own.std() == pytest.approx(1e-4, rel=0.15)
+    told = dpmcmc.fit("y ~ age + b", table, schema, epsilon=2.0)
+    free = schema.to_original_units(told.flat_draws())[:, list(schema.own_names).index("age")]
+    assert free.mean() == pytest.approx(0.05, abs=5 * free.std())
+    assert free.std() > 1e-3
