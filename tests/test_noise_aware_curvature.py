@@ -68,7 +68,7 @@ def access_of(score, owners, each):
     gram = np.diag([0.6, 0.1, 1e-4]) * design.num_records
     made = BoundedGradient.of(gram, design, score, x.reshape(-1, D), y.ravel())
     clip = facts.clip_of(score, made.norm, design)
-    longest = regression.longest_row(made.norm, design.longest)
+    longest = facts.longest_row(made.norm, design.longest)
     leverage = score.leverage(clip, longest)
     return dataclasses.replace(
         made,

@@ -114,7 +114,7 @@ SOFTMAX = SoftmaxRegression(prior_scale=1.0, num_classes=3, num_features=4, row_
 UNIT_NORM, INTERCEPT = RowStructure(unit_norm=True), RowStructure(constant=0)
 SANDWICH = {"covariance": "sandwich", "steps": 8}
 #: Rows of so many features have more numbers than a curvature is released for.
-MANY = regression.MOST_RELEASED // 3 + 1
+MANY = facts.MOST_RELEASED // 3 + 1
 #: A target, what the mechanism is told, and sensitivities of its releases in their order, written out by hand; b = 1.
 CHARGED = {
     "logistic": (logistic(4), {}, [rows_of(), path_of(NoiseAware().steps)]),

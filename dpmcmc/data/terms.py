@@ -131,7 +131,10 @@ class Basis:
 
     def _at(self, points: np.ndarray) -> np.ndarray:
         """Return the functions at points of [-1, 1], (n, k)."""
-        from scipy.interpolate import BSpline, CubicSpline  # a tenth of a second to import
+        from scipy.interpolate import (
+            BSpline,
+            CubicSpline,
+        )  # a tenth of a second to import
 
         degree = self.call.degree
         knots = self._knots

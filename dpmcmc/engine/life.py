@@ -41,7 +41,7 @@ from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.planning.verdict import warn_unless_for_intervals
+from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
@@ -283,7 +283,7 @@ def sample(
         Result, with draws of shape (chains, draws, ...).
 
     Warns:
-        NotForIntervals: the plan is private, and its draws are not for intervals.
+        NotForIntervals: the plan is private, and its draws are not for intervals; or the release says so of itself.
 
     Raises:
         OSError: ``out`` cannot be made.
@@ -310,6 +310,7 @@ def sample(
         result = life.carry_out(report).named(data)
         if out is not None and jax.process_index() == 0:
             save(result, out, day)
+    warn_of_release(plan, result.verdict)
     return result
 
 

@@ -426,6 +426,8 @@ class Result:
         Where intervals come from :meth:`noise_aware` alone, the reason says so.
         """
         found = of_draws(self.plan, self.diagnostics, self.metric)
+        if self.evidence is not None:
+            found = found.without_intervals(self.evidence.objections)
         return (
             found
             if INTERVALS in found.usable_for or self._of_path is None

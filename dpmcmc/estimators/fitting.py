@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,8 +17,14 @@ from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.work import Progress
-from dpmcmc.errors import InputError, shown
-from dpmcmc.estimators.suggestion import Given, Goal, asked_epsilon, suggest
+from dpmcmc.errors import InputError, NotForIntervals, shown
+from dpmcmc.estimators.suggestion import (
+    Given,
+    Goal,
+    NotAchievable,
+    ask,
+    asked_epsilon,
+)
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
 from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
@@ -77,8 +84,8 @@ def fit(
         delta: δ; None: the least of 1e-5 and N^-1.2.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         target: another model than the label's own.
-        prior: normal priors of coefficients in the units of their columns, by name: ``{"age": Normal(0, 0.05)}``. That of
-            ``intercept`` is for the prediction in the middle of all ranges.
+        prior: normal priors of coefficients in the units of their columns, by name: ``{"age": Normal(0, 0.05)}``. The
+            prior of ``intercept`` is for the prediction in the middle of all ranges.
         covariance: ``sandwich``: of the records' own scores, the default up to 60 coefficients; ``model``: as the model
             says.
         ledger: budget ledger to charge, made by :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init``.
@@ -87,8 +94,10 @@ def fit(
     Returns:
         Result; ``print(result.summary())`` shows named intervals, ``print(result.plan)`` why the plan is as it is.
 
+    Warns:
+        NotForIntervals: the goal is out of reach, or the release says so of itself; the message says what would do.
+
     Raises:
-        NotAchievable: the goal is out of reach; the message says which N or which ε would do.
         InputError: no ε, no schema, a table that it does not fit, or a formula of another label.
         LedgerError: there is no such ledger, or the run is over its budget.
     """
@@ -129,15 +138,13 @@ def fit(
         if prior is not None:
             made = dataclasses.replace(made, coefficients=encoded_priors(schema, prior))
         given = {"mechanism": made}
-    plan = suggest(
-        target,
-        num_records=len(records["x"]),
-        epsilon=epsilon,
-        delta=delta,
-        schema=schema,
-        goal=goal,
-        **given,
-    )
+    asked = ask(target, len(records["x"]), epsilon, delta, schema, None, given)
+    plan = asked.suggested(goal)
+    try:
+        asked.require(plan, goal)
+    except NotAchievable as error:
+        # A weaker claim is better than none: the release is made, and its verdict says what it is for.
+        warnings.warn(str(error), NotForIntervals, stacklevel=2)
     return sample(plan, EncodedTable(records, data), ledger=ledger, progress=progress)
 
 
@@ -237,10 +244,13 @@ def encoded_priors(
             )
         at = names.index(name)
         # The effect of one unit of the encoded column alone, in the column's own units.
-        alone = np.zeros((len(names), 1) if schema.outcome.kind == "classes" else len(names))
+        alone = np.zeros(
+            (len(names), 1) if schema.outcome.kind == "classes" else len(names)
+        )
         alone[at] = 1.0
         nothing, one = (
-            float(schema.to_original_units(times * alone).flat[at]) for times in (0.0, 1.0)
+            float(schema.to_original_units(times * alone).flat[at])
+            for times in (0.0, 1.0)
         )
         unit = one - nothing
         if not unit:

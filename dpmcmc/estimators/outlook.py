@@ -324,7 +324,9 @@ class OutlookFacts:
             std = design.noise * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
             score = Huber.of(std * ndtri((1 + BOUND_QUANTILE) / 2), BOUND_QUANTILE)
         if not math.isfinite(score.clip):
-            return self._of_statistics(rows, truth, num_records, noise, design, alone, rough)
+            return self._of_statistics(
+                rows, truth, num_records, noise, design, alone, rough
+            )
         moment = each * rows.T @ rows
         if noise.curvature:
             gram, error = Denoised(moment, lambda q: np.zeros_like(q))
@@ -367,9 +369,7 @@ class OutlookFacts:
         gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
         curved = 1 / self.score.dispersion  # type: ignore[attr-defined]
         at = np.outer(truth, truth)
-        local = Local(
-            curved * gram, curved * moment, lambda q: curved**2 * error(q + at)
-        )
+        local = Local(curved * gram, curved * moment, lambda q: curved**2 * error(q + at))
         variance = np.eye(size) * noise.gradient**2
         precision = np.diag(self.scales**-2.0)
         covariances = predicted(local, variance, precision, alone)

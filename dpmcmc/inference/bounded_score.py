@@ -1,4 +1,4 @@
-"""What a bounded score must have, and scores that are weighted blindly to labels (``scores.py`` has the families)."""
+"""The protocol of a bounded score, and scores that are weighted blindly to labels (``scores.py`` has the families)."""
 
 from __future__ import annotations
 

@@ -50,6 +50,8 @@ from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 
 #: Coefficients, by number or by name.
 Without = str | Sequence[int | str]
+#: p-value below which a check speaks against a release; share of the prior's variance that it must remove.
+_RARE, _LEAST_LEARNED = 1e-3, 0.1
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -69,6 +71,7 @@ class Evidence:
         names: that each coefficient answers to: its own, its term's, those of its source columns; empty: not known.
         means: of the prior, (d,); None: 0.
         doubts: why intervals may not hold, clauses that the release itself gave.
+        chosen: whether the scales were chosen from the release.
 
     Example:
         >>> import dpmcmc
@@ -91,6 +94,7 @@ class Evidence:
     names: tuple[tuple[str, ...], ...] = ()
     means: np.ndarray | None = None
     doubts: tuple[str, ...] = ()
+    chosen: bool = False
 
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
@@ -166,6 +170,34 @@ class Evidence:
         )
         square = float(apart @ np.linalg.solve(left @ left.T, apart)) / noisy.noise_std**2
         return _beyond(square, len(equations))
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """Why intervals of this release may not hold, clauses with what would mend it; empty where nothing speaks so.
+
+        They are what was seen while it was released, and checks that are wrong for one right model in a thousand.
+        """
+        out = list(self.doubts)
+        if not self.chosen and self.prior_check() < _RARE:
+            out.append(
+                f"the release contradicts the prior (p {self.prior_check():.1g}), which draws coefficients to itself; "
+                "take prior_scale evidence or a wider prior"
+            )
+        try:
+            rows = self.rows_check()
+        except UnsupportedCombination:
+            rows = 1.0
+        if rows < _RARE:
+            out.append(
+                f"rows are not as they are declared (p {rows:.1g}); declare no structure that they do not have"
+            )
+        told = np.diag(self.posterior().covariance) / self.scales**2
+        if float(np.mean(told)) > 1 - _LEAST_LEARNED:
+            out.append(
+                f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
+                "are the prior's; take a larger epsilon, more records or fewer columns"
+            )
+        return tuple(out)
 
     def replicates(
         self, count: int, seed: int = 0, *, of_prior: bool = False

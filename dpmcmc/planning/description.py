@@ -151,6 +151,20 @@ class Verdict:
         why = f"{FROM_PATH} {told.replace(REFUSED, f'{REFUSED} of the draws', 1)}"
         return replace(self, reasons=self.reasons | {INTERVALS: why})
 
+    def without_intervals(self, why: Sequence[str]) -> Verdict:
+        """Return the verdict on a release that says of itself why its intervals may not hold.
+
+        Args:
+            why: clauses, each with what would mend it; none leave the verdict as it is.
+        """
+        if not why or INTERVALS not in self.usable_for:
+            return self
+        reason = f"{REFUSED}: {'; '.join(why)}."
+        usable = tuple(use for use in self.usable_for if use != INTERVALS)
+        return replace(
+            self, usable_for=usable, reasons=self.reasons | {INTERVALS: reason}
+        )
+
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""

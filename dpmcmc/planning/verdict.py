@@ -417,6 +417,12 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     )
 
 
+def warn_of_release(plan: AnyPlan, verdict: Verdict) -> None:
+    """Warn the caller of ``dpmcmc.sample`` where a release says of itself that its intervals may not hold."""
+    if INTERVALS in plan.usable_for and INTERVALS not in verdict.usable_for:
+        warnings.warn(verdict.reasons[INTERVALS], NotForIntervals, stacklevel=3)
+
+
 def _from_path(plan: Plan) -> str:
     """Return how the path of a regression with label-blind weights leads to intervals, to stand after another way.
 

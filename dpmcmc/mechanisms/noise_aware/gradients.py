@@ -336,7 +336,9 @@ class BoundedGradient:
         tiny = np.finfo(float).tiny
         # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
         least = bounds.clip * _LEAST_SHARE
-        limit = bounds.clip / np.maximum(weight * norms * _part(self.sharers, part), least)
+        limit = bounds.clip / np.maximum(
+            weight * norms * _part(self.sharers, part), least
+        )
         if math.isfinite(bounds.leverage):
             slopes = self.score.law(eta, limit).curvature
             trace = slopes if slopes.ndim == 1 else np.trace(slopes, axis1=1, axis2=2)

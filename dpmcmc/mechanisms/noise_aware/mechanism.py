@@ -201,8 +201,9 @@ class NoiseAware(Options, OneShot):
             return False, f"Do not report intervals: {refusal}"
         if self.covariance == "sandwich":
             return True, (
-                "Yes, of the parameter at which the model's mean score is zero, if the prior is true: the draws "
-                "account for the noise of privacy, and for scores that vary otherwise than the model says."
+                "Yes, of the best-fitting coefficients, whether or not the model is true: the draws account for the "
+                "noise of privacy and for how scores vary. Supposed are independent records, and as many as make a "
+                "sum of scores normal."
             )
         if isinstance(plan.target, PerOwner):
             return True, (
@@ -213,7 +214,7 @@ class NoiseAware(Options, OneShot):
         if isinstance(plan.target, PoissonRegression):
             said += (
                 "; counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "
-                "centre (NegativeBinomialRegression(dispersion=...) lets them vary)"
+                "centre (covariance sandwich learns their dispersion)"
             )
         return True, f"{said}."
 

@@ -361,7 +361,7 @@ class Prior:
 
     @property
     def free(self) -> np.ndarray:
-        """Which scales have a factor, (d,)."""
+        """Whether each scale has a factor, (d,)."""
         return self.family >= 0
 
     @classmethod
@@ -526,6 +526,7 @@ class Prior:
             likeliest.scales,
             num_records,
             means=self.means,
+            chosen=bool(self.free.any()),
         )
         parts = (evidence.gaussian(one.scales) for one in priors)
         return Concluded(Mixture(weights, tuple(parts)), evidence)

@@ -381,7 +381,8 @@ class Releases:
                 )
             if found.uncertainty > _UNSURE:
                 doubts.append(
-                    f"the curvature is known to {found.uncertainty:.0%} in its weakest direction, which is mostly noise"
+                    f"the curvature is known to {found.uncertainty:.0%} in its weakest direction, which is mostly "
+                    "noise; take a larger epsilon, more records or fewer columns"
                 )
 
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
@@ -399,7 +400,8 @@ class Releases:
         far = math.sqrt(float(away @ np.linalg.solve(covariance, away)) / len(away))
         if far > _FAR:
             doubts.append(
-                f"gradients end {far:.2g} posterior standard deviations from where they were on average"
+                f"gradients end {far:.2g} posterior standard deviations from where they were on average; take "
+                "a larger epsilon or more steps"
             )
         evidence = dataclasses.replace(
             concluded.evidence,

@@ -1,4 +1,4 @@
-r"""What a score has to know of its labels: the scale of residuals, and the dispersion of counts, learnt on the way.
+r"""Scale of residuals and dispersion of counts, which a score has to know of its labels and learns on the way.
 
 A linear regression's residuals are as long as the range of its label allows, and mostly far shorter. A count varies
 more than Poisson's law says. Both are released three times while gradients are: early, midway and where they end.
@@ -28,7 +28,7 @@ from dpmcmc.privacy.accounting import Adjacency
 
 
 class Learnt(NamedTuple):
-    """What a release of a scale says.
+    """Conclusions from the release of a scale.
 
     Attributes:
         score: with the scale that was learnt.
@@ -183,7 +183,7 @@ _GUESS = 1.0
 
 @dataclass(frozen=True)
 class Dispersion:
-    """By how much counts vary more than Poisson's law says.
+    """Dispersion α of counts, by which they vary more than Poisson's law says.
 
     Attributes:
         clip: κ of the score of counts.
