@@ -47,6 +47,7 @@ from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.effects import Effects, effects_of
 from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import (
     Circumstances,
@@ -500,6 +501,36 @@ class Result:
             return Summary.of_path(self._of_path, reading, level, self.verdict)
         return Summary.of_draws(
             reading.of(self.draws, most), level, self.verdict, self.plan.has_chains
+        )
+
+    def effects(
+        self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9
+    ) -> Effects:
+        """Return odds or rate ratios and average marginal effects of the columns, or a contrast, with intervals.
+
+        They are functions of the draws and of what the release holds, and cost nothing more (``report/effects.py``).
+
+        Args:
+            contrast: weights by name of a coefficient in its own units, for the interval of their weighted sum; None:
+                all effects.
+            level: of the intervals.
+
+        Raises:
+            UnsupportedCombination: the plan has no schema, or its draws are not for intervals.
+            InputError: a name that no coefficient has, or a level outside (0, 1).
+        """
+        if self.plan.schema is None:
+            raise UnsupportedCombination(
+                "effects: the plan has no schema, which names columns and their units; use dpmcmc.fit, or suggest "
+                "with a schema"
+            )
+        if INTERVALS not in self.usable_for:
+            raise UnsupportedCombination(
+                f"effects: the draws are not for intervals. {self.verdict.reasons[INTERVALS]}"
+            )
+        draws = np.asarray(self.flat_draws())
+        return effects_of(
+            draws, self.plan.target, self.plan.schema, self.evidence, level, contrast
         )
 
     def _reading(self, original_units: bool | None) -> Reading:
