@@ -34,7 +34,6 @@ from dpmcmc.inference.noise_aware import (
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
 from dpmcmc.mechanisms.noise_aware.facts import longest_row
-from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILE
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
@@ -193,14 +192,15 @@ class ReleaseNoise(NamedTuple):
         clip: κ of the plan; None: that of the score.
         curvature: whether the curvature where gradients end is released, so that the error of the second moment is not
             its own.
-        learnt: whether a linear regression's score learns the scale of residuals, and is clipped at it.
+        learnt: share of residuals within the bound of a linear regression's score, which learns their scale; None: it
+            does not.
     """
 
     gram: float
     gradient: float
     clip: float | None = None
     curvature: bool = False
-    learnt: bool = False
+    learnt: float | None = None
 
 
 class Outlook(NamedTuple):
@@ -322,7 +322,7 @@ class OutlookFacts:
         score: BoundedScore = self.score
         if noise.learnt:
             std = design.noise * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
-            score = Huber.of(std * ndtri((1 + BOUND_QUANTILE) / 2), BOUND_QUANTILE)
+            score = Huber.of(std * ndtri((1 + noise.learnt) / 2), noise.learnt)
         if not math.isfinite(score.clip):
             return self._of_statistics(
                 rows, truth, num_records, noise, design, alone, rough

@@ -47,7 +47,7 @@ from dpmcmc.report.figures import STYLE, File
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
-from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, LogisticRegression
+from dpmcmc.targets.glm import GeneralisedLinear, LogisticRegression
 
 Goal = Literal["intervals", "prediction"]
 #: Share of the prior's variance that a release must remove: with less, intervals are the prior's.
@@ -59,6 +59,8 @@ _MEASURED = (
     "; on five public tables settings tuned on the data predicted at most a point better"
 )
 _UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
+#: Factor of the scales under ``evidence`` that widths are predicted with: about a draw's where there is little signal.
+_USUAL_FACTOR = 4.0
 #: Bound on rows where none is declared.
 _ROW_BOUND = 1.0
 #: Largest ε that a plan is made for.
@@ -390,11 +392,12 @@ class Request:
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
         prior = Prior.of(options, target)
+        scales = np.where(prior.free, _USUAL_FACTOR * prior.scales, prior.scales)
         # An intercept's wide prior is not where truths are expected.
         truths = (
             np.full(prior.size, target.prior_scale) if prior.free.any() else prior.scales
         )
-        return OutlookFacts(score, prior.scales, bound, self.structure, truths)
+        return OutlookFacts(score, scales, bound, self.structure, truths)
 
     def _gradient(self, share: float) -> float:
         """Return the std of a gradient with this share of μ², over the clip norm."""
@@ -413,7 +416,7 @@ class Request:
             last_gradients(settings, plan.mechanism.steps),
             settings.get("clip_ratio"),
             curvature=not _normal_rows(plan),
-            learnt=isinstance(self.target, LinearRegression),
+            learnt=settings.get("bound_quantile"),
         )
 
     def _rough_width(self, plan: MechanismPlan) -> float:

@@ -68,9 +68,12 @@ class Facts:
         return self.prior.size <= MOST_RELEASED and not rounds
 
     def clipped_at(self, clip: float) -> Self:
-        """Return the facts with another κ."""
+        """Return the facts with another κ, or with another quantile of the residuals within Huber's bound."""
         if isinstance(self.score, Huber):
-            return self
+            return dataclasses.replace(
+                self,
+                scale=dataclasses.replace(self.scale, quantile=clip),  # type: ignore[type-var]
+            )
         scale = None if self.scale is None else dataclasses.replace(self.scale, clip=clip)  # type: ignore[type-var]
         return dataclasses.replace(
             self,

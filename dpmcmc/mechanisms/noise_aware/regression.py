@@ -26,6 +26,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import noise_aware
@@ -58,7 +59,7 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     calibrate_counts,
 )
 from dpmcmc.mechanisms.noise_aware.releases import SCALE_NAMES, SCALE_PARTS, Releases
-from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILE
+from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILES
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
@@ -86,6 +87,9 @@ _GRAM_SHARES, _GRAM_BY_SIZE = (
 )
 #: κ where a curvature is released: the widest whose predicted width is within the last number of the narrowest.
 _WIDEST, _WIDER = (0.5, 0.75, 1.0, 1.5, 3.0), 1.03
+#: How much more than the least quantile's, in the variance that privacy adds, the quantile of residuals within Huber's
+#: bound may cost; and how much in any case, over the variance without privacy.
+_DEARER, _CHEAP = 1.5, 0.2
 #: Bootstraps of the error of a candidate share's Gram matrix.
 _PREDICTED_BOOTSTRAPS = 6
 #: Predicted width up to which a clip further out is tried.
@@ -138,12 +142,20 @@ class Regression(Facts):
     def _chosen(
         self, budget: _Budget, candidates: tuple[float, ...]
     ) -> tuple[float, float, float]:
-        """Return (share of G, κ, predicted width)."""
+        """Return (share of G, κ or the quantile of residuals, predicted width)."""
         widths = {share: budget.width(share, self.score) for share in candidates}
         share = min(widths, key=widths.__getitem__)
         found = widths[share]
         if isinstance(self.score, Huber):
-            return share, 1.0, found
+            costs = {
+                quantile: budget.width(share, self.score, quantile)
+                for quantile in BOUND_QUANTILES
+            }
+            most = max(_DEARER * (found**2 - 1), _CHEAP)
+            quantile = max(
+                q for q, w in costs.items() if q == BOUND_QUANTILES[0] or w**2 - 1 <= most
+            )
+            return share, quantile, costs[quantile]
         if budget.curvature:
             tried = {
                 clip: budget.width(share, self.clipped_at(clip).score) for clip in _WIDEST
@@ -173,12 +185,17 @@ class Regression(Facts):
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         read = Read.of(on_rows(plan.target, records)[1])
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
-        planned = self.clipped_at(plan.settings.get("clip_ratio", self.score.clip))
+        planned = self.clipped_at(plan.settings[_clip_name(self.score)])
         found = Releases(planned, plan, read).conclude(streams.noise)
         draws = found.draws(self.options.draws, streams)
         if self.score.size > 1:
             draws = draws.reshape(len(draws), read.x.shape[1], -1)
         return ReleasedDraws(draws, found.evidence)
+
+
+def _clip_name(score: BoundedScore) -> str:
+    """Return the name in the settings of what says where a score is clipped."""
+    return "bound_quantile" if isinstance(score, Huber) else "clip_ratio"
 
 
 @dataclass(frozen=True)
@@ -238,7 +255,9 @@ class _Budget:
         """Return μ of all gradients."""
         return self.mu * math.sqrt(1 - share - self.others)
 
-    def width(self, share: float, score: BoundedScore) -> float:
+    def width(
+        self, share: float, score: BoundedScore, quantile: float = BOUND_QUANTILES[0]
+    ) -> float:
         """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
         It rests on a stand-in spectrum, since no record is read: the Gram matrix is a public one with trace N·b² and
@@ -268,7 +287,8 @@ class _Budget:
         predictors = scale * design.row_bound**2 / 2
         if isinstance(score, Huber):
             # Residuals are taken for a tenth of the label's range.
-            score = Huber.of(1.65 * score.bound / 10, BOUND_QUANTILE)
+            std = score.bound / 10
+            score = Huber.of(std * float(ndtri((1 + quantile) / 2)), quantile)
         shared = self.sharing.scored(score)
         law, unbounded = (
             average_law(shared, predictors, limit) for limit in (score.clip, math.inf)
@@ -307,8 +327,7 @@ class _Budget:
             "first_noise_multiplier": first,
             "predicted_width": width,
         }
-        if not isinstance(strategy.score, Huber):
-            settings["clip_ratio"] = clip
+        settings[_clip_name(strategy.score)] = clip
         events = [*spec.gram(gram)]
         if strategy.sums_rows:
             total = SumRelease.calibrate(

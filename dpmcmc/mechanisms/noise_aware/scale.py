@@ -83,8 +83,9 @@ class Scale(Protocol):
 # ----------------------------------------------------------------------------------------------------
 # Residuals of a linear regression.
 
-#: Share of residuals within the bound of a score.
-BOUND_QUANTILE = 0.9
+#: Candidates for the share of residuals within the bound of a score. The wider the bound, the nearer is Huber's fit to
+#: the mean where errors are not symmetric, and the larger is the noise.
+BOUND_QUANTILES = (0.9, 0.95, 0.98, 0.995)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to this many bounds, for the mean of what the score leaves out.
@@ -101,7 +102,7 @@ class Residuals:
     """
 
     label_bound: float
-    quantile: float = BOUND_QUANTILE
+    quantile: float = BOUND_QUANTILES[0]
 
     @property
     def knots(self) -> np.ndarray:
