@@ -77,9 +77,12 @@ class Failure(NamedTuple):
 
 
 def intervals_of(result: dpmcmc.Result, level: float, names: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper ends of the intervals of these coefficients, in the units of the columns."""
+    """Return lower and upper ends of the intervals of these coefficients, in the units of the columns.
+
+    A result that is not for intervals has the same numbers under ``5 % of draws``.
+    """
     shown = result.summary(level=level).to_dict()
-    low, high = sorted((key for key in shown if key.endswith(" %")), key=lambda key: float(key[:-2]))
+    low, high = sorted((key for key in shown if " %" in key), key=lambda key: float(key.split(" %")[0]))
     places = [list(shown["name"]).index(name) for name in names]
     return np.asarray(shown[low], float)[places], np.asarray(shown[high], float)[places]
 

@@ -89,7 +89,7 @@ _GRAM_SHARES, _GRAM_BY_SIZE = (
 _WIDEST, _WIDER = (0.5, 0.75, 1.0, 1.5, 3.0), 1.03
 #: How much more than the least quantile's, in the variance that privacy adds, the quantile of residuals within Huber's
 #: bound may cost; and how much in any case, over the variance without privacy.
-_DEARER, _CHEAP = 1.5, 0.2
+_DEARER, _CHEAP = 2.1, 0.2
 #: Bootstraps of the error of a candidate share's Gram matrix.
 _PREDICTED_BOOTSTRAPS = 6
 #: Predicted width up to which a clip further out is tried.
