@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,6 @@ from dpmcmc.mechanisms import (
     AdaSSP,
     CertifiedOPS,
     Exponential,
-    NoiseAware,
     ObjectivePerturbation,
     OutputPerturbation,
     SufficientStatistics,
@@ -523,7 +523,6 @@ SMALL = {"num_records": ROWS, "epsilon": 1.0, "delta": 1e-3}
 @pytest.mark.parametrize(
     "mechanism",
     [
-        NoiseAware(),
         AdaOPS(),
         AdaSSP(),
         SufficientStatistics(),
@@ -647,7 +646,10 @@ def test_a_draw_from_the_exponential_mechanism_charges_losses_of_every_weight():
     assert plain > weighted
 
 
-def test_fit_refuses_counts_with_an_offset_by_the_mechanism_that_has_no_derivation():
+def test_fit_takes_counts_with_an_offset():
     made = schema("visits ~ age", offset="years")
-    with pytest.raises(UnsupportedCombination, match="offset: NoiseAware has no derivation"):
-        dpmcmc.fit("visits ~ age", table(), made, epsilon=1.0, delta=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
+        result = dpmcmc.fit("visits ~ age", table(), made, epsilon=1.0, delta=1e-3, progress=False)
+    assert "offset_noise_std" in result.plan.settings
+    assert result.guarantee.epsilon <= 1.0

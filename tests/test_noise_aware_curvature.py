@@ -195,7 +195,7 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
     way = NoiseAware(covariance="sandwich")
     plan = way.plan(target, num_records=20_000, epsilon=1.0, delta=1e-6)
     assert plan.usable_for == ["prediction", "intervals"]
-    assert "at which the model's mean score is zero" in plan.verdict.reasons["intervals"]
+    assert "of the best-fitting coefficients" in plan.verdict.reasons["intervals"]
     released = {name for name in plan.settings if name.endswith("noise_std")}
     assert {"midway_noise_std", "curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
     assert (releases.SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
@@ -335,7 +335,7 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
         r = 0.15 * law
         learnt = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n)
         bound = learnt.score.bound
-        assert np.mean(np.abs(r) <= bound) == pytest.approx(scale.BOUND_QUANTILE, abs=0.05)
+        assert np.mean(np.abs(r) <= bound) == pytest.approx(scale.BOUND_QUANTILES[0], abs=0.05)
         left = np.mean(r - np.clip(r, -bound, bound))
         assert learnt.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"

@@ -131,11 +131,3 @@ def test_widths_of_named_tables():
         else:
             spread.append(most / least)
     assert max(spread) == pytest.approx(apart, abs=0.1)
-
-
-def test_counts_that_vary_more_than_the_model_says():
-    said = re.findall(r"is (-[\d.]+) without privacy, and (-[\d.]+) and (-[\d.]+) in two fits", page("uncertainty"))
-    plain, *private = said[0]
-    fits = [(row["epsilon"], row["mean"]) for row in results("crime1") if row["model"] == "Poisson"]
-    assert [mean for epsilon, mean in fits if epsilon == "inf"] == [plain]
-    assert [mean for epsilon, mean in fits if epsilon == "1"] == private

@@ -216,7 +216,6 @@ REFUSED = {
     "a fit without a schema": of_table(schema=None),
     "a fit to levels that are not declared": of_table(frame=FRAME.assign(y=7)),
     "a fit of a model of other labels": of_table(target=LogisticRegression(num_features=9)),
-    "a fit that tells nothing": of_table(epsilon=1e-3, goal="intervals"),
 }
 
 

@@ -400,7 +400,7 @@ class Schema:
 
     @functools.cached_property
     def leaf_facts(self) -> dict[str, float]:
-        """Facts of a record's ``offset`` and ``weight``: the bound of the one, and what multiplies the other."""
+        """Bound of a record's ``offset``, and the factor of its ``weight``."""
         out = {}
         if self.exposure:
             out["offset_bound"] = float(np.abs(self._offset_ends).max())

@@ -21,7 +21,7 @@ from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, 
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
-FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record")
+FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "intervals")
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
 INPUTS = (
