@@ -61,7 +61,7 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
-    #: Arrays of a record beside x and y that the mechanism takes: ``offset``, ``weight``.
+    #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
     honours: frozenset[str] = frozenset()
     #: plan -> (whether intervals of the draws hold, why), of a mechanism whose draws account for its noise.
     intervals: Callable[[Any], tuple[bool, str]] | None = None

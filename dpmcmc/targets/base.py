@@ -74,9 +74,9 @@ class TargetOffers:
     #: Bound on the norm of a row, and on the size of a label.
     row_bound: float | None = None
     label_bound: float | None = None
-    #: Bound on the size of a record's offset; None: the target knows no offset.
+    #: Bound on the size of a record's offset, or None where the target knows no offset.
     offset_bound: float | None = None
-    #: Public constant that a record's weight in [0, 1] is multiplied by; None: the target knows no weight.
+    #: Public constant that a record's weight within 0 and 1 is multiplied by, or None where the target knows no weight.
     weight_scale: float | None = None
     #: Whether the target's own code is given every array of a record by name, and refuses one that it does not know.
     takes_every_leaf: bool = False
