@@ -93,7 +93,7 @@ class Linear(LabelBlind):
 
 @dataclass(frozen=True)
 class Huber:
-    """Huber's score of a real label (1964): ψ = clip(η − y, ±c), with c learnt on the way (``mechanisms/noise_aware/scale.py``).
+    """Huber's score of a real label (1964): ψ = clip(η − y, ±c), with c learnt on the way.
 
     E[ψ | η] = 0 where errors are symmetric; other errors move the intercept alone if their law is the same in all rows,
     and the released histogram says by how much. A record's slope, the derivative of ψ in η, is 1 within 0.9c and falls

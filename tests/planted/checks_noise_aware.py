@@ -130,10 +130,10 @@ def the_spread_of_a_record_is_the_square_of_its_score(scene: Scene) -> None:
 
 def one_label_costs_a_run_no_more_than_it_is_charged(scene: Scene) -> None:
     """A linear regression with a sandwich; one residual is what the quantile of all of them hangs on."""
-    rng, n = np.random.default_rng(0), 40
+    rng, n = np.random.default_rng(0), 400
     target = LinearRegression(prior_scale=1.0, noise_scale=0.5, label_bound=3.0, num_features=2, row_bound=1.0)
     y = 0.01 * rng.normal(size=n)
-    y[:4] = 3.0
+    y[:40] = 3.0
     records = {"x": rng.uniform(-0.5, 0.5, (n, 2)), "y": y}
     others = [{**records, "y": np.append(label, y[1:])} for label in (-3.0, 0.0)]
     more = {**records, "y": np.append(y[:-1], 3.0)}

@@ -17,7 +17,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.targets import PerOwner, glm
+from dpmcmc.targets import PerOwner, linear_predictor
 from tests.planted import Fault
 from tests.planted import checks_query as checks
 
@@ -191,7 +191,9 @@ FAULTS = (
     Fault(
         "weights that see labels",
         "A label-blind weight is computed at the record's own label, which biases the score as residual clipping does.",
-        lambda patch: patch.setattr(glm, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest)),
+        lambda patch: patch.setattr(
+            linear_predictor, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest)
+        ),
         (checks.the_score_is_unbiased_at_the_truth,),
     ),
     Fault(
