@@ -172,6 +172,8 @@ def _law(plan: Plan, norm: float | None) -> _Law | None:
         AverageLaw.at(score, 0.0, predictors, clip / norm)
         for clip in (_clip(plan), math.inf)
     )
+    if not (law.curvature > 0 and law.score > 0 and free.curvature > 0):
+        return None  # predictors so far out that float64 holds no curvature of theirs
     return _Law(
         law.curvature,
         math.sqrt(law.curvature / law.score),
