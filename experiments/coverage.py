@@ -12,7 +12,6 @@ width, one panel an ε. Rows that a ``results.csv`` in DIR has already are kept:
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +27,7 @@ from experiments.calibration.picture import draw
 from experiments.calibration.tasks import TASKS, Cell
 from experiments.calibration.ways import WAYS
 from experiments.commands import command, folder_for
-from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, read_table, report, write_table
 
 Positive = Annotated[float, Field(gt=0)]
 #: Coverage of nominal 90 % intervals that counts as right, beyond two Monte Carlo errors.
@@ -105,23 +104,10 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
     return (str(row["task"]), str(row["way"]), *number)
 
 
-def read(path: Path) -> list[Row]:
-    """Return the rows of a results.csv, numbers as numbers; empty cells are left out."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _number(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def rows_of(grids: list[Grid], out: Path) -> list[Row]:
     """Return the rows of all cells, those in ``out`` as they are; written after each."""
     path = out / "results.csv"
-    kept = {_key(row): row for row in read(path)} if path.exists() else {}
+    kept = {_key(row): row for row in read_table(path)} if path.exists() else {}
     rows: list[Row] = []
     for grid in grids:
         for cell in grid.cells():

@@ -102,6 +102,19 @@ def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) 
             table.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
+def read_table(path: Path) -> list[dict[str, str | float]]:
+    """Return the rows of a results.csv, numbers as numbers; empty cells are left out."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{name: _number(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def report(lines: Iterable[str], out: Path) -> None:
     """Print what was found, and where it was saved."""
     console = Console(highlight=False, soft_wrap=True, markup=False)

@@ -27,10 +27,9 @@ from rich.console import Console
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
-from experiments import coverage
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
-from experiments.figure_files import FigureSection, load
+from experiments.figure_files import FigureSection, load, read_table
 from experiments.panel import draw
 from experiments.panel.cells import Row
 from experiments.panel.summary import Mean, read
@@ -260,7 +259,7 @@ def main(argv: list[str] | None = None) -> None:
             told = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
             console.print(f"epsilon {epsilon:g}: {told}")
         noise_figure(folder / "noise.png", config, found)
-        headline(folder / "headline.png", config, means, coverage.read(arguments.coverage))
+        headline(folder / "headline.png", config, means, read_table(arguments.coverage))
         console.print(f"written to {folder}\nwall time {elapsed():.0f} s")
 
 

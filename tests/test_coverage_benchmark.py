@@ -13,6 +13,7 @@ from experiments.calibration.cells import COLUMNS
 from experiments.calibration.reference import laplace
 from experiments.calibration.tasks import CLASSES, TASKS, Cell, simulated
 from experiments.calibration.ways import WAYS
+from experiments.figure_files import read_table
 from tests.overlaps import no_overlaps
 
 
@@ -149,7 +150,7 @@ def test_the_command_writes_a_row_per_cell_and_a_picture_and_goes_on_where_it_st
 def test_shipped_configs_are_for_what_the_benchmark_finds(tmp_path):
     """Ways whose plans say intervals cover; chains and single draws are marked, and a marked chain scores badly."""
     assert not coverage.main(["--quick", "--out", str(tmp_path)])
-    rows = coverage.read(tmp_path / "results.csv")
+    rows = read_table(tmp_path / "results.csv")
     assert {str(row["way"]) for row in rows} >= {
         way for way in WAYS if not way.startswith(("sgfs_", "sgnht_planned"))
     } - {*("noise_aware_evidence", "metric_path", "sgld_planned_path")}

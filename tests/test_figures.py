@@ -13,7 +13,7 @@ from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.report import figures
 from experiments import coverage, headline, pictures
 from experiments.calibration import picture as coverage_picture
-from experiments.figure_files import load
+from experiments.figure_files import load, read_table
 from experiments.panel import config, draw, summary
 from experiments.panel.methods import METHODS
 from experiments.panel.summary import Mean
@@ -70,7 +70,7 @@ def test_figure_3_2_has_no_text_on_another(saved, tmp_path, epsilons):
 
 def test_the_headline_and_the_noise_have_no_text_on_another(saved, tmp_path):
     settings = load(ROOT / "configs/figures/headline.yaml", headline.Headline)
-    tables = coverage.read(ROOT / "docs/images/coverage.csv")
+    tables = read_table(ROOT / "docs/images/coverage.csv")
     headline.headline(tmp_path / "headline.png", settings, means_of([0.1, 1, 10]), tables)
     multipliers = {e: {name: 3.0 ** (i // 2) / e for i, name in enumerate(headline.ACCOUNTS)} for e in (0.1, 1, 10)}
     headline.noise_figure(tmp_path / "noise.png", settings, multipliers)

@@ -10,7 +10,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import dpmcmc
-from experiments.figure_files import CONFIGS, load
+from experiments.figure_files import CONFIGS, load, read_table
 from experiments.intervals import __main__ as intervals
 from experiments.intervals import designs, measure, reference, table
 
@@ -129,7 +129,7 @@ def rows_of(tmp_path, monkeypatch, goal="width: [1.2]", **fault):
     path.write_text(SMALL.replace("GOAL", goal))
     monkeypatch.setattr(dpmcmc, "fit", stand_in(**fault))
     assert not intervals.main(["--config", str(path), "--workers", "1", "--out", str(tmp_path / "out")])
-    return table.read(tmp_path / "out" / "results.csv")
+    return read_table(tmp_path / "out" / "results.csv")
 
 
 def test_right_intervals_hold(tmp_path, monkeypatch):
@@ -232,7 +232,7 @@ def test_wrong_arguments_are_refused_in_a_sentence(arguments, tmp_path, capsys):
 
 def test_the_quick_run_measures_the_library_itself(tmp_path):
     assert not intervals.main(["--quick", "--out", str(tmp_path)])
-    rows = table.read(tmp_path / "results.csv")
+    rows = read_table(tmp_path / "results.csv")
     assert {row["design"] for row in rows} == {"one_uniform_2", "linear_5_0_normal", "groups_8"}
     assert all(row["tables"] == 2 for row in rows)
     for row in rows:

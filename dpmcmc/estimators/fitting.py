@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,11 +16,10 @@ from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.work import Progress
-from dpmcmc.errors import InputError, NotForIntervals, shown
+from dpmcmc.errors import InputError, shown
 from dpmcmc.estimators.suggestion import (
     Given,
     Goal,
-    NotAchievable,
     ask,
     asked_epsilon,
 )
@@ -125,26 +123,18 @@ def fit(
     if target is None:
         target = model_of(schema)
         given = settings_of(target, goal, schema.num_features)
-    mechanism = given.get("mechanism")
-    groups = tuple(effect.columns for effect in schema.group_effects)
-    if groups and goal == "intervals":
-        made = mechanism if isinstance(mechanism, NoiseAware) else NoiseAware()
-        mechanism = dataclasses.replace(made, group_effects=groups)
-        given = {"mechanism": mechanism}
-    if prior is not None or covariance is not None:
-        made = mechanism if isinstance(mechanism, NoiseAware) else NoiseAware()
-        if covariance is not None:
-            made = dataclasses.replace(made, covariance=covariance)
-        if prior is not None:
-            made = dataclasses.replace(made, coefficients=encoded_priors(schema, prior))
-        given = {"mechanism": made}
+    changes: dict[str, Any] = {}
+    if schema.group_effects and goal == "intervals":
+        changes["group_effects"] = tuple(one.columns for one in schema.group_effects)
+    if covariance is not None:
+        changes["covariance"] = covariance
+    if prior is not None:
+        changes["coefficients"] = encoded_priors(schema, prior)
+    if changes:
+        mechanism = given.get("mechanism", NoiseAware())
+        given = {"mechanism": dataclasses.replace(mechanism, **changes)}  # type: ignore[type-var]
     asked = ask(target, len(records["x"]), epsilon, delta, schema, None, given)
-    plan = asked.suggested(goal)
-    try:
-        asked.require(plan, goal)
-    except NotAchievable as error:
-        # A weaker claim is better than none: the release is made, and its verdict says what it is for.
-        warnings.warn(str(error), NotForIntervals, stacklevel=2)
+    plan = asked.attempted(goal, stacklevel=2)
     return sample(plan, EncodedTable(records, data), ledger=ledger, progress=progress)
 
 

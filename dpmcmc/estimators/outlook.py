@@ -33,7 +33,7 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.facts import longest_row
+from dpmcmc.mechanisms.noise_aware.facts import floor_of, longest_row
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
@@ -330,8 +330,7 @@ class OutlookFacts:
         moment = each * rows.T @ rows
         if noise.curvature:
             gram, error = Denoised(moment, lambda q: np.zeros_like(q))
-            floor = noise.gram * math.sqrt(2 * size) / num_records
-            floor = min(floor, self.row_bound**2 / size)
+            floor = floor_of(noise.gram, num_records, size, self.row_bound)
         else:
             gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
             floor = self.row_bound**2 / size

@@ -46,7 +46,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals, check_fields, shown
 from dpmcmc.estimators.fitting import model_of, settings_of
-from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
+from dpmcmc.estimators.suggestion import Goal, ask
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.description import INTERVALS
 from dpmcmc.planning.plan import Plan
@@ -424,11 +424,7 @@ class PrivateRegression(BaseEstimator):
             None,
             settings_of(target, self.goal, schema.num_features),
         )
-        plan = asked.suggested(self.goal)
-        try:
-            asked.require(plan, self.goal)
-        except NotAchievable as error:
-            warnings.warn(str(error), NotForIntervals, stacklevel=3)
+        plan = asked.attempted(self.goal, stacklevel=3)
         self.result_ = self._released(plan, records)
         self.guarantee_ = self.result_.guarantee
         draws = schema.to_original_units(self.result_.flat_draws())

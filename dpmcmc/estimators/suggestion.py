@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from dpmcmc.data.schema import RowStructure, Schema
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.estimators.outlook import (
     REAL,
     Outlook,
@@ -32,7 +33,7 @@ from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.base import OneShot
-from dpmcmc.mechanisms.noise_aware.facts import last_gradients
+from dpmcmc.mechanisms.noise_aware.facts import last_gradients, releases_curvature
 from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.noise import PrivateMetric
@@ -287,6 +288,22 @@ class Request:
             plan, reasons=(*self.reasons, *reasons), schema=self.schema
         )
 
+    def attempted(self, goal: Goal, stacklevel: int) -> Plan | MechanismPlan:
+        """Return the plan; where it does not reach the goal, warn and say what would.
+
+        A weaker claim is better than none: the release is made, and its verdict says what it is for.
+
+        Args:
+            goal: use of the draws.
+            stacklevel: of the warning, counted from the caller.
+        """
+        plan = self.suggested(goal)
+        try:
+            self.require(plan, goal)
+        except NotAchievable as error:
+            warnings.warn(str(error), NotForIntervals, stacklevel=stacklevel + 1)
+        return plan
+
     def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
         """Return the plan of a one-shot release, and why."""
         mechanism = self._mechanism
@@ -529,7 +546,7 @@ class Request:
 
 def _normal_rows(plan: MechanismPlan) -> bool:
     """Whether a noise-aware plan takes rows for normal, and releases no curvature."""
-    return "gram_share" in plan.settings and "curvature_noise_std" not in plan.settings
+    return "gram_share" in plan.settings and not releases_curvature(plan.settings)
 
 
 def _least(reaches: Callable[[float], bool], start: float, most: float) -> float | None:

@@ -231,18 +231,24 @@ class ScoredRows:
         """
         mean = float(self.mean @ theta)
         towards = self.gram @ theta / self.num_records - self.mean * mean
-        law = AverageLaw.at(
-            self.score,
-            mean + self.offset[0],
-            float(theta @ towards) + self.offset[1],
-            self.limit,
-        )
+        law = self.law(theta, self.limit)
         curvature = law.curvature * self.gram
         curvature = curvature + self.num_records * bent(
             law.slope, law.along, self.mean, towards
         )
         return Local(
             curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q)
+        )
+
+    def law(self, theta: np.ndarray, limit: float) -> AverageLaw:
+        """Return the averages over predictors at θ, (d,), under a limit of a typical record's score."""
+        mean = float(self.mean @ theta)
+        variance = float(theta @ self.gram @ theta) / self.num_records - mean**2
+        return AverageLaw.at(
+            self.score,
+            mean + self.offset[0],
+            max(variance, 0.0) + self.offset[1],
+            limit,
         )
 
     def beyond(

@@ -25,7 +25,7 @@ from pathlib import Path
 from dpmcmc.cli.refusals import CommandError
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
-from experiments.figure_files import CONFIGS, load, report
+from experiments.figure_files import CONFIGS, load, read_table, report
 from experiments.intervals import table
 from experiments.intervals.designs import design
 from experiments.intervals.measure import Row, Task, running, summarised
@@ -55,7 +55,7 @@ def asked_rows(chosen: table.Quick, only: list[str] | None, tables: int | None) 
 def measured(asked: list[table.Asked], out: Path, workers: int) -> list[Row]:
     """Return the rows, those in ``out`` as they are; the table is written after each."""
     path = out / "results.csv"
-    before = {table.key_of(row): row for row in (table.read(path) if path.exists() else [])}
+    before = {table.key_of(row): row for row in (read_table(path) if path.exists() else [])}
     rows: list[Row] = []
 
     def add(one: table.Asked, row: Row) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -141,19 +140,6 @@ def key_of(row: Row) -> tuple[str, ...]:
     """Return the key of a row of the table."""
     numbers = (f"{float(row[name]):.6g}" for name in ("N", "epsilon", "level", "tables"))
     return (str(row["cell"]), str(row["design"]), *numbers)
-
-
-def read(path: Path) -> list[Row]:
-    """Return the rows of a results.csv, numbers as numbers; empty cells are left out."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _number(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def findings(row: Row, goal: Goal) -> list[str]:

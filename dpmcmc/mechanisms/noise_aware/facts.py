@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from dpmcmc.inference.released_metric import metric_floor
 from dpmcmc.inference.scores import BoundedScore, Huber
 from dpmcmc.mechanisms.noise_aware.gradients import (
     Design,
@@ -29,12 +30,13 @@ from dpmcmc.targets.glm import GeneralisedLinear
 
 #: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
 MOST_RELEASED = 60
+#: Part of the gradients that the posterior is made of where a curvature is released and where none is, and of those
 #: so far that a position is made of; by how much the budget of gradients grows over a quarter of them.
 LAST, LAST_OF_NORMAL, FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8
 #: R² in units of a typical ‖z‖², and added to it.
 _LONGEST, _MORE = 3.0, 2.0
 #: Least part of b² in the metric's floor.
-SMALLEST_FLOOR = 1e-5
+_SMALLEST_FLOOR = 1e-5
 
 
 def steps_of(steps: int) -> np.ndarray:
@@ -97,8 +99,7 @@ class Facts:
         rows = num_records * self.together
         floor = None
         if gram_noise_std is not None:
-            noise = gram_noise_std * math.sqrt(2 * size) / rows
-            floor = min(max(noise, SMALLEST_FLOOR * row**2), row**2 / size)
+            floor = floor_of(gram_noise_std, rows, size, row)
         return Design(rows, size, row, prior.radius, floor)
 
     @property
@@ -157,6 +158,17 @@ class Facts:
         )
 
 
+def releases_curvature(settings: dict[str, float]) -> bool:
+    """Return whether a plan with these settings releases a curvature."""
+    return "curvature_noise_std" in settings
+
+
+def floor_of(gram_noise_std: float, num_rows: int, size: int, row_bound: float) -> float:
+    """Return the part of the identity in F² where a curvature is released: the size of the Gram matrix' noise."""
+    noise = metric_floor(row_bound**2, gram_noise_std, num_rows, size)
+    return max(noise, _SMALLEST_FLOOR * row_bound**2)
+
+
 def clip_of(score: BoundedScore, norm: float, design: Design) -> float:
     """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
     if isinstance(score, Huber):
@@ -172,5 +184,5 @@ def longest_row(norm: float, most: float) -> float:
 def last_gradients(settings: dict[str, float], steps: int) -> float:
     """Return the noise multiplier of the mean of the gradients that a posterior is made of."""
     z = multipliers(settings["first_noise_multiplier"], steps_of(steps))
-    part = LAST if "curvature_noise_std" in settings else LAST_OF_NORMAL
+    part = LAST if releases_curvature(settings) else LAST_OF_NORMAL
     return float(np.sum(z[-math.ceil(part * steps) :] ** -2.0) ** -0.5)

@@ -152,6 +152,11 @@ class Weighted(NamedTuple):
     limit: np.ndarray
     weight: np.ndarray
 
+    @property
+    def factor(self) -> np.ndarray:
+        """v in the shape of a slope, (n,) or (n, 1, 1)."""
+        return self.weight if self.eta.ndim == 1 else self.weight[:, None, None]
+
 
 @dataclass(frozen=True)
 class BoundedGradient:
@@ -247,11 +252,7 @@ class BoundedGradient:
         most = self.public.leverage
         return self._second_moment(
             position,
-            lambda at: (
-                at.weight.reshape(-1, *[1] * (at.eta.ndim * 2 - 2))
-                * self.score.slope(at.eta, at.y, at.limit)
-                / most
-            ),
+            lambda at: at.factor * self.score.slope(at.eta, at.y, at.limit) / most,
         )
 
     def expected_spread(self, position: np.ndarray) -> np.ndarray:
@@ -259,11 +260,7 @@ class BoundedGradient:
         most = self.clip**2
         return self._second_moment(
             position,
-            lambda at: (
-                at.weight.reshape(-1, *[1] * (at.eta.ndim * 2 - 2)) ** 2
-                * self.score.law(at.eta, at.limit).variance
-                / most
-            ),
+            lambda at: at.factor**2 * self.score.law(at.eta, at.limit).variance / most,
         )
 
     def spread(self, position: np.ndarray, owners: int) -> np.ndarray:
@@ -339,7 +336,9 @@ class BoundedGradient:
         limit = bounds.clip / np.maximum(
             weight * norms * _part(self.sharers, part), least
         )
-        if math.isfinite(bounds.leverage):
+        own = self.score.leverage(bounds.clip, bounds.longest)
+        if math.isinf(own) and math.isfinite(bounds.leverage):
+            # The family bounds no leverage, so the weight does.
             slopes = self.score.law(eta, limit).curvature
             trace = slopes if slopes.ndim == 1 else np.trace(slopes, axis1=1, axis2=2)
             leverage = weight * trace * norms**2

@@ -167,10 +167,6 @@ class Read(NamedTuple):
             return 1.0
         return (np.arange(each) < self.sizes[:, None]).ravel().astype(np.float64)
 
-    def of_owners(self, rows: np.ndarray) -> np.ndarray:
-        """Return sums over the rows (N·m, d) of each owner, (N, d)."""
-        return rows.reshape(len(self.sizes), -1, rows.shape[1]).sum(axis=1)
-
 
 class Sharing(NamedTuple):
     """How rows share the clip norms of their owners: public.

@@ -34,6 +34,7 @@ from dpmcmc.inference.curvature import (
     average_law,
 )
 from dpmcmc.inference.noise_aware import (
+    Denoised,
     Local,
     denoised,
 )
@@ -41,9 +42,9 @@ from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.noise_aware.facts import (
     MOST_RELEASED,
-    SMALLEST_FLOOR,
     Facts,
     clip_of,
+    floor_of,
     steps_of,
 )
 from dpmcmc.mechanisms.noise_aware.gradients import (
@@ -74,6 +75,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.last_layer import on_rows
 
+#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
     0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
@@ -272,17 +274,18 @@ class _Budget:
         std = noise_aware.noise_left(
             self.gram(share).noise_std, strategy.options.structure
         )
-        noisy = NoisyGram(
-            np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d),
-            std,
-            design.largest_trace,
-            0.0,
-        )
-        gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         if self.curvature:
-            floor = max(std * math.sqrt(2 * d) / design.num_records, SMALLEST_FLOOR)
-            design = design._replace(floor=min(floor, design.row_bound**2 / d))
-            gram, error = np.diag(spectrum), np.zeros_like
+            floor = floor_of(std, design.num_records, d, design.row_bound)
+            design = design._replace(floor=floor)
+            gram, error = Denoised(np.diag(spectrum), lambda q: np.zeros_like(q))
+        else:
+            noisy = NoisyGram(
+                np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d),
+                std,
+                design.largest_trace,
+                0.0,
+            )
+            gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2
         if isinstance(score, Huber):

@@ -12,7 +12,6 @@ import numpy as np
 
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import (
-    AverageLaw,
     Corrected,
     ScoredRows,
     SeveralPredictors,
@@ -35,6 +34,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     Facts,
     clip_of,
     longest_row,
+    releases_curvature,
     steps_of,
 )
 from dpmcmc.mechanisms.noise_aware.gradients import (
@@ -66,9 +66,11 @@ _SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 _HALF = 0.5
 #: L of a family without a bound, in units of C·(typical ‖z‖)·√(mean information).
 _LEVERAGE = 2.0
-#: between the last positions and the posterior beyond which it does.
+#: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
+#: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: which they are skewed; what is said of both.
+#: Deviation of the spread from the curvature beyond which errors differ from row to row, and standard deviations beyond
+#: which they are skewed; the sentence for both.
 _UNEVEN, _CLEAR = 0.07, 3.0
 _SKEWED = (
     "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of "
@@ -118,7 +120,7 @@ class Releases:
         scale = strategy.scale
         parts = steps_of(steps)
         z = multipliers(self.settings["first_noise_multiplier"], parts)
-        released = "curvature_noise_std" in self.settings
+        released = releases_curvature(self.settings)
         last = math.ceil((LAST if released else LAST_OF_NORMAL) * steps)
         whens = dict(
             zip(
@@ -155,7 +157,7 @@ class Releases:
         strategy = self.strategy
         settings = self.settings
         count = self.plan.num_records
-        floored = "curvature_noise_std" in settings
+        floored = releases_curvature(settings)
         most = strategy.design(count, settings["gram_noise_std"] if floored else None)
         rows = strategy.rows(most)
         self.noisy = GramRelease(
@@ -192,9 +194,6 @@ class Releases:
             own_weights=self.read.weights,
             present=self.read.present,
         )
-        self.learnt = Learnt(
-            strategy.score if strategy.scale is None else strategy.scale.first()
-        )
         kronecker = np.eye(strategy.score.size)
         self.root = np.kron(self.metric.root, kronecker)
         self.inverse = np.kron(self.metric.inverse, kronecker)
@@ -214,26 +213,15 @@ class Releases:
         """Return the access with the bounds that hold at a public position."""
         score = self.learnt.score
         clip = clip_of(score, self.typical, self.design) * self.sharing.typical
-        if "curvature_noise_std" not in self.settings:
+        if not releases_curvature(self.settings):
             return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
         longest = longest_row(self.typical, self.design.longest)
         leverage = score.leverage(clip, longest)
         if math.isinf(leverage):
-            law = self._average(position)
+            law = self._known().law(position, math.inf)
             leverage = _LEVERAGE * clip * self.typical * math.sqrt(law.curvature)
         bounds = Bounds(clip, longest, leverage)
         return dataclasses.replace(self.metric, score=score, bounds=bounds)
-
-    def _average(self, position: np.ndarray) -> AverageLaw:
-        """Return the averages of the family's own score over normal predictors."""
-        mean = float(self.row @ position)
-        variance = float(position @ self.gram.gram @ position) / self.design.num_records
-        return AverageLaw.at(
-            self.learnt.score,
-            mean + self.offset[0],
-            max(variance - mean**2, 0.0) + self.offset[1],
-            math.inf,
-        )
 
     def _known(self) -> ScoredRows:
         """Return what normal rows make of the score."""
@@ -297,7 +285,7 @@ class Releases:
         return corrected(model, most * noisy, most * std)
 
     # ------------------------------------------------------------------------------------------------
-    # What follows.
+    # Conclusions.
 
     def _in_metric(
         self, found: Corrected
