@@ -335,7 +335,8 @@ class Request:
             plan = min(plans, key=self._rough_width)
             share = plan.settings["gram_share"]
             why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
-        outlooks = self.facts.outlooks(self.num_records, self.noise(plan))
+        assert self._width_facts is not None
+        outlooks = self._width_facts.outlooks(self.num_records, self.noise(plan))
         plan = dataclasses.replace(
             plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)}
         )
@@ -398,6 +399,15 @@ class Request:
 
         None where the model has no bounded score of one predictor. Offsets are taken for 0 and weights for 1.
         """
+        return self._facts_with(1.0)
+
+    @functools.cached_property
+    def _width_facts(self) -> OutlookFacts | None:
+        """Public facts that a predicted width rests on: scales that ``evidence`` chooses are as large as usual."""
+        return self._facts_with(_USUAL_FACTOR)
+
+    def _facts_with(self, factor: float) -> OutlookFacts | None:
+        """Return the facts, with the scales that ``evidence`` chooses multiplied."""
         score = score_of(self.target)
         offers = target_offers(self.target)
         size = offers.num_features
@@ -409,7 +419,7 @@ class Request:
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
         prior = Prior.of(options, target)
-        scales = np.where(prior.free, _USUAL_FACTOR * prior.scales, prior.scales)
+        scales = np.where(prior.free, factor * prior.scales, prior.scales)
         # An intercept's wide prior is not where truths are expected.
         truths = (
             np.full(prior.size, target.prior_scale) if prior.free.any() else prior.scales
@@ -503,9 +513,9 @@ class Request:
     @one_thread()
     def width(self) -> float:
         """Return the predicted width of intervals over that without privacy; ``facts`` must not be None."""
-        assert self.facts is not None
+        assert self._width_facts is not None
         return mean_width(
-            self.facts.outlooks(self.num_records, self._usual_noise(), rough=True)
+            self._width_facts.outlooks(self.num_records, self._usual_noise(), rough=True)
         )
 
     def _usual_noise(self) -> ReleaseNoise:
