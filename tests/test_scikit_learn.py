@@ -88,7 +88,7 @@ def fits(monkeypatch):
         draws = np.tile(np.r_[np.linspace(1.0, 2.0, records["x"].shape[1] - 1), 0.1], (3, 1))
         return SimpleNamespace(flat_draws=lambda: draws, guarantee=None, usable_for=["prediction"])
 
-    asked = SimpleNamespace(suggested=lambda goal: None, require=lambda plan, goal: None)
+    asked = SimpleNamespace(suggested=lambda goal: None, attempted=lambda goal, stacklevel: None)
     monkeypatch.setattr(regressions, "ask", lambda *_: asked)
     monkeypatch.setattr(regressions.PrivateRegression, "_released", released)
     return seen
