@@ -64,7 +64,8 @@ def values() -> Iterator[Case]:
             }[type(value)]
             odd = [bad for bad in odd if path[-1] != "batch_size" or bad not in _SMALL]
             # A target of one's own takes what it takes; a step size may be a number or auto.
-            either = _is_custom(body, path) or value == "auto" or path[-1] == "mesh"  # {} is a mesh, of all defaults
+            # {} is a mesh, of all defaults.
+            either = _is_custom(body, path) or value == "auto" or path[-1] in ("mesh", "step_size")
             codes = EITHER if either else REFUSED
             for right, bads in ((codes, wrong), (EITHER, odd)):
                 for bad in bads:
