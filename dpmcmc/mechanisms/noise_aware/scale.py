@@ -88,8 +88,11 @@ class Scale(Protocol):
 BOUND_QUANTILES = (0.9, 0.95, 0.98, 0.995)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
-#: Residuals are looked at up to this many bounds, for the mean of what the score leaves out.
-_FAR = 6.0
+#: Residuals are looked at up to so many bounds for the mean of what the score leaves out: the most of these at which
+#: its noise is at most the last number of sampling errors of a mean.
+_FAR, _NOISY = (6.0, 5.0, 4.0, 3.0), 2.5
+#: Prior of that mean: zero, for symmetric errors, or as likely normal with this standard deviation in bounds.
+_SKEW = 0.1
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ class Residuals:
     ) -> Learnt:
         """Return Huber's score at the quantile, and the mean of what it leaves out; see :class:`Scale`.
 
-        The left-out part of a residual r is r − clip(r, ±c). Its mean, over knots within 6c, moves the intercept if
-        errors are skewed. It is shrunk by what its own noise says, so that symmetric errors cost no width.
+        The left-out part of a residual r is r − clip(r, ±c). Its mean, over knots of a few c, moves the intercept if
+        errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
         """
         knots = self.knots
         signed = released.reshape(2, -1)
@@ -159,14 +162,25 @@ class Residuals:
             return Learnt(score)
         bound = float(np.interp(self.quantile * mass[-1], mass, knots))
         bound = max(bound, float(knots[1]))
-        beyond = np.where(knots <= _FAR * bound, np.maximum(knots - bound, 0.0), 0.0)
-        mean = float((signed[0] - signed[1]) @ beyond) / count
-        noise = 2 * noise_std**2 * float(beyond @ beyond)
+        for far in _FAR:
+            beyond = np.where(knots <= far * bound, np.maximum(knots - bound, 0.0), 0.0)
+            noise = 2 * noise_std**2 * float(beyond @ beyond)
+            if noise <= (_NOISY * bound) ** 2 * count:
+                break
         sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
-        variance = (noise + sampled) / count**2
-        kept = max(0.0, 1 - variance / max(mean**2, np.finfo(float).tiny))
+        mean = float((signed[0] - signed[1]) @ beyond) / count
         # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-        return Learnt(Huber.of(bound, self.quantile), kept * mean, kept * variance)
+        mean, variance = _skew(mean, (noise + sampled) / count**2, (_SKEW * bound) ** 2)
+        return Learnt(Huber.of(bound, self.quantile), mean, variance)
+
+
+def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
+    """Return mean and variance of what was measured, under a prior of ½ at zero and ½ N(0, wide)."""
+    apart = wide / (wide + variance)
+    odds = math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
+    skewed = odds / (1 + odds)
+    found = apart * mean
+    return skewed * found, skewed * apart * variance + skewed * (1 - skewed) * found**2
 
 
 # ----------------------------------------------------------------------------------------------------
