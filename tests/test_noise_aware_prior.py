@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from scipy.special import expit
 from scipy.stats import kstest, multivariate_normal, norm
 
 import dpmcmc
-from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.data import Counts, Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
-from dpmcmc.estimators.fitting import encoded_priors
+from dpmcmc.estimators.fitting import model_of
+from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
+from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
 from dpmcmc.mechanisms.noise_aware.prior import Mixture, Prior, Read
@@ -46,12 +49,12 @@ def log_density(given, seen, local, covariance, factor):
 @pytest.mark.parametrize("seed", range(4))
 def test_weights_of_factors_are_their_densities(seed):
     given, seen, local, covariance = made(seed)
-    direct = np.array([log_density(given, seen, local, covariance, f) for f in prior._FACTORS])
+    direct = np.array([log_density(given, seen, local, covariance, f) for f in prior.FACTORS])
     factors, found = given._weighed(seen, local, covariance)
-    assert factors == [(f,) for f in prior._FACTORS]
+    assert factors == [(f,) for f in prior.FACTORS]
     np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
     best = given.best(seen, local, given.gaussian)
-    np.testing.assert_array_equal(best.scales, given.with_factors((prior._FACTORS[np.argmax(direct)],)).scales)
+    np.testing.assert_array_equal(best.scales, given.with_factors((prior.FACTORS[np.argmax(direct)],)).scales)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -60,11 +63,11 @@ def test_the_posterior_is_the_mixture_over_factors(seed):
     given, seen, local, covariance = made(seed)
     found = given.concluded(lambda now: (seen, local), given.gaussian, 100).mixture
     h, u = local.curvature, local.curvature @ seen.position - seen.gradient
-    logs = np.array([log_density(given, seen, local, covariance, f) for f in prior._FACTORS])
+    logs = np.array([log_density(given, seen, local, covariance, f) for f in prior.FACTORS])
     kept = np.exp(logs - logs.max()) > prior._LEAST_WEIGHT
     weights = np.exp(logs[kept] - logs.max())
     np.testing.assert_allclose(found.weights, weights / weights.sum(), rtol=1e-6)
-    for factor, part in zip(prior._FACTORS[kept], found.parts, strict=True):
+    for factor, part in zip(prior.FACTORS[kept], found.parts, strict=True):
         precision = given.with_factors((factor,)).precision
         information = h @ np.linalg.solve(covariance, h)
         wanted = np.linalg.inv(precision + information)
@@ -247,3 +250,22 @@ def test_a_fit_takes_a_prior_in_the_units_of_its_columns():
     free = schema.to_original_units(told.flat_draws())[:, list(schema.own_names).index("age")]
     assert free.mean() == pytest.approx(0.05, abs=5 * free.std())
     assert free.std() > 1e-3
+
+
+@pytest.mark.parametrize("label", [Levels([0, 1]), Levels(["a", "b", "c"]), Range(0.0, 50.0), Counts(100)], ids=repr)
+def test_a_plan_says_of_the_prior_what_draws_from_it_do(label):
+    """Each end of the sentence is a quantile of draws from the prior, put in the column's units."""
+    schema = Schema({"age": Range(17, 90), "job": Levels(["x", "y"]), "y": label}, label="y")
+    plan = dpmcmc.suggest(model_of(schema), num_records=5000, epsilon=1.0, schema=schema)
+    [line] = [reason for reason in plan.reasons if reason.startswith("prior:")]
+    assert "age from 17 to 90" in line
+    _, high = re.search(r"by (\S+) to ([\d.]+)", line).groups()
+    score = score_of(plan.target)
+    given = Prior.of(plan.mechanism, plan.target, score.size)
+    shape = (len(schema.own_names), *([score.size] if score.size > 1 else []))
+    rng = np.random.default_rng(1)
+    draws = [schema.to_original_units((given.scales * rng.normal(size=given.size)).reshape(shape)) for _ in range(4000)]
+    own = np.array(draws)[:, list(schema.own_names).index("age")] * (90 - 17)
+    effect = own if score.size == 1 else own[:, 1] - own[:, 0]
+    said = float(high) if isinstance(label, Range) else np.log(float(high))
+    assert said == pytest.approx(np.quantile(effect, 0.95), rel=0.08)

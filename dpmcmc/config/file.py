@@ -220,7 +220,9 @@ def _with_base(config: Config, folder: Path) -> Config:
         path = None if section is None else dict(section).get(key)
         if section is not None and path is not None:
             if "\0" in path:
-                raise ConfigError(f"{name}.{key}: {path!r} holds NUL, which no file's name can; name a file.")
+                raise ConfigError(
+                    f"{name}.{key}: {path!r} holds NUL, which no file's name can; name a file."
+                )
             # joining keeps an absolute path as it is
             update[name] = section.model_copy(
                 update={key: str(folder / os.path.expanduser(path))}

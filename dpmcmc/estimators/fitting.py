@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from dpmcmc.data.formula import of_names
 from dpmcmc.data.schema import Schema
@@ -17,6 +14,7 @@ from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.work import Progress
 from dpmcmc.errors import InputError, shown
+from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.estimators.suggestion import (
     Given,
     Goal,
@@ -204,49 +202,3 @@ def settings_of(target: Target, goal: Goal, num_features: int | None) -> Given:
         "sandwich" if size <= MOST_RELEASED else "model"
     )
     return {"mechanism": NoiseAware(prior_scale="evidence", covariance=covariance)}
-
-
-def encoded_priors(
-    schema: Schema, prior: Mapping[str, Normal]
-) -> tuple[Normal | None, ...]:
-    """Return a prior for each encoded column that has one of its own.
-
-    Args:
-        schema: of the table.
-        prior: by the name of a coefficient in its own units.
-
-    Raises:
-        InputError: a name that no coefficient has, or no normal law.
-    """
-    names = list(schema.own_names)
-    out: list[Normal | None] = [None] * len(names)
-    for name, given in prior.items():
-        if name not in names:
-            raise InputError(
-                f"prior: {shown(name)} is no coefficient; the names are {', '.join(names)}",
-                "prior",
-            )
-        mean, std = given
-        if not (math.isfinite(mean) and 0 < std < math.inf):
-            raise InputError(
-                f"prior: {name} needs a finite mean and a standard deviation > 0, got {shown(given)}",
-                "prior",
-            )
-        at = names.index(name)
-        # The effect of one unit of the encoded column alone, in the column's own units.
-        alone = np.zeros(
-            (len(names), 1) if schema.outcome.kind == "classes" else len(names)
-        )
-        alone[at] = 1.0
-        nothing, one = (
-            float(schema.to_original_units(times * alone).flat[at])
-            for times in (0.0, 1.0)
-        )
-        unit = one - nothing
-        if not unit:
-            raise InputError(
-                f"prior: {name} is the first level, whose own effect is 0; give priors of the other levels",
-                "prior",
-            )
-        out[at] = Normal((mean - nothing) / unit, std / abs(unit))
-    return tuple(out)

@@ -29,6 +29,7 @@ from dpmcmc.estimators.outlook import (
     one_thread,
     width_line,
 )
+from dpmcmc.estimators.own_units import prior_lines
 from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
@@ -325,8 +326,13 @@ class Request:
                 else "method: noise_aware, since a chain clips residuals of labels that have no bound, which biases it"
             )
         plan = self._planned(mechanism)
-        if not isinstance(mechanism, NoiseAware) or self.facts is None:
+        if not isinstance(mechanism, NoiseAware):
             return plan, [why]
+        prior: list[str] = []
+        if self.schema is not None and isinstance(self.target, GeneralisedLinear):
+            prior += prior_lines(self.schema, self.target, mechanism)
+        if self.facts is None:
+            return plan, [why, *prior]
         if mechanism.gram_share is None and _normal_rows(plan):
             plans = [
                 self._planned(dataclasses.replace(mechanism, gram_share=share))
@@ -340,7 +346,7 @@ class Request:
         plan = dataclasses.replace(
             plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)}
         )
-        return plan, [why, *self._expected(outlooks, width=True)]
+        return plan, [why, *prior, *self._expected(outlooks, width=True)]
 
     def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a sampler's run, and why."""

@@ -140,8 +140,12 @@ class SGFS(Langevin):
         default="auto", metadata=STATIC
     )
     metric: MatrixLike | None = dataclasses.field(default=None, metadata=STATIC)
-    query_every: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(default=10, metadata=STATIC)
-    refactor: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(default=128, metadata=STATIC)
+    query_every: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(
+        default=10, metadata=STATIC
+    )
+    refactor: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(
+        default=128, metadata=STATIC
+    )
     rate: float = dataclasses.field(default=1.0, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:

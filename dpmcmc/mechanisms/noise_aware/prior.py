@@ -275,7 +275,7 @@ _ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
 #: Candidates for the factor, and the standard deviation of its logarithm under its hyperprior.
-_FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
+FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
 #: coefficients than this have no factor chosen while gradients are released, which would take long.
 _INTERCEPT_STD, _MANY = 6.0, 200
@@ -425,7 +425,7 @@ class Prior:
 
         Many coefficients under the widest prior would be so uncertain that the error of H explains any release.
         """
-        common = _FACTORS[-1] if self.size <= _FEW else _MODERATE
+        common = float(FACTORS[-1]) if self.size <= _FEW else _MODERATE
         groups = int(np.max(self.family, initial=0))
         return self.with_factors((float(common), *[1.0] * groups))
 
@@ -454,7 +454,7 @@ class Prior:
         h = local.curvature
         u = h @ (release.position - self.means) - release.gradient
         common = self.family == 0
-        of_common = _FACTORS if common.any() else np.ones(1)
+        of_common = FACTORS if common.any() else np.ones(1)
         groups = int(np.max(self.family, initial=0))
         candidates: list[tuple[float, ...]] = []
         logs: list[np.ndarray] = []
