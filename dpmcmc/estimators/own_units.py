@@ -98,7 +98,7 @@ def prior_lines(schema: Schema, target: GeneralisedLinear, options: Options) -> 
             InputError
         ):  # without an intercept, say, coefficients are those of encoded columns
             return []
-        # Of two classes the difference counts.
+        # Between two classes the difference counts.
         differs = math.sqrt(2) if isinstance(target, SoftmaxRegression) else 1.0
         own = slice(at * score.size, (at + 1) * score.size)
         centre = float(prior.means[own][0]) * reach
