@@ -76,6 +76,7 @@ def test_the_module_s_own_command_starts_as_the_installed_one_does(monkeypatch):
     assert ended.value.code == ["run", "adult.yaml", "--quiet"]
 
 
+@pytest.mark.slow
 def test_commands_need_no_docstrings(tmp_path):
     """``python -OO`` drops docstrings and asserts; sections of a config are made of classes without them."""
     program = """
