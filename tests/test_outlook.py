@@ -1,16 +1,22 @@
 """Expected widths before a record is read: of what records can tell, for columns as real tables have them."""
 
+import re
+
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.outlook import Outlook, accuracy_line, contrasts, mean_width, width_line
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.inference.noise_aware import Predicted
 from dpmcmc.inference.scores import Logistic
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression
+from experiments.intervals.designs import design
+from experiments.intervals.measure import Task, seen
 
 SCHEMA = Schema({"a": Range(0, 10), "b": Range(0, 10), "c": Levels(["u", "v"]), "y": Range(0, 4)}, label="y")
 
@@ -70,10 +76,28 @@ def test_columns_of_a_real_table_are_as_wide_as_the_range_says():
 
 def test_lines_say_a_range_where_designs_differ_and_no_loss_that_noise_makes():
     near, far = [outlook(r) for r in (1.1, 1.25, 1.3)], [outlook(r) for r in (1.1, 3.0, 9.0)]
-    assert width_line(near).startswith("intervals: predicted about 1.25 times")
-    assert width_line(far).startswith("intervals: predicted between 1.1 and 9 times")
+    assert width_line(near, 1.3).startswith("intervals: predicted about 1.25 times")
+    assert width_line(near, 1.3).endswith("no noise")
+    assert width_line(near, 2.5).endswith("about 2.5 times where effects are 4 times as strong as usual")
+    assert width_line(far, 3.0).startswith("intervals: predicted between 1.1 and 9 times")
+    assert width_line(far, 3.0).endswith("they may be several times as wide as that")
     assert "less than 0.1 points" in accuracy_line([outlook(1.001)], Logistic())
     assert "±" in accuracy_line([outlook(8.0)] * 3, Logistic())
     lost = outlook(8.0).accuracy_lost(Logistic(), np.random.default_rng(0))
     assert lost.shape == (40,)
     assert lost.mean() > 0
+
+
+def test_a_plan_says_how_wide_intervals_are_where_effects_are_strong():
+    """A fit of a truth that is six times as strong as usual is about as wide, and wider than predicted usually."""
+    of = design("eight_6x")
+    target = model_of(of.schema)
+    settings = settings_of(target, "intervals", of.schema.num_features)
+    plan = ask(target, 20_000, 1.0, None, of.schema, None, settings).suggested("intervals")
+    usual = plan.settings["predicted_width"]
+    [line] = [reason for reason in plan.reasons if reason.startswith("intervals: predicted")]
+    strong = float(re.search(r"about ([\d.]+) times where effects are 4 times", line)[1])
+    one = seen(Task("eight_6x", 20_000, 1.0, None, 0.9, 0, of.truth))
+    realised = float(np.mean((one.high - one.low) / (2 * norm.ppf(0.95) * one.error)))
+    assert 1.5 * usual < realised
+    assert realised / 1.8 < strong < realised * 1.8

@@ -9,6 +9,7 @@ loss of accuracy is that of predicting with m instead of m₀.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator
@@ -173,6 +174,9 @@ _MANY, _FEW = 200, 20
 _DRAWS = 40
 #: Factor between designs beyond which a range is printed instead of one number.
 _FACTOR = 1.5
+#: Predicted width from which more cannot be said before the release; how much stronger effects are taken beside the
+#: usual ones, and by what part that has to widen intervals to be said.
+_LITTLE, STRONG, _WIDENED = 2.0, 4.0, 1.2
 
 
 @contextmanager
@@ -264,6 +268,7 @@ class OutlookFacts:
         row_bound: bound on ‖x‖.
         structure: of the rows, or None.
         truths: standard deviations that simulated parameters have, (d,); None: those of the prior.
+        strength: factor of the simulated parameters beside.
     """
 
     score: BoundedScore
@@ -271,6 +276,7 @@ class OutlookFacts:
     row_bound: float
     structure: RowStructure | None
     truths: np.ndarray | None = None
+    strength: float = 1.0
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  # a question lives as long as one suggestion
     def _simulated(self, design: SimulatedDesign) -> tuple[np.ndarray, np.ndarray]:
@@ -287,7 +293,7 @@ class OutlookFacts:
             self.score.clip
         ):  # the prior ignores that labels are bounded
             expected = min(expected, math.sqrt(self.score.dispersion))  # type: ignore[attr-defined]
-        return rows, truth * expected / max(
+        return rows, truth * self.strength * expected / max(
             float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12
         )
 
@@ -388,6 +394,11 @@ class OutlookFacts:
             return Denoised(moment, isotropic_error(noise.gram / 2))
         return denoised(known, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
 
+    def strong_width(self, num_records: int, noise: ReleaseNoise) -> float:
+        """Return the predicted width where effects are :data:`STRONG` times as strong, in the middle design."""
+        strong = dataclasses.replace(self, strength=STRONG)
+        return strong.outlook(REAL[2], num_records, noise, rough=True).width
+
     def outlooks(
         self, num_records: int, noise: ReleaseNoise, rough: bool = False
     ) -> list[Outlook]:
@@ -407,8 +418,13 @@ def mean_width(outlooks: list[Outlook]) -> float:
     return math.exp(float(np.mean([math.log(one.width) for one in real])))
 
 
-def width_line(outlooks: list[Outlook]) -> str:
-    """Return the predicted width of intervals in words."""
+def width_line(outlooks: list[Outlook], strong: float) -> str:
+    """Return the predicted width of intervals in words.
+
+    Args:
+        outlooks: of the designs.
+        strong: predicted width where effects are strong; only the release tells whether they are.
+    """
     typical = mean_width(outlooks)
     widths = [one.width for one in outlooks]
     low = min(widths)
@@ -417,7 +433,14 @@ def width_line(outlooks: list[Outlook]) -> str:
         said = f"predicted about {typical:.3g} times as wide as without privacy ({low:.3g} to {high:.3g}"
     else:
         said = f"predicted between {low:.3g} and {high:.3g} times as wide as without privacy ({typical:.3g} typically"
-    return f"intervals: {said}, by how much of their ranges columns fill): same table, same prior, no noise"
+    said = f"intervals: {said}, by how much of their ranges columns fill): same table, same prior, no noise"
+    if typical > _LITTLE:
+        said += (
+            "; the release tells so little that they may be several times as wide as that"
+        )
+    elif strong > _WIDENED * typical:
+        said += f"; about {strong:.3g} times where effects are {STRONG:g} times as strong as usual"
+    return said
 
 
 def accuracy_line(outlooks: list[Outlook], score: BoundedScore) -> str:

@@ -342,11 +342,18 @@ class Request:
             share = plan.settings["gram_share"]
             why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
         assert self._width_facts is not None
-        outlooks = self._width_facts.outlooks(self.num_records, self.noise(plan))
+        noise = self.noise(plan)
+        outlooks = self._width_facts.outlooks(self.num_records, noise)
+        strong = self._width_facts.strong_width(self.num_records, noise)
         plan = dataclasses.replace(
             plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)}
         )
-        return plan, [why, *prior, *self._expected(outlooks, width=True)]
+        return plan, [
+            why,
+            *prior,
+            width_line(outlooks, strong),
+            *self._expected(outlooks),
+        ]
 
     def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a sampler's run, and why."""
@@ -379,7 +386,7 @@ class Request:
                 plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2)
             )
             outlooks = self.facts.outlooks(self.num_records, noise)
-            reasons = [*reasons, *self._expected(outlooks, width=False)]
+            reasons = [*reasons, *self._expected(outlooks)]
         return plan, [method, *reasons]
 
     @functools.cached_property
@@ -458,13 +465,12 @@ class Request:
             REAL[2], self.num_records, self.noise(plan), rough=True
         ).width
 
-    def _expected(self, outlooks: list[Outlook], *, width: bool) -> list[str]:
-        """Return the lines of width and accuracy, predicted over simulated designs."""
+    def _expected(self, outlooks: list[Outlook]) -> list[str]:
+        """Return the line of accuracy, predicted over simulated designs, where labels are binary."""
         assert self.facts is not None
-        out = [width_line(outlooks)] if width else []
-        if target_offers(self.target).num_classes == 2:
-            out.append(accuracy_line(outlooks, self.facts.score))
-        return out
+        if target_offers(self.target).num_classes != 2:
+            return []
+        return [accuracy_line(outlooks, self.facts.score)]
 
     @one_thread()
     def require(self, plan: AnyPlan, goal: Goal) -> None:
