@@ -193,7 +193,9 @@ AGES = Schema({"age": Range(17, 90), "c": Levels(["u", "v", "w"]), "y": Range(0,
 def test_a_prior_in_a_column_s_own_units_is_that_of_its_encoded_coefficient():
     given = {"age": Normal(0.03, 0.001), "c=v": Normal(0.5, 0.1), "intercept": Normal(3.0, 0.2)}
     found = encoded_priors(AGES, given)
-    assert [one is not None for one in found] == [True, False, True, False, True]
+    # The first level, with which ``v`` is compared, is held near 0.
+    assert [one is not None for one in found] == [True, True, True, False, True]
+    assert found[1] == Normal(0.0, pytest.approx(0.01 * found[2].std))
     means = np.array([0.0 if one is None else one.mean for one in found])
     own = AGES.to_original_units(means)
     names = list(AGES.own_names)
@@ -269,3 +271,15 @@ def test_a_plan_says_of_the_prior_what_draws_from_it_do(label):
     effect = own if score.size == 1 else own[:, 1] - own[:, 0]
     said = float(high) if isinstance(label, Range) else np.log(float(high))
     assert said == pytest.approx(np.quantile(effect, 0.95), rel=0.08)
+
+
+def test_a_prior_of_a_level_is_of_its_difference_from_the_first_one():
+    schema = Schema({"age": Range(17, 90), "job": Levels(["a", "b", "c"]), "y": Levels([0, 1])}, label="y")
+    own = encoded_priors(schema, {"job=b": Normal(0.4, 0.05)})
+    target = schema.with_public_facts(model_of(schema))
+    given = Prior.of(NoiseAware(coefficients=own, structure=schema.structure), target)
+    rng = np.random.default_rng(0)
+    draws = schema.to_original_units(given.means + given.scales * rng.normal(size=(4000, given.size)))
+    there = draws[:, list(schema.own_names).index("job=b")]
+    assert there.mean() == pytest.approx(0.4, abs=0.004)
+    assert there.std() == pytest.approx(0.05, rel=0.05)

@@ -81,7 +81,8 @@ def fit(
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         target: another model than the label's own.
         prior: normal priors of coefficients in the units of their columns, by name: ``{"age": Normal(0, 0.05)}``. The
-            prior of ``intercept`` is for the prediction in the middle of all ranges.
+            prior of ``intercept`` is for the prediction in the middle of all ranges. A level's is for its difference
+            from the first level of its column.
         covariance: ``sandwich``: of the records' own scores, the default up to 60 coefficients; ``model``: as the model
             says.
         ledger: budget ledger to charge, made by :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init``.

@@ -22,6 +22,8 @@ from dpmcmc.targets.glm import (
 
 #: Share of the prior that a sentence is about, its standard normal quantile, and most columns that it names.
 _SHARE, _QUANTILE, _MOST = 0.9, 1.645, 3
+#: Standard deviation of a first level's effect where another has a prior of its own, over that one's.
+_HELD = 0.01
 #: Ratio beyond which a number would say nothing.
 _HUGE = 1e6
 
@@ -60,6 +62,11 @@ def encoded_priors(
                 "prior",
             )
         out[at] = Normal((mean - nothing) / unit, std / abs(unit))
+    for block in schema.structure.blocks:
+        given_here = [one.std for one in map(out.__getitem__, block) if one is not None]
+        if given_here:
+            # A level is compared with the first one, whose own effect would add to what was given.
+            out[block[0]] = Normal(0.0, _HELD * min(given_here))
     return tuple(out)
 
 
