@@ -181,6 +181,7 @@ class Levels:
         levels: all of them, in the order of their columns.
         other: whether a value that is no level becomes the level ``other``; otherwise it is refused.
         missing: whether a missing value becomes the level ``missing``; otherwise it is refused.
+        ordered: whether the levels of a label rise in their order, which gives an ordinal regression.
 
     Raises:
         InputError: no level, one that is there twice, or one that is no text, number or truth value.
@@ -194,6 +195,7 @@ class Levels:
     levels: tuple[Level, ...]
     other: bool = False
     missing: bool = False
+    ordered: bool = False
     #: Types of the levels, since True is equal to 1.
     _kinds: tuple[type, ...] = field(init=False, repr=False)
 
@@ -430,7 +432,11 @@ def to_yaml(column: Column) -> dict[str, object]:
         )
     flags = {
         name: True
-        for name, said in ((OTHER, column.other), (MISSING, column.missing))
+        for name, said in (
+            (OTHER, column.other),
+            (MISSING, column.missing),
+            ("ordered", column.ordered),
+        )
         if said
     }
     return {"levels": list(column.levels), **flags}

@@ -25,6 +25,7 @@ import numpy as np
 from dpmcmc.data import formula, tables
 from dpmcmc.data.checks import Made, check_name, with_public_facts
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
+from dpmcmc.data.structure import THRESHOLD
 from dpmcmc.data.structure import RowStructure as RowStructure
 from dpmcmc.data.tables import Table, Values
 from dpmcmc.data.terms import (
@@ -48,15 +49,15 @@ class Label:
 
     Attributes:
         name: of its column.
-        kind: ``binary`` (0 or 1, the last level), ``classes`` (0 to K − 1), ``count``, or ``real`` (the range mapped to
-            [-1, 1]).
-        num_classes: K, of ``binary`` and ``classes``.
+        kind: ``binary`` (0 or 1, the last level), ``classes`` or ``ordered`` (0 to K − 1), ``count``, or ``real`` (the
+            range mapped to [-1, 1]).
+        num_classes: K, of levels.
         levels: names of the classes.
         bounds: of the encoded label, of ``count`` and ``real``.
     """
 
     name: str
-    kind: Literal["binary", "classes", "count", "real"]
+    kind: Literal["binary", "classes", "ordered", "count", "real"]
     num_classes: int | None = None
     levels: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
@@ -193,7 +194,13 @@ class Schema:
                 "columns: no feature is left; declare one, or an intercept", "columns"
             )
         for name in self.sources:
-            if isinstance(self.columns[name], Counts):
+            column = self.columns[name]
+            if isinstance(column, Levels) and column.ordered:
+                raise InputError(
+                    f"columns: {name} is ordered, which only a label may be; leave ordered out",
+                    "columns",
+                )
+            if isinstance(column, Counts):
                 raise InputError(
                     f"{name}: counts are for labels; give a feature a range",
                     f"columns.{name}",
@@ -260,7 +267,13 @@ class Schema:
         """Name of each encoded column in its own units, ``log1p(income)`` on scale ``log1p``; else as in ``names``."""
         blocks = itertools.chain(*self.blocks)
         own = (tuple(map(self.own_name, parts)) for parts in blocks)
-        return tuple(self._joined(parts) or INTERCEPT for parts in own)
+        names = tuple(self._joined(parts) or INTERCEPT for parts in own)
+        return names + tuple(f"{self.label}>{level}" for level in self._thresholds)
+
+    @property
+    def _thresholds(self) -> tuple[str, ...]:
+        """Levels of an ordered label that have a threshold beside the intercept's."""
+        return self.outcome.levels[1:-1] if self.outcome.kind == "ordered" else ()
 
     def own_name(self, name: str) -> str:
         """Return what an encoded column is called in its own units.
@@ -383,7 +396,8 @@ class Schema:
         if isinstance(kind, Range):
             return Label(self.label, "real", bounds=(-1.0, 1.0))
         count = len(kind.levels)
-        return Label(self.label, "binary" if count == 2 else "classes", count, kind.texts)
+        several: Literal["ordered", "classes"] = "ordered" if kind.ordered else "classes"
+        return Label(self.label, "binary" if count == 2 else several, count, kind.texts)
 
     @property
     def facts(self) -> dict[str, object]:
@@ -592,8 +606,12 @@ class Schema:
         compared with no other group's. The intercept is the prediction where every number is 0, every word its first
         level and every made column 0; splines are 0 at the lower end of the range.
 
+        Thresholds of an ordered label stand last. Each is like the intercept, which is the log odds of being above the
+        first level, for another level.
+
         Args:
-            draws: (..., d) of a target with these rows, or (..., d, K) where the label has K > 2 classes.
+            draws: (..., d) of a target with these rows, (..., d, K) where the label has K > 2 classes, or
+                (..., d + K − 2) where these are ordered.
 
         Raises:
             InputError: a term's own units need a term that the schema lacks, such as the intercept.
@@ -601,6 +619,8 @@ class Schema:
         classes = self.outcome.kind == "classes"
         theta = np.asarray(draws, np.float64)
         theta = np.moveaxis(theta, -2, -1) if classes else theta
+        shifts = theta[..., theta.shape[-1] - len(self._thresholds) :]
+        theta = theta[..., : theta.shape[-1] - len(self._thresholds)]
         middle = 0.0
         half = 1.0
         if self.outcome.kind == "real":
@@ -612,6 +632,10 @@ class Schema:
         )
         if middle:
             out[..., self._index(())] += middle
+        if self._thresholds:
+            intercept = out[..., self._index(()), None]
+            shifts = THRESHOLD * self.row_bound * shifts
+            return np.concatenate([out, intercept + shifts], axis=-1)
         return np.moveaxis(out, -1, -2) if classes else out
 
     def _expanded(self, kind: type) -> np.ndarray:

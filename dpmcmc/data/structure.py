@@ -12,6 +12,9 @@ from typing import Any, Self
 
 from dpmcmc.errors import InputError
 
+#: Size of the column that marks a threshold of an ordinal regression, over the rows' bound.
+THRESHOLD = 0.5
+
 
 @dataclass(frozen=True)
 class RowStructure:

@@ -32,6 +32,7 @@ from dpmcmc.targets.glm import (
     PoissonRegression,
     SoftmaxRegression,
 )
+from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Prior standard deviation of a coefficient where no schema says what its units are, for rows of norm at most 1; and
 #: of the effect of half a column's range where one does, in units of the predictor. Released numbers multiply it
@@ -42,6 +43,7 @@ PRIOR_SCALE, _EFFECT, _NOISE_SCALE = 2.0, 1.0, 0.5
 _MODELS: dict[str, type[Target]] = {
     "binary": LogisticRegression,
     "classes": SoftmaxRegression,
+    "ordered": OrdinalRegression,
     "count": PoissonRegression,
     "real": LinearRegression,
 }
@@ -63,7 +65,8 @@ def fit(
 ) -> Result:
     """Fit a regression under differential privacy, with no setting chosen by hand.
 
-    The model follows from the label: two levels give logistic regression, more give softmax regression, counts give
+    The model follows from the label: two levels give logistic regression, more give softmax regression, or ordinal
+    regression where they are ordered, counts give
     Poisson regression whose dispersion is learnt, and a range gives linear regression whose residual scale is. N is the
     number of rows, which replace_one makes public.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, shown
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms.noise_aware import Normal
-from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior
+from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior, row_model
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import (
     GeneralisedLinear,
     LinearRegression,
     LogisticRegression,
     SoftmaxRegression,
 )
+from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Share of the prior that a sentence is about, its standard normal quantile, and most columns that it names.
 _SHARE, _QUANTILE, _MOST = 0.9, 1.645, 3
@@ -81,7 +84,7 @@ def _units(schema: Schema, at: int) -> tuple[float, float]:
     return nothing, one - nothing
 
 
-def prior_lines(schema: Schema, target: GeneralisedLinear, options: Options) -> list[str]:
+def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
     """Return the sentence about changes over whole ranges; none where nothing has a range, or units, to be said in.
 
     Args:
@@ -89,9 +92,10 @@ def prior_lines(schema: Schema, target: GeneralisedLinear, options: Options) -> 
         target: bound to the schema's public facts.
         options: of the release.
     """
-    score = score_of(target)
+    model = cast(GeneralisedLinear, row_model(target)[0])
+    score = score_of(model)
     assert score is not None
-    prior = Prior.of(options, target, score.size)
+    prior = Prior.of(options, model, score.size)
     names = list(schema.own_names)
     said: list[str] = []
     for name in names:
@@ -123,14 +127,13 @@ def prior_lines(schema: Schema, target: GeneralisedLinear, options: Options) -> 
     return [line]
 
 
-def _moves(
-    schema: Schema, target: GeneralisedLinear, centre: float, spread: float
-) -> str:
+def _moves(schema: Schema, target: Target, centre: float, spread: float) -> str:
     low, high = centre - spread, centre + spread
     if isinstance(target, LinearRegression):
         return f"moves {schema.label} by {low:.3g} to {high:.3g}"
     odds = {
         LogisticRegression: "the odds",
+        OrdinalRegression: "the odds of a higher level",
         SoftmaxRegression: "the odds of two classes",
     }.get(type(target), "the mean")
     return f"multiplies {odds} by {_ratio(low)} to {_ratio(high)}"

@@ -1,7 +1,7 @@
 r"""Effects of columns in words that a reader of a table asks for, from the draws of one release, at no further cost.
 
-* **odds ratio** (logistic regression) and **rate ratio** (counts): e^β of one unit of a column, and e^(β·(high − low))
-  of a change over its declared range;
+* **odds ratio** (logistic regression, and ordinal regression of being above any level) and **rate ratio** (counts): e^β
+  of one unit of a column, and e^(β·(high − low)) of a change over its declared range;
 * **average marginal effect**: the mean over records of the derivative of the mean label in the column, β·E[μ'(η)].
   Predictors η = x·θ are taken for normal: each draw has their mean and variance from the released Gram matrix, so that
   no record is read. A linear regression's is its coefficient;
@@ -31,11 +31,13 @@ from dpmcmc.targets.glm import (
     NegativeBinomialRegression,
     PoissonRegression,
 )
+from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Standard normal quantiles over which predictors are averaged.
 _NODES = ndtri((np.arange(200) + 0.5) / 200)
 _RATIOS: dict[type, str] = {
     LogisticRegression: "odds ratio",
+    OrdinalRegression: "odds ratio",
     PoissonRegression: "rate ratio",
     NegativeBinomialRegression: "rate ratio",
 }
@@ -144,7 +146,9 @@ def effects_of(
     kept = [
         j
         for j in range(len(names))
-        if j != schema.structure.constant and coefficients[:, j].any()
+        if j < len(schema.names)
+        and j != schema.structure.constant
+        and coefficients[:, j].any()
     ]
     found: list[tuple[str, str, np.ndarray]] = []
     ratio = _RATIOS.get(type(target))
@@ -179,7 +183,9 @@ def _mean_slope(
     """Return E[μ'(η)] under each draw, (draws,); None where nothing tells how predictors spread."""
     if isinstance(target, LinearRegression):
         return np.ones(len(draws))
-    if evidence is None or evidence.gram is None or target.offset_bound is not None:  # type: ignore[attr-defined]
+    if isinstance(target, OrdinalRegression) or evidence is None or evidence.gram is None:
+        return None
+    if target.offset_bound is not None:  # type: ignore[attr-defined]
         return None
     structure = evidence.structure
     gram = denoised(evidence.gram, structure).gram

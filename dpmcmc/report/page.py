@@ -392,6 +392,7 @@ _TITLE_COLUMNS = 6
 _MODELS = {
     "LogisticRegression": "logistic regression",
     "LinearRegression": "linear regression with normal noise",
+    "OrdinalRegression": "ordinal logistic regression (proportional odds)",
     "SoftmaxRegression": "softmax (multinomial logistic) regression",
     "PoissonRegression": "Poisson regression with a log link",
     "NegativeBinomialRegression": "negative binomial regression with a log link",
@@ -563,6 +564,7 @@ def _label(schema: Schema) -> str:
     scale: Mapping[str, str] = {
         "binary": f"log odds of {levels[1]!r} against {levels[0]!r}",
         "classes": f"log odds of every level against the first, {levels[0]!r}",
+        "ordered": f"log odds of being above a level, {levels[0]!r} where no other is named",
         "count": "log of the expected count",
         "real": f"mean of {schema.own_name(schema.label)}",
     }

@@ -20,6 +20,7 @@ from dpmcmc.targets.glm import (
 )
 from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.numpyro import from_numpyro
+from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.transformed import PerOwner
 
 #: Names a YAML may use.
@@ -27,6 +28,7 @@ TARGETS: dict[str, type[Target]] = {
     "linear_regression": LinearRegression,
     "logistic_regression": LogisticRegression,
     "negative_binomial_regression": NegativeBinomialRegression,
+    "ordinal_regression": OrdinalRegression,
     "poisson_regression": PoissonRegression,
     "softmax_regression": SoftmaxRegression,
 }
@@ -38,6 +40,7 @@ __all__ = [
     "LinearRegression",
     "LogisticRegression",
     "NegativeBinomialRegression",
+    "OrdinalRegression",
     "PerOwner",
     "PoissonRegression",
     "SoftmaxRegression",

@@ -43,6 +43,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, PoissonRegression
 from dpmcmc.targets.numpyro.model import NumPyroTarget
+from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.transformed import PerOwner
 
 # ----------------------------------------------------------------------------------------------------
@@ -226,6 +227,15 @@ def strategy_of(options: Options, target: Target) -> Strategy:
         UnsupportedCombination: a target that nothing is derived for.
     """
     model, together = row_model(target)
+    if isinstance(target, OrdinalRegression):
+        if options.covariance != "sandwich":
+            raise UnsupportedCombination(
+                "noise_aware on an ordinal regression sums the scores of a record's questions, which depend on each "
+                "other; take covariance sandwich"
+            )
+        if options.structure is not None:
+            structure = dataclasses.replace(options.structure, unit_norm=False)
+            options = dataclasses.replace(options, structure=structure)
     if type(model) is LinearRegression and options.covariance == "model":
         offers = target_offers(model)
         if offers.offset_bound is not None or offers.weight_scale is not None:

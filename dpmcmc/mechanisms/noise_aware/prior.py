@@ -30,6 +30,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.glm import GeneralisedLinear
 from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.transformed import PerOwner
 
 # ----------------------------------------------------------------------------------------------------
@@ -101,6 +102,8 @@ def row_model(target: Target) -> tuple[Target, int]:
         ValueError: m is not given.
         UnsupportedCombination: owners with several rows, of another model than a regression.
     """
+    if isinstance(target, OrdinalRegression):
+        return target.question, target.classes - 1
     if not isinstance(target, PerOwner):
         return target, 1
     if target.records_per_owner is None:

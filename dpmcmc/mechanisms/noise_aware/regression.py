@@ -74,6 +74,7 @@ from dpmcmc.privacy.query.gaussian_release import (
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.last_layer import on_rows
+from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
@@ -185,7 +186,10 @@ class Regression(Facts):
         self, plan: MechanismPlan, records: PyTree, streams: Streams
     ) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
-        read = Read.of(on_rows(plan.target, records)[1])
+        target, records = plan.target, on_rows(plan.target, records)[1]
+        if isinstance(target, OrdinalRegression):
+            records = target.questions(records)
+        read = Read.of(records)
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
         planned = self.clipped_at(plan.settings[_clip_name(self.score)])
         found = Releases(planned, plan, read).conclude(streams.noise)
