@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import dpmcmc
 from dpmcmc.errors import DataError
@@ -19,6 +19,7 @@ from dpmcmc.targets import (
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,
+    OrdinalRegression,
     PoissonRegression,
     SoftmaxRegression,
     TargetError,
@@ -36,6 +37,7 @@ Y = {
     "logistic_regression": RNG.integers(2, size=N),
     "linear_regression": (X @ np.arange(D) + RNG.normal(size=N)).astype(np.float32),
     "softmax_regression": RNG.integers(K, size=N),
+    "ordinal_regression": RNG.integers(K, size=N),
     "poisson_regression": RNG.poisson(2.0, size=N),
     "negative_binomial_regression": RNG.poisson(2.0, size=N),
 }
@@ -43,6 +45,7 @@ BUILT_IN = {
     "logistic_regression": LogisticRegression(0.7, row_bound=1.0),
     "linear_regression": LinearRegression(2.0, 0.5),
     "softmax_regression": SoftmaxRegression(0.7, num_classes=K, row_bound=1.0),
+    "ordinal_regression": OrdinalRegression(0.7, num_classes=K, row_bound=1.0),
     "poisson_regression": PoissonRegression(0.7),
     "negative_binomial_regression": NegativeBinomialRegression(0.7, 0.5),
 }
@@ -88,6 +91,10 @@ def log_likelihood64(name, theta, x, y):
         return stats.poisson.logpmf(y, np.exp(x @ theta)).sum()
     if name == "negative_binomial_regression":
         return stats.nbinom.logpmf(y, 2, 2 / (2 + np.exp(x @ theta))).sum()
+    if name == "ordinal_regression":
+        above = special.expit((x @ theta[:D])[:, None] + np.array([0.0, theta[D] / 2]))
+        chances = np.c_[np.ones(len(x)), above] - np.c_[above, np.zeros(len(x))]
+        return np.log(np.maximum(chances[np.arange(len(x)), y], 1e-6)).sum()
     logits = np.stack([np.zeros(len(x)), x @ theta], axis=1) if name == "logistic_regression" else x @ theta
     logits = logits - logits.max(axis=1, keepdims=True)
     return (logits[np.arange(len(x)), y] - np.log(np.exp(logits).sum(axis=1))).sum()
