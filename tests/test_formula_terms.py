@@ -422,9 +422,9 @@ def records_of(name, rows=60, d=3):
 def test_every_law_of_a_target_holds_with_offset_and_weight(name):
     """Closed forms agree with the generic path, bounds hold, and predictions are finite."""
     check_target(told(name, row_bound=1.0), records_of(name))
-    check_target(
-        PerOwner(told(name)), by_owner(records_of(name), np.arange(60) // 3, num_owners=20, records_per_owner=3)
-    )
+    if name in ("logistic", "softmax"):  # the wrapper is the same for all
+        owners = by_owner(records_of(name), np.arange(60) // 3, num_owners=20, records_per_owner=3)
+        check_target(PerOwner(told(name)), owners)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

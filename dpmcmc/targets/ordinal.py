@@ -71,7 +71,7 @@ class OrdinalRegression(GeneralisedLinear):
 
     @property
     def curvature_bound(self) -> float:
-        """Infinite: none is derived."""
+        """Infinite, since none is derived."""
         return math.inf
 
     def bind(self, record_shapes: PyTree) -> Self:
