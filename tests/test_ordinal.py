@@ -132,6 +132,12 @@ def test_a_schema_keeps_the_order():
     assert Schema({"a": Range(0, 1), "y": Levels([0, 1], ordered=True)}, label="y").outcome.kind == "binary"
 
 
+def test_a_suggestion_takes_the_variance_that_is_right():
+    plan = dpmcmc.suggest(TARGET, num_records=5000, epsilon=1.0)
+    assert plan.mechanism.covariance == "sandwich"
+    assert plan.usable_for == ["prediction", "intervals"]
+
+
 def inside(result, level=0.9):
     shown = result.summary(level=level).to_dict()
     low, high = (np.array(ends) for name, ends in shown.items() if " %" in name)

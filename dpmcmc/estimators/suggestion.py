@@ -50,6 +50,7 @@ from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LogisticRegression
+from dpmcmc.targets.ordinal import OrdinalRegression
 
 Goal = Literal["intervals", "prediction"]
 #: Share of the prior's variance that a release must remove: with less, intervals are the prior's.
@@ -320,6 +321,8 @@ class Request:
                 "target" if goal == INTERVALS else "evidence"
             )
             mechanism = NoiseAware(prior_scale=scale, structure=self.structure)
+            if isinstance(self.target, OrdinalRegression):
+                mechanism = dataclasses.replace(mechanism, covariance="sandwich")
             why = (
                 "method: noise_aware, since only its draws account for the noise of privacy"
                 if goal == INTERVALS
