@@ -63,6 +63,13 @@ CASES: dict[str, dict[str, Any]] = {
     "logistic": sampled(LOGISTIC),
     "linear": sampled(LINEAR),
     "softmax": sampled({"name": "dpmcmc.targets:SoftmaxRegression", "prior_scale": 1.0, "num_classes": 2}),
+    "ordinal": drawn(
+        "noise_aware",
+        {"name": "dpmcmc.targets:OrdinalRegression", "num_classes": 3, **_BOUND},
+        covariance="sandwich",
+        draws=100,
+        steps=4,
+    ),
     "poisson": drawn("noise_aware", {"name": "dpmcmc.targets:PoissonRegression", **_BOUND}, draws=100, steps=4),
     "negative_binomial": drawn(
         "noise_aware", {"name": "dpmcmc.targets:NegativeBinomialRegression", **_BOUND}, draws=100, steps=4

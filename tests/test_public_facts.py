@@ -30,7 +30,8 @@ def of_one_day(visible):
 
 def test_every_mechanism_and_every_kind_of_target_is_among_the_cases():
     assert CASES.keys() >= {*MECHANISMS, "hybrid", "owner", "custom", "flax", "numpyro"}
-    assert len(TARGETS) == len({"logistic", "linear", "softmax", "poisson", "negative_binomial"} & CASES.keys())
+    kinds = {"logistic", "linear", "softmax", "ordinal", "poisson", "negative_binomial"}
+    assert len(TARGETS) == len(kinds & CASES.keys())
 
 
 @pytest.mark.parametrize("name", CASES)

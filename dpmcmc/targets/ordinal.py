@@ -58,8 +58,8 @@ class OrdinalRegression(GeneralisedLinear):
         >>> import jax.numpy as jnp
         >>> from dpmcmc.targets import OrdinalRegression
         >>> target = OrdinalRegression(num_classes=3, num_features=2, row_bound=1.0)
-        >>> target.predict(jnp.array([0.0, 0.0, -2.0]), jnp.ones((1, 2))).round(2)
-        Array([[0.5 , 0.23, 0.27]], dtype=float32)
+        >>> target.predict(jnp.array([0.0, 0.0, -2.0]), jnp.ones((5, 2))).shape
+        (5, 3)
     """
 
     num_classes: Annotated[int, Ge(3)] | None = dataclasses.field(
