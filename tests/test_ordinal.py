@@ -119,7 +119,7 @@ def test_what_it_cannot_take_is_refused():
         NoiseAware().plan(TARGET, num_records=40, epsilon=0.5, delta=1e-5)
     with pytest.raises(InputError, match="columns: job is ordered, which only a label may be"):
         Schema({"job": Levels(LEVELS, ordered=True), "y": Levels([0, 1])}, label="y")
-    with pytest.raises(TargetError, match="public number of levels"):
+    with pytest.raises(TargetError, match=r"number of classes, for example OrdinalRegression"):
         OrdinalRegression().classes  # noqa: B018
     with pytest.raises(InputError, match="num_features: OrdinalRegression needs it"):
         OrdinalRegression(num_classes=3, row_bound=1.0).question  # noqa: B018

@@ -192,6 +192,19 @@ def shared_by_equal_targets(maxsize: int) -> Callable[[Built], Built]:
     return decorate
 
 
+def require_classes(num_classes: int | None, model: str) -> int:
+    """Return the number of classes.
+
+    Raises:
+        TargetError: it was not declared.
+    """
+    if num_classes is None:
+        raise TargetError(
+            f"num_classes is not known: declare the public number of classes, for example {model}(num_classes=10)"
+        )
+    return num_classes
+
+
 def require_bound(value: float | None, name: str, target: str) -> float:
     """A public bound that a target needs for what is asked of it.
 

@@ -24,10 +24,10 @@ from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import (
     Positive,
-    TargetError,
     check_counts,
     check_labels,
     require_bound,
+    require_classes,
 )
 from dpmcmc.targets.linear_predictor import GeneralisedLinear as GeneralisedLinear
 from dpmcmc.targets.linear_predictor import LinearPredictor as LinearPredictor
@@ -367,12 +367,7 @@ class SoftmaxRegression(GeneralisedLinear):
         Raises:
             TargetError: it was not declared.
         """
-        if self.num_classes is None:
-            raise TargetError(
-                "num_classes is not known: declare the public number of classes, for example "
-                "SoftmaxRegression(num_classes=10)"
-            )
-        return self.num_classes
+        return require_classes(self.num_classes, "SoftmaxRegression")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from dpmcmc.data.structure import THRESHOLD
 from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import STATIC, PyTree
-from dpmcmc.targets.base import TargetError, check_labels, require_bound
+from dpmcmc.targets.base import check_labels, require_bound, require_classes
 from dpmcmc.targets.glm import LogisticRegression
 from dpmcmc.targets.linear_predictor import GeneralisedLinear
 
@@ -117,12 +117,7 @@ class OrdinalRegression(GeneralisedLinear):
         Raises:
             TargetError: it was not declared.
         """
-        if self.num_classes is None:
-            raise TargetError(
-                "num_classes is not known: declare the public number of levels, for example "
-                "OrdinalRegression(num_classes=5)"
-            )
-        return self.num_classes
+        return require_classes(self.num_classes, "OrdinalRegression")
 
     @property
     def threshold_scale(self) -> float:
