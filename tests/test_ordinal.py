@@ -58,6 +58,17 @@ def test_every_law_of_a_target_holds():
     check_target(TARGET, records_of())
 
 
+def test_an_offset_is_added_to_the_predictor_of_a_prediction():
+    target = OrdinalRegression(num_classes=4, num_features=2, row_bound=1.0, offset_bound=2.0)
+    theta = jnp.array([0.7, -0.4, -2.0, -5.0])
+    x, offset = records_of(5)["x"], np.linspace(-2, 2, 5)
+    above = expit((x @ theta[:2] + offset)[:, None] + np.array([0.0, -1.0, -2.5]))
+    np.testing.assert_allclose(target.predict(theta, x, offset)[:, 0], 1 - above[:, 0], atol=1e-6)
+    np.testing.assert_allclose(target.predict(theta, x, offset)[:, 3], above[:, 2], atol=1e-6)
+    with pytest.raises(TargetError, match="offset"):
+        target.predict(theta, x)
+
+
 def test_scores_of_questions_have_mean_zero_at_the_truth():
     """The probability of a yes to question k is that of y > k, for every row."""
     records = records_of(5)

@@ -66,9 +66,8 @@ def fit(
     """Fit a regression under differential privacy, with no setting chosen by hand.
 
     The model follows from the label: two levels give logistic regression, more give softmax regression, or ordinal
-    regression where they are ordered, counts give
-    Poisson regression whose dispersion is learnt, and a range gives linear regression whose residual scale is. N is the
-    number of rows, which replace_one makes public.
+    regression where they are ordered, counts give Poisson regression whose dispersion is learnt, and a range gives
+    linear regression whose residual scale is. N is the number of rows, which replace_one makes public.
 
     Intervals are for the best-fitting coefficients, whether or not the model is true. The prior of a coefficient is
     N(0, f²) for the effect of half the column's declared range, with a factor f that the releases tell; the intercept

@@ -96,18 +96,15 @@ def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
     score = score_of(model)
     assert score is not None
     prior = Prior.of(options, model, score.size)
-    names = list(schema.own_names)
     said: list[str] = []
-    for name in names:
+    for at, name in enumerate(schema.own_names):
         column = schema.columns.get(name)
         if not isinstance(column, Range) or name == schema.label or len(said) == _MOST:
             continue
-        at = names.index(name)
+        # Without an intercept, say, coefficients are those of encoded columns.
         try:
             reach = abs(_units(schema, at)[1]) * (column.high - column.low)
-        except (
-            InputError
-        ):  # without an intercept, say, coefficients are those of encoded columns
+        except InputError:
             return []
         # Between two classes the difference counts.
         differs = math.sqrt(2) if isinstance(target, SoftmaxRegression) else 1.0

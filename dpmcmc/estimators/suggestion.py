@@ -331,9 +331,11 @@ class Request:
         plan = self._planned(mechanism)
         if not isinstance(mechanism, NoiseAware):
             return plan, [why]
-        prior: list[str] = []
-        if self.schema is not None and isinstance(self.target, GeneralisedLinear):
-            prior += prior_lines(self.schema, self.target, mechanism)
+        prior = (
+            prior_lines(self.schema, self.target, mechanism)
+            if self.schema is not None and isinstance(self.target, GeneralisedLinear)
+            else []
+        )
         if self.facts is None:
             return plan, [why, *prior]
         if mechanism.gram_share is None and _normal_rows(plan):

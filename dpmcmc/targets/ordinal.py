@@ -92,10 +92,14 @@ class OrdinalRegression(GeneralisedLinear):
         return self.weighted(jnp.log(chances[record["y"].astype(jnp.int32)]), record)
 
     def predict(
-        self, params: Float[jax.Array, " p"], x: Num[jax.Array, "n d"]
+        self,
+        params: Float[jax.Array, " p"],
+        x: Num[jax.Array, "n d"],
+        offset: Num[jax.Array, " n"] | None = None,
     ) -> Float[jax.Array, "n k"]:
-        """P(y = k | x, θ), (n, K)."""
-        chances = self._chances(x @ params[: x.shape[1]], params)
+        """P(y = k | x, θ), (n, K); ``offset`` (n,) where the target has an ``offset_bound``."""
+        predictor = self.with_offset(x @ params[: x.shape[1]], offset)
+        chances = self._chances(predictor, params)
         return chances / chances.sum(axis=1, keepdims=True)
 
     def _chances(self, predictor: jax.Array, params: jax.Array) -> jax.Array:
