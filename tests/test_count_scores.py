@@ -14,7 +14,8 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.scores import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import regression
+from dpmcmc.mechanisms.noise_aware import facts, regression
+from dpmcmc.mechanisms.noise_aware.facts import affordable
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gaussian_release
@@ -140,7 +141,7 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
 
 @pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"], ids=["curvature", "no curvature"])
 def test_a_larger_budget_clips_further_out_at_little_predicted_cost(adjacency, monkeypatch):
-    """Without a released curvature it costs nothing, and with one less than a margin."""
+    """Without a released curvature it costs nothing; with one no more than is affordable, and a release tells which."""
     target = PoissonRegression(1.0, num_features=4, row_bound=1.0)
 
     def plan(epsilon):
@@ -150,14 +151,14 @@ def test_a_larger_budget_clips_further_out_at_little_predicted_cost(adjacency, m
     ratios = [one.settings["clip_ratio"] for one in chosen]
     assert ratios == sorted(ratios)
     curved = adjacency == "replace_one"
-    assert ratios[0] < ratios[-1] == (regression._WIDEST if curved else CLIPS)[-1]
+    assert ratios[0] < ratios[-1] == CLIPS[-1]
     monkeypatch.setattr(regression, "CLIPS", ())
-    monkeypatch.setattr(regression, "_WIDEST", CLIPS[:1])
+    monkeypatch.setattr(facts, "CLIPS", CLIPS[:1])
     for epsilon, one in zip((0.1, 1.0, 30.0), chosen, strict=True):
         base = plan(epsilon)
         assert base.settings["clip_ratio"] == CLIPS[0]
-        cost = one.settings["predicted_width"] / base.settings["predicted_width"]
-        assert cost <= (regression._WIDER if curved else 1)
+        least, width = (found.settings["predicted_width"] for found in (base, one))
+        assert width <= (math.sqrt(affordable(least**2)) if curved else least)
         assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
 
 

@@ -32,7 +32,7 @@ FAMILIES: dict[str, Any] = {
     "logistic, wide": Logistic(clip=3.0),
     "softmax": Softmax(3),
     "softmax, wide": Softmax(3, clip=3.0),
-    "linear": Huber.of(0.2, 0.9),
+    "linear": Huber.of(0.2 / 1.645, 1.645),
     "poisson": Counts(),
     "negative binomial": Counts(0.5, clip=3.0),
 }
@@ -67,7 +67,7 @@ def access_of(score, owners, each):
         present[k, own], sharers[k] = 1.0, one.count
     gram = np.diag([0.6, 0.1, 1e-4]) * design.num_records
     made = BoundedGradient.of(gram, design, score, x.reshape(-1, D), y.ravel())
-    clip = facts.clip_of(score, made.norm, design)
+    clip = facts.clip_of(score, made.norm, design.longest)
     longest = facts.longest_row(made.norm, design.longest)
     leverage = score.leverage(clip, longest)
     return dataclasses.replace(
@@ -88,7 +88,7 @@ def sums(score, owners, each, theta):
     }
     if score.size == 1:
         found["residuals"] = access.labels(theta, Residuals(1.0).statistic)
-        found["dispersions"] = access.labels(theta, Dispersion(0.75).statistic)
+        found["dispersions"] = access.labels(theta, Dispersion().statistic)
     return found
 
 
@@ -218,7 +218,7 @@ def test_the_spread_of_one_record_is_the_square_of_its_score(name):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "linear"])
 def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed):
-    """B <= H in matrix order, since weights are at most 1: clipping only takes away."""
+    """B <= H in matrix order, since weights are at most 1: clipping only takes away. No row is beyond the longest."""
     score, rng = FAMILIES[name], np.random.default_rng(seed)
     within = rng.normal(size=(30, D)) * rng.uniform(0, 0.6, (30, 1))
     owners = [
@@ -226,6 +226,7 @@ def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed
         for row, offset, weight in zip(within, rng.normal(size=30), rng.uniform(size=30), strict=True)
     ]
     access = access_of(score, owners, 1)
+    access = dataclasses.replace(access, bounds=access.public._replace(longest=1e6, leverage=1e9))
     theta = 3 * rng.normal(size=D * score.size)
     spread = access.clip**2 * access.expected_spread(theta)
     curvature = access.public.leverage * access.curvature(theta)
@@ -254,7 +255,7 @@ def test_no_row_within_the_longest_has_more_leverage_than_its_family_says(name):
 
 
 def test_hubers_slope_is_the_derivative_of_its_residual_but_for_a_ramp():
-    score, rng, n, step = Huber.of(0.7, 0.9), np.random.default_rng(3), 4000, 1e-7
+    score, rng, n, step = Huber.of(0.7 / 1.645, 1.645), np.random.default_rng(3), 4000, 1e-7
     eta, y = rng.normal(size=(2, n))
     limit = np.exp(rng.uniform(-2, 1, n))
     most = np.minimum(score.bound, limit)
@@ -270,7 +271,7 @@ def test_hubers_slope_is_the_derivative_of_its_residual_but_for_a_ramp():
     # The variance and the share that the score states are those of normal residuals.
     sigma = 0.7 / 1.6448536
     r = sigma * np.random.default_rng(4).normal(size=400_000)
-    assert score.variance == pytest.approx(np.mean(np.clip(r, -0.7, 0.7) ** 2), rel=0.01)
+    assert score.law(np.zeros(1), np.inf).variance[0] == pytest.approx(np.mean(np.clip(r, -0.7, 0.7) ** 2), rel=0.01)
 
 
 @pytest.mark.parametrize("index", range(len(scale._CANDIDATES)))
@@ -279,14 +280,14 @@ def test_the_statistic_of_a_dispersion_has_mean_zero_at_the_true_one(index):
     alpha = scale._CANDIDATES[index]
     for eta in ETAS[:-1]:
         count, chance = chances(alpha, eta)
-        found = Dispersion(0.75).statistic(np.full(len(count), eta), count.astype(float))
+        found = Dispersion().statistic(np.full(len(count), eta), count.astype(float))
         assert -1 / 9 <= found.min() <= found.max() <= 1
         assert abs(chance @ found[:, index]) < 1e-7
         # A smaller candidate than the truth leaves a positive mean, a larger one a negative; rare counts tell nothing.
         mean = chance @ found if eta > -1 else np.zeros(0)
         assert np.all(mean[:index] > 0)
         assert np.all(mean[index + 1 :] < 0)
-    far = Dispersion(0.75).statistic(np.array([0.0, 1e300, np.nan]), np.array([1e300, np.nan, 0.0]))
+    far = Dispersion().statistic(np.array([0.0, 1e300, np.nan]), np.array([1e300, np.nan, 0.0]))
     assert np.all((far >= -1 / 9) & (far <= 1))
 
 
@@ -333,11 +334,14 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
     rng, n, found = np.random.default_rng(6), 40_000, Residuals(3.0)
     for law in (rng.normal(size=n), rng.laplace(size=n), rng.exponential(size=n) - 1):
         r = 0.15 * law
-        learnt = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n)
-        bound = learnt.score.bound
-        assert np.mean(np.abs(r) <= bound) == pytest.approx(scale.BOUND_QUANTILES[0], abs=0.05)
-        left = np.mean(r - np.clip(r, -bound, bound))
-        assert learnt.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
+        candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n)
+        bounds = [one.score.bound for one in candidates]
+        assert np.mean(np.abs(r) <= bounds[0]) == pytest.approx(0.9, abs=0.05)
+        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(scale.DEVIATIONS, scale.DEVIATIONS[0]))
+        for one in candidates:
+            left = np.mean(r - np.clip(r, -one.score.bound, one.score.bound))
+            assert one.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
+    learnt = candidates[0]
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
 
 

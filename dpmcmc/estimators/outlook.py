@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
@@ -34,7 +34,8 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.facts import floor_of, longest_row
+from dpmcmc.mechanisms.noise_aware.facts import clip_of, floor_of, further, furthest
+from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
@@ -196,8 +197,8 @@ class ReleaseNoise(NamedTuple):
         clip: κ of the plan; None: that of the score.
         curvature: whether the curvature where gradients end is released, so that the error of the second moment is not
             its own.
-        learnt: share of residuals within the bound of a linear regression's score, which learns their scale; None: it
-            does not.
+        learnt: bound of a linear regression's score, in standard deviations of residuals, whose scale it learns; None:
+            it does not.
     """
 
     gram: float
@@ -325,11 +326,7 @@ class OutlookFacts:
         curvature = each * _second_moment(rows, free.curvature)
         alone = np.linalg.inv(precision + curvature / spread)
 
-        score: BoundedScore = self.score
-        if noise.learnt:
-            std = design.noise * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
-            score = Huber.of(std * ndtri((1 + noise.learnt) / 2), noise.learnt)
-        if not math.isfinite(score.clip):
+        if not (noise.learnt or math.isfinite(self.score.clip)):
             return self._of_statistics(
                 rows, truth, num_records, noise, design, alone, rough
             )
@@ -342,10 +339,22 @@ class OutlookFacts:
             floor = self.row_bound**2 / size
         metric = gram / num_records + np.eye(size) * floor
         norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
-        kappa = noise.clip or score.clip
-        clip, law = kappa * norm, score.law(eta, kappa)
-        if isinstance(score, Huber):
-            clip = score.bound * longest_row(norm, self.row_bound / math.sqrt(floor))
+        longest = self.row_bound / math.sqrt(floor)
+        clips, laws, moments = [], [], []
+        for score in self._scores(noise, design.noise):
+            clip, law = clip_of(score, norm, longest), score.law(eta, score.limit)
+            if self.score.size == 1:
+                slope, spread = np.mean(law.curvature), np.mean(law.variance)
+            else:
+                slope, spread = (
+                    float(np.mean(np.trace(h, axis1=1, axis2=2))) / (self.score.size - 1)
+                    for h in law
+                )
+            clips.append(clip)
+            laws.append(law)
+            moments.append((slope, spread, (noise.gradient * clip) ** 2 / num_records))
+        chosen = furthest(moments)
+        clip, law = clips[chosen], laws[chosen]
         curvature = each * _second_moment(rows, law.curvature)
         mean = float(np.mean(law.curvature))
         # A gradient is taken about as far from the truth as the posterior is wide.
@@ -357,6 +366,16 @@ class OutlookFacts:
         variance = (noise.gradient * clip) ** 2 * metric
         covariances = predicted(local, variance, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
+
+    def _scores(self, noise: ReleaseNoise, std: float) -> tuple[BoundedScore, ...]:
+        """Return the scores of which the release takes one."""
+        if noise.learnt:
+            std = std * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
+            return tuple(Huber.of(std, deviations) for deviations in DEVIATIONS)
+        if noise.curvature:
+            return further(self.score)
+        clip = noise.clip or self.score.clip
+        return (dataclasses.replace(self.score, clip=clip),)  # type: ignore[type-var]
 
     def _of_statistics(
         self,

@@ -461,7 +461,7 @@ class Request:
             last_gradients(settings, plan.mechanism.steps),
             settings.get("clip_ratio"),
             curvature=not _normal_rows(plan),
-            learnt=settings.get("bound_quantile"),
+            learnt=settings.get("bound_deviations"),
         )
 
     def _rough_width(self, plan: MechanismPlan) -> float:

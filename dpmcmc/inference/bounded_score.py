@@ -40,6 +40,10 @@ class BoundedScore(Protocol):
         """κ, the clip norm C in units of a typical whitened row."""
 
     @property
+    def limit(self) -> float:
+        """Limit of a typical record's score."""
+
+    @property
     def size(self) -> int:
         """Number of predictors of a record, K."""
 

@@ -287,7 +287,9 @@ def project(
         out = nearest
         for _ in range(_LINEAR_ROUNDS):
             out = linear.project(out)
-    return _semidefinite(out, trace)
+    # Declared null directions end exactly null: what is left there would be read as curvature under a wide prior.
+    inside = linear.along @ _semidefinite(out, trace) @ linear.along
+    return inside * (trace / float(np.trace(inside)))
 
 
 def shrunk(noisy: NoisyGram) -> NoisyGram:

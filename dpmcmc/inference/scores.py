@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import betainc, expit, gammaln, ndtr, ndtri, pdtr, softmax
+from scipy.special import betainc, expit, gammaln, ndtr, pdtr, softmax
 
 from dpmcmc.errors import InputError
 from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind, Law
@@ -55,6 +55,7 @@ class Linear(LabelBlind):
     predictors: ClassVar[str] = "means"
     needs_mean_row: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
+    limit: ClassVar[float] = math.inf
     step: ClassVar[float] = math.inf
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
@@ -101,13 +102,11 @@ class Huber:
 
     Attributes:
         bound: c.
-        inside: share of residuals within c, Λ.
-        variance: V, mean of ψ².
+        std: standard deviation of residuals, were they normal; Λ and V are theirs.
     """
 
     bound: float
-    inside: float
-    variance: float
+    std: float
     predictors: ClassVar[str] = "means"
     needs_mean_row: ClassVar[bool] = False
     step: ClassVar[float] = math.inf
@@ -115,10 +114,14 @@ class Huber:
     clip: ClassVar[float] = 1.0
 
     @classmethod
-    def of(cls, bound: float, inside: float) -> Huber:
-        """Return the score of residuals of which this share is within c, as normal ones."""
-        std = bound / float(ndtri((1 + inside) / 2))
-        return cls(bound, inside, std**2 * float(_censored(np.array(bound / std))))
+    def of(cls, std: float, deviations: float) -> Huber:
+        """Return the score with a bound of so many standard deviations."""
+        return cls(std * deviations, std)
+
+    @property
+    def limit(self) -> float:
+        """c, which no typical record's own limit is below."""
+        return self.bound
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ; see :class:`BoundedScore`."""
@@ -127,8 +130,8 @@ class Huber:
 
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`BoundedScore`."""
-        one = np.ones_like(eta)
-        return Law(self.inside * one, self.variance * one)
+        cut = np.minimum(self.bound, limit) / self.std * np.ones_like(eta)
+        return Law(1 - 2 * ndtr(-cut), self.std**2 * _censored(cut))
 
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return the slope of each record; see :class:`BoundedScore`."""
@@ -137,7 +140,7 @@ class Huber:
 
     def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
         """Return dE[ψ]/d(mean of residuals), (n,): a mean that all rows have in common is one more of the predictor."""
-        return self.inside * np.ones_like(eta)
+        return self.law(eta, limit).curvature
 
     def leverage(self, clip: float, longest: float) -> float:
         """Return ‖z‖², since slopes are at most 1; see :class:`BoundedScore`."""
@@ -168,6 +171,11 @@ class Logistic(LabelBlind):
     step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.
     clip: float = 0.5
+
+    @property
+    def limit(self) -> float:
+        """κ."""
+        return self.clip
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """Return p."""
@@ -226,6 +234,11 @@ class Softmax:
     step: ClassVar[float] = 1.5
     #: Below 1 the weights shrink most scores, and less noise is needed.
     clip: float = 0.5
+
+    @property
+    def limit(self) -> float:
+        """κ."""
+        return self.clip
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ, (n, K); see :class:`BoundedScore`."""
@@ -367,9 +380,11 @@ def _censored(c: np.ndarray) -> np.ndarray:
 #
 #     ψ = c w (E[t] − t),   t = clip(y − μ, ±h),   c = 1/(1 + αμ),   μ = exp(η)
 #
-# with Var y = μ + αμ² =: v (α = 0: Poisson) and the model's own score s = c(μ − y), whose variance is I = cμ. Here
+# with Var y = μ + αμ² =: v (α = 0: Poisson) and the model's own score s = c(μ − y), whose variance is I = cμ. A score
+# may have c = 1/(1 + βμ) of another β: with β = 0 and a limit far out it is Poisson's, whose estimate holds for the
+# mean whatever the law of a count. Here, with S = c√v the standard deviation of c(μ − y),
 #
-#     h = max(limit, ¾√I)/c,   w = min(1, limit/longest),   longest = c max(h − E[t], min(μ, h) + E[t]).
+#     h = max(limit, ¾S)/c,   w = min(1, limit/longest),   longest = c max(h − E[t], min(μ, h) + E[t]).
 #
 # This is the centred Huber score with a Mallows weight of Cantoni and Ronchetti (2001). A Mallows weight alone does not
 # bound a residual that has no bound, and a clipped residual that is not centred has a mean, since counts are skew.
@@ -379,9 +394,9 @@ def _censored(c: np.ndarray) -> np.ndarray:
 #
 # **Unbiased.** h and w are functions of η and of the limit, not of y, and E[E[t] − t | η] = 0.
 #
-# **Efficient.** With the limit far above √I nothing is clipped, and ψ = s. Far below it, residuals are clipped at ¾ of
-# a standard deviation: per limit the curvature is then within a twelfth of that of the optimal score, whose h tends to
-# 0.
+# **Efficient.** With β = α and the limit far above S nothing is clipped, and ψ = s. Far below it, residuals are clipped
+# at ¾ of a standard deviation: per limit the curvature is then within a twelfth of that of the optimal score, whose h
+# tends to 0.
 #
 # **Law.** E[t], E[t²] and E[t(y − μ)] are made of A_j(k) = Σ_{y <= k} (y − μ)^j p(y). With F the distribution function
 # and τ(k) = μ(1 + αk), Stein's identity for counts says Σ_{y <= k} (μ − y) p(y) = τ(k) p(k), and summation by parts
@@ -389,7 +404,7 @@ def _censored(c: np.ndarray) -> np.ndarray:
 #
 #     A_0 = F(k),   A_1 = −τ(k) p(k),   A_2 = v F(k) − τ(k) p(k) (k − μ + 1 + αμ).
 #
-# Then Λ = c² w E[t(y − μ)] and V = c² w² Var t.
+# Then Λ = c w E[t(y − μ)]/(1 + αμ) and V = c² w² Var t.
 #
 # **Predictors.** η is brought into ±8, so that rounding has a public bound. A record whose mean is beyond exp(8) =
 # 2,981 would have a biased score; a prior within ``strongest`` and ``strongest_intercept`` puts that at 8/√(2² + 4²) =
@@ -400,7 +415,7 @@ _LEAST, _FARTHEST = 0.75, 8.0
 #: Candidates for κ. The first costs least: at 0.5 and at 1 intervals were as wide to a tenth (d = 10, N = 20,000, ε
 #: from 0.3 to 3). Centring rests on the model's law of a count, and the further out residuals are clipped the less it
 #: matters where counts vary otherwise.
-CLIPS = (0.75, 1.5, 3.0, 6.0)
+CLIPS = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0)
 #: Step of a derivative in the dispersion.
 _STEP = 0.05
 #: Error of E[t]/longest and of the rest of ψ/limit in float64; ``tests/test_count_scores.py`` compares exact sums.
@@ -413,6 +428,7 @@ class _Clipped(NamedTuple):
     Attributes:
         mean: μ.
         share: c.
+        own: 1/(1 + αμ).
         bound: h.
         centre: E[t].
         weight: w.
@@ -422,6 +438,7 @@ class _Clipped(NamedTuple):
 
     mean: np.ndarray
     share: np.ndarray
+    own: np.ndarray
     bound: np.ndarray
     centre: np.ndarray
     weight: np.ndarray
@@ -436,6 +453,7 @@ class Counts:
     Attributes:
         dispersion: α.
         clip: κ; see :class:`~dpmcmc.inference.scores.BoundedScore`.
+        weighting: β; None: α.
     """
 
     predictors: ClassVar[str] = "logarithms of means"
@@ -444,6 +462,12 @@ class Counts:
     size: ClassVar[int] = 1
     dispersion: float = 0.0
     clip: float = CLIPS[0]
+    weighting: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """κ."""
+        return self.clip
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
@@ -454,14 +478,14 @@ class Counts:
 
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
-        own = np.isinf(limit)
+        whole = np.isinf(limit)
         # Decided for each record: a limit of one changes no law of another.
-        at = self._clipped(eta, np.where(own, 1.0, limit))
-        square = at.share**2 * at.weight
-        information = self._information(np.where(own, eta, 0.0))
+        at = self._clipped(eta, np.where(whole, 1.0, limit))
+        weight = at.share * at.weight
+        slope = at.share * at.mean
         return Law(
-            np.where(own, information, square * at.slope),
-            np.where(own, information, square * at.weight * at.variance),
+            np.where(whole, slope, weight * at.own * at.slope),
+            np.where(whole, slope * at.share / at.own, weight**2 * at.variance),
         )
 
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -478,9 +502,10 @@ class Counts:
 
     def spread(self, eta: np.ndarray, y: np.ndarray, cut: float) -> np.ndarray:
         """Return (t² − E t²)/sd², t = clip(y − μ, ±cut·sd), within [−1, cut²] and of mean 0 under α; (n,)."""
-        at = self._clipped(eta, cut * np.sqrt(self._information(eta)))
+        mean, share, own = self._shares(eta)
+        at = self._clipped(eta, cut * share * np.sqrt(mean / own))
         away = np.clip(y - at.mean, -at.bound, at.bound)
-        return (away**2 - at.variance - at.centre**2) * at.share / at.mean
+        return (away**2 - at.variance - at.centre**2) * at.own / at.mean
 
     def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
         """Return dE[ψ]/dα', (n,), of the dispersion α' of the counts at that of the score."""
@@ -494,10 +519,13 @@ class Counts:
         centre = at.bound * (1 - high[0] - low[0]) + high[1] - low[1]
         return at.share * at.weight * (at.centre - centre) / _STEP
 
-    def _information(self, eta: np.ndarray) -> np.ndarray:
-        """Return the variance of the model's own score, I."""
+    def _shares(self, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (μ, c, 1/(1 + αμ))."""
         mean = np.exp(np.clip(eta, -_FARTHEST, _FARTHEST))
-        return mean / (1 + self.dispersion * mean)
+        own = 1 / (1 + self.dispersion * mean)
+        if self.weighting is None:
+            return mean, own, own
+        return mean, 1 / (1 + self.weighting * mean), own
 
     def rounding(self, margin: float, limit: float) -> float:
         r"""Return the most that ψ/limit moves; see :class:`~dpmcmc.inference.scores.BoundedScore`.
@@ -505,21 +533,20 @@ class Counts:
         With z = c(E[t] − t), H = ch and D = max(limit, longest) it is ψ/limit = z/D, and |z| <= D.
 
         * D >= H/2: the range of z is at least H long, or H is the limit.
-        * In η, c(y − μ) moves at most H + I where it is not clipped, and H at most H/2. E[t] moves by the mean of that
-          and by |E[c t s]| <= H√I. So z, and D, move at most M = 3H + 2I + H√I, and z/D at most 2M/D <= 12 + 4√I +
-          8I/H, where H >= ¾√I and I is at most its value at η = 8.
+        * In η, c(y − μ) moves at most H + cμ where it is not clipped, and H at most H. E[t] moves by the mean of that
+          and by |E[c t s]| <= H√I, with s and I of the law. So z, and D, move at most M = 3H + 2cμ + H√I, and z/D at
+          most 2M/D <= 12 + 4√I + 8cμ/H, where H >= ¾S and cμ/S = √I. I is at most its value at η = 8.
         * In the limit, H moves by its part at most, z and D by twice that, and z/D by 8 of it.
         """
         most = math.exp(_FARTHEST) / (1 + self.dispersion * math.exp(_FARTHEST))
         return (12 + 15 * math.sqrt(most)) * margin + 8 * limit + _ARITHMETIC
 
     def _clipped(self, eta: np.ndarray, limit: np.ndarray | float) -> _Clipped:
-        mean = np.exp(np.clip(eta, -_FARTHEST, _FARTHEST))
-        share = 1 / (1 + self.dispersion * mean)
-        variance = mean / share
-        bound = np.maximum(limit, _LEAST * np.sqrt(share * mean)) / share
+        mean, share, own = self._shares(eta)
+        variance = mean / own
+        bound = np.maximum(limit, _LEAST * share * np.sqrt(variance)) / share
         (low, low_first, low_second), (high, high_first, high_second) = (
-            self._partial(k, mean, share, variance)
+            self._partial(k, mean, own, variance)
             for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
         )
         above = 1 - high
@@ -528,7 +555,9 @@ class Counts:
         slope = high_second - low_second - bound * (low_first + high_first)
         longest = share * np.maximum(bound - centre, np.minimum(mean, bound) + centre)
         weight = np.minimum(1.0, limit / longest)
-        return _Clipped(mean, share, bound, centre, weight, square - centre**2, slope)
+        return _Clipped(
+            mean, share, own, bound, centre, weight, square - centre**2, slope
+        )
 
     def _partial(
         self, k: np.ndarray, mean: np.ndarray, share: np.ndarray, variance: np.ndarray

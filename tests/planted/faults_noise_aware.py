@@ -15,7 +15,7 @@ from dpmcmc.inference.scores import Counts, Huber, Law, Logistic, Softmax
 from dpmcmc.mechanisms.noise_aware import model
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
 from dpmcmc.mechanisms.noise_aware.releases import Releases
-from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILES, Learnt, Scale
+from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS, Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import RowFacts
 from tests.planted import Fault
@@ -99,7 +99,7 @@ def _spread_without_weights(patch: Patch) -> None:
 def _scale_of_the_data(patch: Patch) -> None:
     def learn(self: Releases, scale: Scale, position: np.ndarray, noise_std: float) -> None:
         sizes = np.abs(self.read.y - self.read.x @ position)
-        self.learnt = Learnt(Huber.of(float(np.quantile(sizes, BOUND_QUANTILES[0])), BOUND_QUANTILES[0]))
+        self.learnt = Learnt(Huber.of(float(np.quantile(sizes, 0.9)) / DEVIATIONS[0], DEVIATIONS[0]))
 
     patch.setattr(Releases, "_learn", learn)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from dpmcmc.inference.released_metric import metric_floor
-from dpmcmc.inference.scores import BoundedScore, Huber
+from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
 from dpmcmc.mechanisms.noise_aware.gradients import (
     Design,
     multipliers,
@@ -33,8 +34,14 @@ MOST_RELEASED = 60
 #: Part of the gradients that the posterior is made of where a curvature is released and where none is, and of those
 #: so far that a position is made of; by how much the budget of gradients grows over a quarter of them.
 LAST, LAST_OF_NORMAL, FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8
-#: R² in units of a typical ‖z‖², and added to it.
-_LONGEST, _MORE = 3.0, 2.0
+#: R² in units of a typical ‖z‖², and added to it; the same of the square of the length up to which a row has Huber's
+#: bound. A longer row has a smaller bound, which costs less than a smaller one for all.
+_LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
+#: Candidates for κ of a classifier's score; those of counts are CLIPS.
+_CLIPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 6.0)
+#: By how much the variance under a clip further out may exceed that under the best one, in units of that without
+#: privacy: in any case, for each unit that privacy adds under the best one, and at most.
+_CHEAP, _DEARER, _MOST = 0.1, 5.0, 0.35
 #: Least part of b² in the metric's floor.
 _SMALLEST_FLOOR = 1e-5
 
@@ -70,17 +77,10 @@ class Facts:
         return self.prior.size <= MOST_RELEASED and not rounds
 
     def clipped_at(self, clip: float) -> Self:
-        """Return the facts with another κ, or with another quantile of the residuals within Huber's bound."""
-        if isinstance(self.score, Huber):
-            return dataclasses.replace(
-                self,
-                scale=dataclasses.replace(self.scale, quantile=clip),  # type: ignore[type-var]
-            )
-        scale = None if self.scale is None else dataclasses.replace(self.scale, clip=clip)  # type: ignore[type-var]
+        """Return the facts with another κ."""
         return dataclasses.replace(
             self,
             score=dataclasses.replace(self.score, clip=clip),  # type: ignore[type-var]
-            scale=scale,
         )
 
     def design(self, num_records: int, gram_noise_std: float | None = None) -> Design:
@@ -169,11 +169,43 @@ def floor_of(gram_noise_std: float, num_rows: int, size: int, row_bound: float) 
     return max(noise, _SMALLEST_FLOOR * row_bound**2)
 
 
-def clip_of(score: BoundedScore, norm: float, design: Design) -> float:
+def clip_of(score: BoundedScore, norm: float, longest: float) -> float:
     """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
     if isinstance(score, Huber):
-        return score.bound * longest_row(norm, design.longest)
+        return score.bound * min(math.sqrt(_USUAL * norm**2 + _ADDED), longest)
     return score.clip * norm
+
+
+def further(score: BoundedScore) -> tuple[BoundedScore, ...]:
+    """Return the scores of a family that clip ever further out, the nearest first."""
+    clips = CLIPS if isinstance(score, Counts) else _CLIPS
+    return tuple(
+        dataclasses.replace(score, clip=clip)  # type: ignore[type-var]
+        for clip in clips
+    )
+
+
+def furthest(moments: Sequence[tuple[float, float, float]]) -> int:
+    """Return the number of the score that clips labels as far out as costs little.
+
+    Args:
+        moments: of scores that clip ever further out: mean slope, and the variances of a record's score and of the
+            noise over N, in a typical direction. The last one is taken for the score without privacy.
+    """
+    costs = [(spread + noise) / slope**2 for slope, spread, noise in moments]
+    slope, spread, _ = moments[-1]
+    alone = spread / slope**2
+    most = affordable(min(costs) / alone) * alone
+    return max(number for number, cost in enumerate(costs) if cost <= most)
+
+
+def affordable(least: float) -> float:
+    """Return the variance that a clip further out may have, given that of the best; each over that without privacy.
+
+    The further out, the nearer is the estimate to the one without privacy where the model is wrong.
+    """
+    dear = max(least - 1, 0.0)
+    return max(least, 1.0) + min(_CHEAP + _DEARER * dear, _MOST)
 
 
 def longest_row(norm: float, most: float) -> float:

@@ -31,18 +31,20 @@ from dpmcmc.report import console
 # Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
 # adds
 #
-#     v z ψ  to the gradient,     v² ψ² z zᵀ  to the spread,     v Λ z zᵀ  to the curvature,
+#     u z ψ  to the gradient,     u² ψ² z zᵀ  to the spread,     v Λ z zᵀ  to the curvature,
 #
-#     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),     ‖ψ‖ <= C/(v‖z‖),
+#     ‖ψ‖ <= C/(u‖z‖),     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),
 #
-# u in [0, 1] the row's own public-range weight. So v sees x and θ alone, and no label:
+# u in [0, 1] the row's own public-range weight. So u and v see x and θ alone, and no label:
 #
-# * ‖v z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
+# * ‖u z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
 # * the spread is a Gram matrix of rows within C: it moves by √2·C² at most;
 # * the curvature is one of rows within √L, where L bounds v tr(Λ)‖z‖² (``BoundedScore.leverage``, or the weight): √2·L.
 #
 # A hard clip stands behind each: neither rounding nor a label that the model does not know moves a record beyond them.
-# The same v stands in all three, so H is the curvature and B the variance of the estimating equation Σ v z ψ = 0. An
+# B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature but for rows beyond R or L, where H is
+# smaller, so that intervals are wider. Weights v in the equation itself would move its solution where the model is
+# wrong for long rows: that left a coefficient of a real table's interval at a coverage of .1. An
 # owner's k rows have C/k each, and together add a curvature of trace m·L at most (``prior.py``).
 
 #: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
@@ -126,7 +128,7 @@ class Bounds(NamedTuple):
 
     Attributes:
         clip: C, of a record's score.
-        longest: R: the weight of a longer row falls with its square.
+        longest: R: the weight of a longer row in the curvature falls with its square.
         leverage: L, of v tr(Λ)‖z‖²; infinite where no curvature is released.
     """
 
@@ -143,7 +145,8 @@ class Weighted(NamedTuple):
         y: labels, (n,).
         eta: predictors, (n,) or (n, K).
         limit: of ‖ψ‖, (n,).
-        weight: v, (n,).
+        weight: u, (n,).
+        held: v, (n,).
     """
 
     z: np.ndarray
@@ -151,11 +154,11 @@ class Weighted(NamedTuple):
     eta: np.ndarray
     limit: np.ndarray
     weight: np.ndarray
+    held: np.ndarray
 
-    @property
-    def factor(self) -> np.ndarray:
-        """v in the shape of a slope, (n,) or (n, 1, 1)."""
-        return self.weight if self.eta.ndim == 1 else self.weight[:, None, None]
+    def times(self, weight: np.ndarray, law: np.ndarray) -> np.ndarray:
+        """Return weights (n,) times slopes or variances, (n,) or (n, K, K)."""
+        return weight.reshape(-1, *[1] * (law.ndim - 1)) * law
 
 
 @dataclass(frozen=True)
@@ -234,8 +237,8 @@ class BoundedGradient:
         return self.public.clip
 
     def sum(self, position: np.ndarray) -> np.ndarray:
-        """Return Σ v F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
-        eta, limit, weight = self._bounded(position, slice(None))
+        """Return Σ u F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
+        eta, limit, weight, _ = self._bounded(position, slice(None))
         residual = within_limit(self.score.residual(eta, self.y, limit), limit)
         weighted = residual * weight.reshape(-1, *[1] * (residual.ndim - 1))
         return (self.inverse @ weighted_sum(self.x, weighted) / self.clip).ravel()
@@ -252,15 +255,17 @@ class BoundedGradient:
         most = self.public.leverage
         return self._second_moment(
             position,
-            lambda at: at.factor * self.score.slope(at.eta, at.y, at.limit) / most,
+            lambda at: at.times(at.held / most, self.score.slope(at.eta, at.y, at.limit)),
         )
 
     def expected_spread(self, position: np.ndarray) -> np.ndarray:
-        """Return Σ v² V ⊗ z zᵀ / C², as the model says scores vary, (d·K, d·K). Private: it must not leave."""
+        """Return Σ u² V ⊗ z zᵀ / C², as the model says scores vary, (d·K, d·K). Private: it must not leave."""
         most = self.clip**2
         return self._second_moment(
             position,
-            lambda at: at.factor**2 * self.score.law(at.eta, at.limit).variance / most,
+            lambda at: at.times(
+                at.weight**2 / most, self.score.law(at.eta, at.limit).variance
+            ),
         )
 
     def spread(self, position: np.ndarray, owners: int) -> np.ndarray:
@@ -320,16 +325,15 @@ class BoundedGradient:
 
     def _bounded(
         self, position: np.ndarray, part: slice
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (η, limits, weights) of some rows."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return (η, limits, weights u, weights v) of some rows."""
         bounds = self.public
         norms = self.row_norms[part]
         eta = self.x[part] @ self._columns(position)
         offset = _part(self.offset, part)
         eta = eta + (offset if eta.ndim == 1 else np.reshape(offset, (-1, 1)))
-        weight = _part(self.own_weights, part) * np.minimum(
-            1.0, (bounds.longest / norms) ** 2
-        )
+        weight = _part(self.own_weights, part) * np.ones(len(norms))
+        held = weight * np.minimum(1.0, (bounds.longest / norms) ** 2)
         tiny = np.finfo(float).tiny
         # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
         least = bounds.clip * _LEAST_SHARE
@@ -341,11 +345,9 @@ class BoundedGradient:
             # The family bounds no leverage, so the weight does.
             slopes = self.score.law(eta, limit).curvature
             trace = slopes if slopes.ndim == 1 else np.trace(slopes, axis1=1, axis2=2)
-            leverage = weight * trace * norms**2
-            weight = weight * np.minimum(
-                1.0, bounds.leverage / np.maximum(leverage, tiny)
-            )
-        return eta, limit, weight
+            leverage = held * trace * norms**2
+            held = held * np.minimum(1.0, bounds.leverage / np.maximum(leverage, tiny))
+        return eta, limit, weight, held
 
     def _columns(self, vector: np.ndarray) -> np.ndarray:
         """Return (d,), or (d, K) for K predictors."""

@@ -255,7 +255,7 @@ def strategy_of(options: Options, target: Target) -> Strategy:
                     require_bound(model.label_bound, "label_bound", "LinearRegression")
                 )
             elif isinstance(model, PoissonRegression) and isinstance(score, Counts):
-                scale = Dispersion(score.clip)
+                scale = Dispersion()
         if scale is not None:
             score = scale.first()
         return Regression(options, model, score, scale, together)

@@ -26,7 +26,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import noise_aware
@@ -43,8 +42,11 @@ from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.noise_aware.facts import (
     MOST_RELEASED,
     Facts,
+    affordable,
     clip_of,
     floor_of,
+    further,
+    releases_curvature,
     steps_of,
 )
 from dpmcmc.mechanisms.noise_aware.gradients import (
@@ -60,7 +62,7 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     calibrate_counts,
 )
 from dpmcmc.mechanisms.noise_aware.releases import SCALE_NAMES, SCALE_PARTS, Releases
-from dpmcmc.mechanisms.noise_aware.scale import BOUND_QUANTILES
+from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
@@ -88,11 +90,6 @@ _GRAM_SHARES, _GRAM_BY_SIZE = (
     (0.2, 0.3, 0.4, 0.5),
     ((10, 0.1), (30, 0.2), (MOST_RELEASED, 0.3)),
 )
-#: κ where a curvature is released: the widest whose predicted width is within the last number of the narrowest.
-_WIDEST, _WIDER = (0.5, 0.75, 1.0, 1.5, 3.0), 1.03
-#: How much more than the least quantile's, in the variance that privacy adds, the quantile of residuals within Huber's
-#: bound may cost; and how much in any case, over the variance without privacy.
-_DEARER, _CHEAP = 2.1, 0.2
 #: Bootstraps of the error of a candidate share's Gram matrix.
 _PREDICTED_BOOTSTRAPS = 6
 #: Predicted width up to which a clip further out is tried.
@@ -145,26 +142,19 @@ class Regression(Facts):
     def _chosen(
         self, budget: _Budget, candidates: tuple[float, ...]
     ) -> tuple[float, float, float]:
-        """Return (share of G, κ or the quantile of residuals, predicted width)."""
+        """Return (share of G, κ or the bound in deviations of residuals, predicted width)."""
         widths = {share: budget.width(share, self.score) for share in candidates}
         share = min(widths, key=widths.__getitem__)
         found = widths[share]
+        tried: dict[float, float] = {}
         if isinstance(self.score, Huber):
-            costs = {
-                quantile: budget.width(share, self.score, quantile)
-                for quantile in BOUND_QUANTILES
-            }
-            most = max(_DEARER * (found**2 - 1), _CHEAP)
-            quantile = max(
-                q for q, w in costs.items() if q == BOUND_QUANTILES[0] or w**2 - 1 <= most
-            )
-            return share, quantile, costs[quantile]
-        if budget.curvature:
-            tried = {
-                clip: budget.width(share, self.clipped_at(clip).score) for clip in _WIDEST
-            }
-            least = min(tried.values())
-            clip = max(clip for clip, width in tried.items() if width <= _WIDER * least)
+            tried = {k: budget.width(share, self.score, k) for k in DEVIATIONS}
+        elif budget.curvature:
+            tried = {one.clip: budget.width(share, one) for one in further(self.score)}
+        if tried:
+            # The releases tell which; this one is likely.
+            most = affordable(min(tried.values()) ** 2)
+            clip = max(clip for clip, width in tried.items() if width**2 <= most)
             return share, clip, tried[clip]
         clip = self.score.clip
         for wider in CLIPS if isinstance(self.score, Counts) and found <= _HIDDEN else ():
@@ -191,7 +181,9 @@ class Regression(Facts):
             records = target.questions(records)
         read = Read.of(records)
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
-        planned = self.clipped_at(plan.settings[_clip_name(self.score)])
+        planned: Facts = self
+        if not releases_curvature(plan.settings):
+            planned = self.clipped_at(plan.settings["clip_ratio"])
         found = Releases(planned, plan, read).conclude(streams.noise)
         draws = found.draws(self.options.draws, streams)
         if self.score.size > 1:
@@ -201,7 +193,7 @@ class Regression(Facts):
 
 def _clip_name(score: BoundedScore) -> str:
     """Return the name in the settings of what says where a score is clipped."""
-    return "bound_quantile" if isinstance(score, Huber) else "clip_ratio"
+    return "bound_deviations" if isinstance(score, Huber) else "clip_ratio"
 
 
 @dataclass(frozen=True)
@@ -262,7 +254,7 @@ class _Budget:
         return self.mu * math.sqrt(1 - share - self.others)
 
     def width(
-        self, share: float, score: BoundedScore, quantile: float = BOUND_QUANTILES[0]
+        self, share: float, score: BoundedScore, deviations: float = DEVIATIONS[0]
     ) -> float:
         """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
@@ -294,13 +286,12 @@ class _Budget:
         predictors = scale * design.row_bound**2 / 2
         if isinstance(score, Huber):
             # Residuals are taken for a tenth of the label's range.
-            std = score.bound / 10
-            score = Huber.of(std * float(ndtri((1 + quantile) / 2)), quantile)
+            score = Huber.of(score.bound / 10, deviations)
         shared = self.sharing.scored(score)
         law, unbounded = (
-            average_law(shared, predictors, limit) for limit in (score.clip, math.inf)
+            average_law(shared, predictors, limit) for limit in (score.limit, math.inf)
         )
-        clip = clip_of(score, norm, design)
+        clip = clip_of(score, norm, design.longest)
         noise = (
             self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
         ) ** 2 * design.metric(gram)
@@ -316,7 +307,9 @@ class _Budget:
 
     def events(self, share: float, clip: float, width: float) -> Calibrated:
         """Return all charges in the order of the releases, and the settings."""
-        strategy = self.strategy.clipped_at(clip)
+        strategy = self.strategy
+        if not self.curvature:
+            strategy = strategy.clipped_at(clip)
         spec = self.spec
         adjacency = spec.adjacency
         gram = self.gram(share)

@@ -33,6 +33,9 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     LAST_OF_NORMAL,
     Facts,
     clip_of,
+    further,
+    furthest,
+    last_gradients,
     longest_row,
     releases_curvature,
     steps_of,
@@ -64,7 +67,10 @@ from dpmcmc.report import console
 _SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 #: Part of the gradients before the curvature is released midway.
 _HALF = 0.5
-#: L of a family without a bound, in units of C·(typical ‖z‖)·√(mean information).
+#: R in units of ``longest_row``: the most of these at which the noise of a curvature's entry is at most that part of
+#: its mean eigenvalue. Rows beyond R are missing in the curvature, and make intervals too wide.
+_REACHES, _FAINT = (8.0, 4.0, 2.0), 0.06
+#: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
 _LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
@@ -110,6 +116,7 @@ class Releases:
         self.settings = plan.settings
         self.prior = strategy.prior
         self.learnt = Learnt(strategy.score)
+        self.reach = 1.0
 
     def conclude(self, key: jax.Array) -> Concluded:
         """Release everything; return the posterior that follows."""
@@ -138,6 +145,11 @@ class Releases:
                 self._learn(scale, at, self.settings[whens[k]])
                 path = _Path([], [], [])
             if released and k == int(_HALF * steps):
+                if scale is None:
+                    scores = map(Learnt, further(strategy.score))
+                    self.learnt = self._furthest(tuple(scores), at)
+                    self._reach(at)
+                    path = _Path([], [], [])
                 midway = self._curvature("midway", at)
             access = self._access(at)
             path.positions.append(at)
@@ -212,14 +224,15 @@ class Releases:
     def _access(self, position: np.ndarray) -> BoundedGradient:
         """Return the access with the bounds that hold at a public position."""
         score = self.learnt.score
-        clip = clip_of(score, self.typical, self.design) * self.sharing.typical
+        clip = clip_of(score, self.typical, self.design.longest) * self.sharing.typical
         if not releases_curvature(self.settings):
             return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
-        longest = longest_row(self.typical, self.design.longest)
+        longest = self.reach * longest_row(self.typical, self.design.longest)
+        longest = min(longest, self.design.longest)
         leverage = score.leverage(clip, longest)
         if math.isinf(leverage):
             law = self._known().law(position, math.inf)
-            leverage = _LEVERAGE * clip * self.typical * math.sqrt(law.curvature)
+            leverage = self.reach * _LEVERAGE * self.typical**2 * law.curvature
         bounds = Bounds(clip, longest, leverage)
         return dataclasses.replace(self.metric, score=score, bounds=bounds)
 
@@ -232,7 +245,7 @@ class Releases:
             self.gram.gram,
             self.design.num_records,
             self.row,
-            score.clip,
+            score.limit,
             self.gram.error,
             self.offset,
         )
@@ -244,9 +257,36 @@ class Releases:
         """Release what the score has to know of its labels."""
         exact = self._access(position).labels(position, scale.statistic)
         noisy = gaussian_release(exact, noise_std, next(self.keys))
-        self.learnt = scale.learnt(
-            noisy, noise_std, self.learnt.score, self.design.num_records
-        )
+        found = scale.learnt(noisy, noise_std, self.learnt.score, self.design.num_records)
+        self.learnt = self._furthest(found, position)
+        if releases_curvature(self.settings):
+            self._reach(position)
+
+    def _furthest(self, found: tuple[Learnt, ...], position: np.ndarray) -> Learnt:
+        """Return the score that clips labels as far out as costs little, by what was released so far."""
+        z = last_gradients(self.settings, self.strategy.options.steps)
+        held = np.linalg.matrix_rank(self.gram.gram) * self.strategy.score.size
+        moments = []
+        for self.learnt in found:
+            local = self._known().local(position)
+            slope, spread = (
+                float(np.trace(self.inverse @ matrix @ self.inverse)) / held
+                for matrix in (local.curvature, local.score)
+            )
+            noise = (z * self._access(position).public.clip) ** 2
+            moments.append((slope, spread, noise))
+        return found[furthest(moments)]
+
+    def _reach(self, position: np.ndarray) -> None:
+        """Let rows as long as noise affords weigh in full in the curvature, from here on."""
+        model = self.inverse @ self._known().local(position).curvature @ self.inverse
+        most = _FAINT * float(np.trace(model)) / len(model)
+        for reach in _REACHES:
+            self.reach = reach
+            leverage = self._access(position).public.leverage
+            if leverage * self.settings["curvature_noise_std"] <= most:
+                return
+        self.reach = 1.0
 
     def _curvature(self, name: str, position: np.ndarray) -> Corrected:
         """Release the curvature; return it in the metric."""

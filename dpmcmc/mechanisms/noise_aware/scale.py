@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy.special import ndtr
 
-from dpmcmc.inference.scores import BoundedScore, Counts, Huber
+from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
 from dpmcmc.privacy.accounting import Adjacency
 
 
@@ -69,8 +70,8 @@ class Scale(Protocol):
 
     def learnt(
         self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
-    ) -> Learnt:
-        """Return the score that a noisy sum leads to.
+    ) -> tuple[Learnt, ...]:
+        """Return the scores that a noisy sum leads to: clipped ever further out, the nearest first.
 
         Args:
             released: sum with noise, (size,).
@@ -83,9 +84,10 @@ class Scale(Protocol):
 # ----------------------------------------------------------------------------------------------------
 # Residuals of a linear regression.
 
-#: Candidates for the share of residuals within the bound of a score. The wider the bound, the nearer is Huber's fit to
-#: the mean where errors are not symmetric, and the larger is the noise.
-BOUND_QUANTILES = (0.9, 0.95, 0.98, 0.995)
+#: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
+#: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
+#: of the share of residuals that lies within the first.
+DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many bounds for the mean of what the score leaves out: the most of these at which
@@ -101,11 +103,9 @@ class Residuals:
 
     Attributes:
         label_bound: Y, of |y|.
-        quantile: of |residual|, that the bound is.
     """
 
     label_bound: float
-    quantile: float = BOUND_QUANTILES[0]
 
     @property
     def knots(self) -> np.ndarray:
@@ -121,7 +121,7 @@ class Residuals:
 
     def first(self) -> Huber:
         """Return the score that leaves every residual within Y as it is."""
-        return Huber(self.label_bound, 1.0, self.label_bound**2 / 16)
+        return Huber(self.label_bound, self.label_bound / 4)
 
     def moved(self, adjacency: Adjacency) -> float:
         """Return √2 or 1; see :class:`Scale`."""
@@ -148,8 +148,8 @@ class Residuals:
 
     def learnt(
         self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
-    ) -> Learnt:
-        """Return Huber's score at the quantile, and the mean of what it leaves out; see :class:`Scale`.
+    ) -> tuple[Learnt, ...]:
+        """Return Huber's scores, and the mean of what each leaves out; see :class:`Scale`.
 
         The left-out part of a residual r is r − clip(r, ±c). Its mean, over knots of a few c, moves the intercept if
         errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
@@ -159,23 +159,32 @@ class Residuals:
         mass = np.maximum(np.cumsum(signed.sum(axis=0)), 0.0)
         mass = np.maximum.accumulate(mass)
         if not mass[-1] > 0:
-            return Learnt(score)
-        bound = float(np.interp(self.quantile * mass[-1], mass, knots))
-        bound = max(bound, float(knots[1]))
-        for far in _FAR:
-            beyond = np.where(knots <= far * bound, np.maximum(knots - bound, 0.0), 0.0)
-            noise = 2 * noise_std**2 * float(beyond @ beyond)
-            if noise <= (_NOISY * bound) ** 2 * count:
-                break
-        sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
-        mean = float((signed[0] - signed[1]) @ beyond) / count
-        # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-        mean, variance = _skew(mean, (noise + sampled) / count**2, (_SKEW * bound) ** 2)
-        return Learnt(Huber.of(bound, self.quantile), mean, variance)
+            return (Learnt(score),)
+        within = 1 - 2 * float(ndtr(-DEVIATIONS[0]))
+        nearest = float(np.interp(within * mass[-1], mass, knots))
+        std = max(nearest, float(knots[1])) / DEVIATIONS[0]
+        found = []
+        for deviations in DEVIATIONS:
+            bound = std * deviations
+            for far in _FAR:
+                beyond = np.where(
+                    knots <= far * bound, np.maximum(knots - bound, 0.0), 0.0
+                )
+                noise = 2 * noise_std**2 * float(beyond @ beyond)
+                if noise <= (_NOISY * bound) ** 2 * count:
+                    break
+            sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
+            mean = float((signed[0] - signed[1]) @ beyond) / count
+            # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
+            shift = _skew(mean, (noise + sampled) / count**2, (_SKEW * bound) ** 2)
+            found.append(Learnt(Huber.of(std, deviations), *shift))
+        return tuple(found)
 
 
 def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
     """Return mean and variance of what was measured, under a prior of ½ at zero and ½ N(0, wide)."""
+    if not variance > 0:  # no knot lies beyond the bound
+        return mean, 0.0
     apart = wide / (wide + variance)
     odds = math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
     skewed = odds / (1 + odds)
@@ -192,19 +201,13 @@ _CANDIDATES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.4, 2.0, 2.8, 4.0)
 _CUT = 3.0
 #: Variance of a count's own q_α, about.
 _OWN = 0.1
-#: α before anything is released.
-_GUESS = 1.0
+#: α before anything is released, and β of the score: Poisson's, whose estimate is of the mean whatever counts' law is.
+_GUESS, _WEIGHTING = 1.0, 0.0
 
 
 @dataclass(frozen=True)
 class Dispersion:
-    """Dispersion α of counts, by which they vary more than Poisson's law says.
-
-    Attributes:
-        clip: κ of the score of counts.
-    """
-
-    clip: float
+    """Dispersion α of counts, by which they vary more than Poisson's law says."""
 
     @property
     def size(self) -> int:
@@ -213,7 +216,7 @@ class Dispersion:
 
     def first(self) -> Counts:
         """Return the score of a guess."""
-        return Counts(_GUESS, self.clip)
+        return Counts(_GUESS, CLIPS[0], _WEIGHTING)
 
     def moved(self, adjacency: Adjacency) -> float:
         """Return the bound of the module; see :class:`Scale`."""
@@ -232,8 +235,8 @@ class Dispersion:
 
     def learnt(
         self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
-    ) -> Learnt:
-        """Return the score at the candidate where the sum crosses zero; see :class:`Scale`."""
+    ) -> tuple[Learnt, ...]:
+        """Return scores at the candidate where the sum crosses zero; see :class:`Scale`."""
         from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
         falling = isotonic_regression(released, increasing=False).x
@@ -254,7 +257,10 @@ class Dispersion:
         noise = noise_std**2 + _OWN * count
         most = _CANDIDATES[at] if found else _CANDIDATES[1]
         variance = min(noise / slope**2, most**2) if slope**2 > 0 else most**2
-        return Learnt(Counts(found, self.clip), 0.0, variance, doubts)
+        return tuple(
+            Learnt(Counts(found, clip, _WEIGHTING), 0.0, variance, doubts)
+            for clip in CLIPS
+        )
 
 
 __all__ = ["Dispersion", "Learnt", "Residuals", "Scale"]
