@@ -34,7 +34,7 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.facts import clip_of, floor_of, further, furthest
+from dpmcmc.mechanisms.noise_aware.facts import Sums, clip_of, floor_of, further, furthest
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
@@ -340,31 +340,23 @@ class OutlookFacts:
         metric = gram / num_records + np.eye(size) * floor
         norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
         longest = self.row_bound / math.sqrt(floor)
-        clips, laws, moments = [], [], []
+        scores, means = [], []
         for score in self._scores(noise, design.noise):
-            clip, law = clip_of(score, norm, longest), score.law(eta, score.limit)
-            if self.score.size == 1:
-                slope, spread = np.mean(law.curvature), np.mean(law.variance)
-            else:
-                slope, spread = (
-                    float(np.mean(np.trace(h, axis1=1, axis2=2))) / (self.score.size - 1)
-                    for h in law
+            law = score.law(eta, score.limit)
+            clip = clip_of(score, norm, longest)
+            scores.append(
+                Sums(
+                    each * _second_moment(rows, law.curvature),
+                    each * _second_moment(rows, law.variance),
+                    (noise.gradient * clip) ** 2 * metric,
                 )
-            clips.append(clip)
-            laws.append(law)
-            moments.append((slope, spread, (noise.gradient * clip) ** 2 / num_records))
-        chosen = furthest(moments)
-        clip, law = clips[chosen], laws[chosen]
-        curvature = each * _second_moment(rows, law.curvature)
-        mean = float(np.mean(law.curvature))
+            )
+            means.append(float(np.mean(law.curvature)))
+        number = furthest(scores)
+        chosen, mean = scores[number], means[number]
         # A gradient is taken about as far from the truth as the posterior is wide.
-        local = Local(
-            curvature,
-            each * _second_moment(rows, law.variance),
-            lambda q: 2 * mean**2 * error(q),
-        )
-        variance = (noise.gradient * clip) ** 2 * metric
-        covariances = predicted(local, variance, precision, alone)
+        local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))
+        covariances = predicted(local, chosen.noise, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 
     def _scores(self, noise: ReleaseNoise, std: float) -> tuple[BoundedScore, ...]:

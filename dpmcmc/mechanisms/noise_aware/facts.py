@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -41,7 +41,9 @@ _LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
 _CLIPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 6.0)
 #: By how much the variance under a clip further out may exceed that under the best one, in units of that without
 #: privacy: in any case, for each unit that privacy adds under the best one, and at most.
-_CHEAP, _DEARER, _MOST = 0.1, 5.0, 0.35
+_CHEAP, _DEARER, _MOST = 0.08, 4.0, 0.3
+#: Part of the largest eigenvalue of a curvature below which a direction holds nothing.
+_HELD = 1e-6
 #: Least part of b² in the metric's floor.
 _SMALLEST_FLOOR = 1e-5
 
@@ -185,17 +187,40 @@ def further(score: BoundedScore) -> tuple[BoundedScore, ...]:
     )
 
 
-def furthest(moments: Sequence[tuple[float, float, float]]) -> int:
+class Sums(NamedTuple):
+    """Laws of a score's sum and of its noise.
+
+    Attributes:
+        curvature: H, (k, k).
+        spread: B, (k, k).
+        noise: V, (k, k).
+    """
+
+    curvature: np.ndarray
+    spread: np.ndarray
+    noise: np.ndarray
+
+
+def furthest(scores: Sequence[Sums]) -> int:
     """Return the number of the score that clips labels as far out as costs little.
 
+    The cost is the geometric mean over directions of the variance of an estimate, over that without privacy.
+
     Args:
-        moments: of scores that clip ever further out: mean slope, and the variances of a record's score and of the
-            noise over N, in a typical direction. The last one is taken for the score without privacy.
+        scores: those that clip ever further out; the last one is taken for the score without privacy.
     """
-    costs = [(spread + noise) / slope**2 for slope, spread, noise in moments]
-    slope, spread, _ = moments[-1]
-    alone = spread / slope**2
-    most = affordable(min(costs) / alone) * alone
+    values, vectors = np.linalg.eigh(scores[-1].curvature)
+    held = vectors[:, values > _HELD * values[-1]]
+
+    def log_size(matrix: np.ndarray) -> float:
+        return float(np.linalg.slogdet(held.T @ matrix @ held)[1]) / held.shape[1]
+
+    alone = log_size(scores[-1].spread) - 2 * log_size(scores[-1].curvature)
+    costs = [
+        math.exp(log_size(one.spread + one.noise) - 2 * log_size(one.curvature) - alone)
+        for one in scores
+    ]
+    most = affordable(min(costs))
     return max(number for number, cost in enumerate(costs) if cost <= most)
 
 

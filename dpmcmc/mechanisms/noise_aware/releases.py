@@ -32,6 +32,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     LAST,
     LAST_OF_NORMAL,
     Facts,
+    Sums,
     clip_of,
     further,
     furthest,
@@ -265,17 +266,12 @@ class Releases:
     def _furthest(self, found: tuple[Learnt, ...], position: np.ndarray) -> Learnt:
         """Return the score that clips labels as far out as costs little, by what was released so far."""
         z = last_gradients(self.settings, self.strategy.options.steps)
-        held = np.linalg.matrix_rank(self.gram.gram) * self.strategy.score.size
-        moments = []
+        scores = []
         for self.learnt in found:
             local = self._known().local(position)
-            slope, spread = (
-                float(np.trace(self.inverse @ matrix @ self.inverse)) / held
-                for matrix in (local.curvature, local.score)
-            )
             noise = (z * self._access(position).public.clip) ** 2
-            moments.append((slope, spread, noise))
-        return found[furthest(moments)]
+            scores.append(Sums(local.curvature, local.score, noise * self.square))
+        return found[furthest(scores)]
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
