@@ -70,7 +70,7 @@ _SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 _HALF = 0.5
 #: R in units of ``longest_row``: the most of these at which the noise of a curvature's entry is at most that part of
 #: its mean eigenvalue. Rows beyond R are missing in the curvature, and make intervals too wide.
-_REACHES, _FAINT = (8.0, 4.0, 2.0), 0.06
+_REACHES, _FAINT = (8.0, 4.0, 2.0), 0.03
 #: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
 _LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
@@ -269,9 +269,13 @@ class Releases:
         scores = []
         for self.learnt in found:
             local = self._known().local(position)
+            ratio = float(np.trace(local.score) / np.trace(local.curvature))
             noise = (z * self._access(position).public.clip) ** 2
-            scores.append(Sums(local.curvature, local.score, noise * self.square))
-        return found[furthest(scores)]
+            # The spread has the shape of the curvature, which normal rows know better.
+            scores.append(
+                Sums(local.curvature, ratio * local.curvature, noise * self.square)
+            )
+        return found[furthest(scores, self.design.num_records)]
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
