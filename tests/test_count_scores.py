@@ -158,7 +158,7 @@ def test_a_larger_budget_clips_further_out_at_little_predicted_cost(adjacency, m
         base = plan(epsilon)
         assert base.settings["clip_ratio"] == CLIPS[0]
         least, width = (found.settings["predicted_width"] for found in (base, one))
-        assert width <= (math.sqrt(affordable(least**2, 10_000)) if curved else least)
+        assert width <= (math.sqrt(affordable(least**2, Counts(), 10_000)) if curved else least)
         assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
 
 

@@ -352,7 +352,7 @@ class OutlookFacts:
                 )
             )
             means.append(float(np.mean(law.curvature)))
-        number = furthest(scores, num_records)
+        number = furthest(scores, self.score, num_records)
         chosen, mean = scores[number], means[number]
         # A gradient is taken about as far from the truth as the posterior is wide.
         local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))

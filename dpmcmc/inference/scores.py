@@ -415,7 +415,7 @@ _LEAST, _FARTHEST = 0.75, 8.0
 #: Candidates for κ. The first costs least: at 0.5 and at 1 intervals were as wide to a tenth (d = 10, N = 20,000, ε
 #: from 0.3 to 3). Centring rests on the model's law of a count, and the further out residuals are clipped the less it
 #: matters where counts vary otherwise.
-CLIPS = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0)
+CLIPS = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 #: Step of a derivative in the dispersion.
 _STEP = 0.05
 #: Error of E[t]/longest and of the rest of ψ/limit in float64; ``tests/test_count_scores.py`` compares exact sums.

@@ -42,6 +42,8 @@ _CLIPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: By how much the variance under a clip further out may exceed that under the best one, in units of that without
 #: privacy: in any case, for each unit that privacy adds under the best one, and at most; from so many records on.
 _CHEAP, _DEARER, _MOST, _MANY = 0.06, 3.0, 0.3, 20_000
+#: How many times as much it may be for counts, whose tails are longer than those of the law that centres their score.
+_COUNTS = 2.5
 #: Part of the largest eigenvalue of a curvature below which a direction holds nothing.
 _HELD = 1e-6
 #: Least part of b² in the metric's floor.
@@ -201,13 +203,14 @@ class Sums(NamedTuple):
     noise: np.ndarray
 
 
-def furthest(scores: Sequence[Sums], num_records: int) -> int:
+def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> int:
     """Return the number of the score that clips labels as far out as costs little.
 
     The cost is the geometric mean over directions of the variance of an estimate, over that without privacy.
 
     Args:
         scores: those that clip ever further out; the last one is taken for the score without privacy.
+        score: one of them.
         num_records: N.
     """
     values, vectors = np.linalg.eigh(scores[-1].curvature)
@@ -221,11 +224,11 @@ def furthest(scores: Sequence[Sums], num_records: int) -> int:
         math.exp(log_size(one.spread + one.noise) - 2 * log_size(one.curvature) - alone)
         for one in scores
     ]
-    most = affordable(min(costs), num_records)
+    most = affordable(min(costs), score, num_records)
     return max(number for number, cost in enumerate(costs) if cost <= most)
 
 
-def affordable(least: float, num_records: int) -> float:
+def affordable(least: float, score: BoundedScore, num_records: int) -> float:
     """Return the variance that a clip further out may have, given that of the best; each over that without privacy.
 
     The further out, the nearer is the estimate to the one without privacy where the model is wrong.
@@ -233,6 +236,8 @@ def affordable(least: float, num_records: int) -> float:
     dear = max(least - 1, 0.0)
     # What a wrong model does stands out of sampling noise by the root of N.
     seen = min(1.0, math.sqrt(num_records / _MANY))
+    if isinstance(score, Counts):
+        seen *= _COUNTS
     return max(least, 1.0) + min(_CHEAP + _DEARER * dear, _MOST) * seen
 
 

@@ -153,7 +153,9 @@ class Regression(Facts):
             tried = {one.clip: budget.width(share, one) for one in further(self.score)}
         if tried:
             # The releases tell which; this one is likely.
-            most = affordable(min(tried.values()) ** 2, budget.spec.num_records)
+            most = affordable(
+                min(tried.values()) ** 2, self.score, budget.spec.num_records
+            )
             clip = max(clip for clip, width in tried.items() if width**2 <= most)
             return share, clip, tried[clip]
         clip = self.score.clip

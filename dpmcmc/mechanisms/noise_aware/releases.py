@@ -275,7 +275,7 @@ class Releases:
             scores.append(
                 Sums(local.curvature, ratio * local.curvature, noise * self.square)
             )
-        return found[furthest(scores, self.design.num_records)]
+        return found[furthest(scores, self.learnt.score, self.design.num_records)]
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
