@@ -215,6 +215,38 @@ def test_the_spread_of_one_record_is_the_square_of_its_score(name):
         np.testing.assert_allclose(access.spread(theta, 1), np.outer(alone, alone), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
+    """A weight in the score would move its zero where the model is wrong for long rows."""
+    score, rng = FAMILIES[name], np.random.default_rng(4)
+    rows = [np.array([0.0, 0.0, 1.0]), *(rng.normal(size=(6, D)) / 10)]
+    access = access_of(score, [Owner(row, 0.0, 0.0, 1.0, 1) for row in rows], 1)
+    open_ = dataclasses.replace(access, bounds=access.public._replace(longest=1e6, leverage=1e9))
+    assert access.row_norms[0] > 2 * access.public.longest
+    theta = 0.1 * rng.normal(size=D * score.size)
+    np.testing.assert_array_equal(access.sum(theta), open_.sum(theta))
+    np.testing.assert_array_equal(access.spread(theta, len(rows)), open_.spread(theta, len(rows)))
+    less, full = (one.public.leverage * one.curvature(theta) for one in (access, open_))
+    assert np.trace(less) < 0.9 * np.trace(full)
+    assert np.linalg.eigvalsh(full - less)[0] > -1e-9 * np.trace(full)
+
+
+def test_labels_are_clipped_as_far_out_as_costs_little_and_further_where_records_are_many():
+    """Two directions, one of little curvature; noise is a hundredth of the spread under the nearest clip, then more."""
+    curvature = np.diag([1.0, 0.05])
+
+    def offered(noises):
+        return [facts.Sums(curvature, curvature, noise * np.eye(2)) for noise in noises]
+
+    far = (1e-4, 2e-3, 1e-2, 1.0)
+    assert [facts.furthest(offered(far), Logistic(), n) for n in (100, 20_000, 10**9)] == [0, 1, 1]
+    assert facts.furthest(offered(far), Counts(), 20_000) == 2
+    assert facts.furthest(offered((0.0,) * 4), Logistic(), 100) == 3, "without noise nothing is clipped"
+    assert facts.furthest(offered((1.0, 100.0, 1e4, 1e6)), Logistic(), 20_000) == 0
+    null = np.diag([1.0, 0.0])
+    assert facts.furthest([facts.Sums(null, null, noise * np.eye(2)) for noise in far], Logistic(), 20_000) == 2
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "linear"])
 def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed):
@@ -334,7 +366,7 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
     rng, n, found = np.random.default_rng(6), 40_000, Residuals(3.0)
     for law in (rng.normal(size=n), rng.laplace(size=n), rng.exponential(size=n) - 1):
         r = 0.15 * law
-        candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n)
+        candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n, np.ones(1))
         bounds = [one.score.bound for one in candidates]
         assert np.mean(np.abs(r) <= bounds[0]) == pytest.approx(0.9, abs=0.05)
         assert np.allclose(np.divide(bounds, bounds[0]), np.divide(scale.DEVIATIONS, scale.DEVIATIONS[0]))

@@ -292,6 +292,10 @@ class ScoredRows:
         moved = self.score.shifted(added + rows @ theta, self.limit)  # type: ignore[attr-defined]
         return self.num_records / len(rows) * rows.T @ moved
 
+    def norms(self, inverse: np.ndarray) -> np.ndarray:
+        """Return ‖F⁻¹x‖ of normal rows, (points,), given F⁻¹, (d, d)."""
+        return np.linalg.norm(self._rows() @ inverse, axis=1)
+
     def _offsets(self, count: int) -> np.ndarray:
         """Return offsets of normal rows, (count,)."""
         mean, variance = self.offset

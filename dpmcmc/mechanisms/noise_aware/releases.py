@@ -71,6 +71,8 @@ _HALF = 0.5
 #: R in units of ``longest_row``: the most of these at which the noise of a curvature's entry is at most that part of
 #: its mean eigenvalue. Rows beyond R are missing in the curvature, and make intervals too wide.
 _REACHES, _FAINT = (8.0, 4.0, 2.0), 0.03
+#: Quantiles of rows whose own bounds stand for all.
+_LIMITS = (np.arange(20) + 0.5) / 20
 #: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
 _LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
@@ -78,7 +80,7 @@ _LEVERAGE = 2.0
 _UNSURE, _FAR = 0.6, 4.0
 #: Deviation of the spread from the curvature beyond which errors differ from row to row, and standard deviations beyond
 #: which they are skewed; the sentence for both.
-_UNEVEN, _CLEAR = 0.07, 3.0
+_UNEVEN, _CLEAR = 0.15, 3.0
 _SKEWED = (
     "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of "
     "the mean; transform the label (scale='log1p')"
@@ -258,7 +260,13 @@ class Releases:
         """Release what the score has to know of its labels."""
         exact = self._access(position).labels(position, scale.statistic)
         noisy = gaussian_release(exact, noise_std, next(self.keys))
-        found = scale.learnt(noisy, noise_std, self.learnt.score, self.design.num_records)
+        norms = self._known().norms(self.metric.inverse)
+        usual = clip_of(self.learnt.score, self.typical, self.design.longest)
+        usual /= self.learnt.score.limit
+        limits = np.quantile(np.minimum(1.0, usual / norms), _LIMITS)
+        found = scale.learnt(
+            noisy, noise_std, self.learnt.score, self.design.num_records, limits
+        )
         self.learnt = self._furthest(found, position)
         if releases_curvature(self.settings):
             self._reach(position)

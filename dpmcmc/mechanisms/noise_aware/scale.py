@@ -69,7 +69,12 @@ class Scale(Protocol):
         """Return what records add, (n, size). Private: it must not leave."""
 
     def learnt(
-        self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
+        self,
+        released: np.ndarray,
+        noise_std: float,
+        score: BoundedScore,
+        count: int,
+        limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
         """Return the scores that a noisy sum leads to: clipped ever further out, the nearest first.
 
@@ -78,6 +83,7 @@ class Scale(Protocol):
             noise_std: of each number.
             score: that gradients had so far.
             count: number of rows.
+            limits: of rows, over the bound of the score, (k,) of them with equal shares.
         """
 
 
@@ -90,11 +96,12 @@ class Scale(Protocol):
 DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
-#: Residuals are looked at up to so many bounds for the mean of what the score leaves out: the most of these at which
-#: its noise is at most the last number of sampling errors of a mean.
-_FAR, _NOISY = (6.0, 5.0, 4.0, 3.0), 2.5
-#: Prior of that mean: zero, for symmetric errors, or as likely normal with this standard deviation in bounds.
-_SKEW = 0.1
+#: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
+#: than its bound: the most of these at which its noise is at most the last number of sampling errors of a mean.
+_FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
+#: Prior of that mean: zero with this chance, for symmetric errors, or else normal with a standard deviation of so many
+#: times what an exponential law has. One that is wide for a bound far out would take skewed errors for symmetric ones.
+_SYMMETRIC, _SKEW = 0.2, 3.0
 
 
 @dataclass(frozen=True)
@@ -147,11 +154,16 @@ class Residuals:
         return out
 
     def learnt(
-        self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
+        self,
+        released: np.ndarray,
+        noise_std: float,
+        score: BoundedScore,
+        count: int,
+        limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
         """Return Huber's scores, and the mean of what each leaves out; see :class:`Scale`.
 
-        The left-out part of a residual r is r − clip(r, ±c). Its mean, over knots of a few c, moves the intercept if
+        The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the intercept if
         errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
         """
         knots = self.knots
@@ -166,27 +178,32 @@ class Residuals:
         found = []
         for deviations in DEVIATIONS:
             bound = std * deviations
+            left = np.maximum(knots - bound * limits[:, None], 0.0).mean(axis=0)
             for far in _FAR:
-                beyond = np.where(
-                    knots <= far * bound, np.maximum(knots - bound, 0.0), 0.0
-                )
+                seen = std * max(far, 1.5 * deviations)
+                beyond = np.where(knots <= seen, left, 0.0)
                 noise = 2 * noise_std**2 * float(beyond @ beyond)
-                if noise <= (_NOISY * bound) ** 2 * count:
+                if noise <= (_NOISY * std) ** 2 * count:
                     break
             sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
             mean = float((signed[0] - signed[1]) @ beyond) / count
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-            shift = _skew(mean, (noise + sampled) / count**2, (_SKEW * bound) ** 2)
+            usual = _SKEW * std * float(np.mean(np.exp(-1 - deviations * limits)))
+            shift = _skew(mean, (noise + sampled) / count**2, usual**2)
             found.append(Learnt(Huber.of(std, deviations), *shift))
         return tuple(found)
 
 
 def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
-    """Return mean and variance of what was measured, under a prior of ½ at zero and ½ N(0, wide)."""
+    """Return mean and variance of what was measured, under a prior that is zero or N(0, wide)."""
     if not variance > 0:  # no knot lies beyond the bound
         return mean, 0.0
     apart = wide / (wide + variance)
-    odds = math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
+    odds = (
+        (1 / _SYMMETRIC - 1)
+        * math.sqrt(1 - apart)
+        * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
+    )
     skewed = odds / (1 + odds)
     found = apart * mean
     return skewed * found, skewed * apart * variance + skewed * (1 - skewed) * found**2
@@ -234,7 +251,12 @@ class Dispersion:
         return np.clip(np.nan_to_num(out, nan=1.0), -(_CUT**-2), 1.0)
 
     def learnt(
-        self, released: np.ndarray, noise_std: float, score: BoundedScore, count: int
+        self,
+        released: np.ndarray,
+        noise_std: float,
+        score: BoundedScore,
+        count: int,
+        limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
         """Return scores at the candidate where the sum crosses zero; see :class:`Scale`."""
         from scipy.optimize import isotonic_regression  # a tenth of a second to import
