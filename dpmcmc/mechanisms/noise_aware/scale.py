@@ -7,7 +7,7 @@ Each record adds a vector to a sum that is released with Gaussian noise:
 * **residuals** (:class:`Residuals`): weights on a signed grid of sizes, its place between two neighbouring knots
   (a histogram whose cells overlap). They are not negative and sum to 1, so a record adds a vector of norm at most 1, a
   replaced one moves the sum by √2 at most, since two such vectors have a product >= 0, and m rows of an owner m times
-  as far. The bound c of Huber's score is a quantile of it.
+  as far. The bound c of Huber's score is a multiple of the quantile that holds nine tenths of them.
 * **dispersion** (:class:`Dispersion`): q_α = (t² − E_α t²)/(9 sd²) for each candidate α, with t = clip(y − μ, ±3 sd)
   and sd the standard deviation under α. Each is within [−1/9, 1] and has the mean 0 at the true α. The candidate at
   which the sum crosses zero is the estimate. With k candidates a replaced record moves the vector by √k·10/9 at most.
@@ -163,8 +163,8 @@ class Residuals:
     ) -> tuple[Learnt, ...]:
         """Return Huber's scores, and the mean of what each leaves out; see :class:`Scale`.
 
-        The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the intercept if
-        errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
+        The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
+        intercept if errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
         """
         knots = self.knots
         signed = released.reshape(2, -1)
