@@ -190,5 +190,5 @@ def test_intervals_cover_and_those_of_uncentred_clipping_do_not(monkeypatch):
     assert inside[:, 0].mean() > 0.6
     real = Counts._clipped
     monkeypatch.setattr(Counts, "_clipped", lambda self, eta, limit: real(self, eta, limit)._replace(centre=0 * eta))
-    monkeypatch.setattr(regression, "_WIDEST", CLIPS[:1])  # far out there is little to centre
+    monkeypatch.setattr(facts, "CLIPS", CLIPS[:1])  # far out there is little to centre
     assert not covered(0.5, 6)[:, 0].any()

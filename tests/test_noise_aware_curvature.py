@@ -206,7 +206,7 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_spread_of_one_record_is_the_square_of_its_score(name):
-    """Rows within the longest and beyond it, at weights of their own: the weight stands in both."""
+    """Rows of every length, at weights of their own: the weight stands in both."""
     score, rng = FAMILIES[name], np.random.default_rng(1)
     for row in ROWS[:4]:
         theta = rng.normal(size=D * score.size)

@@ -119,10 +119,10 @@ def leverages_are_within_the_bound_of_their_family(scene: Scene) -> None:
 
 
 def the_spread_of_a_record_is_the_square_of_its_score(scene: Scene) -> None:
-    """A row beyond the longest, with a weight of its own: B is the variance of the sum whose noise it stands beside."""
+    """A row that is not clipped, with a weight of its own: B is the variance of the sum that noise is added to."""
     x, position = np.array([[0.0, 0.0, 1.0]]), np.array([0.3, -0.2, 0.5])
     made = BoundedGradient.of(np.diag([50.0, 10.0, 0.1]), Design(100, 3, 1.0, 100.0, 1e-3), Logistic(), x, np.ones(1))
-    access = dataclasses.replace(made, bounds=Bounds(0.5, 3.0, 2.25), own_weights=np.full(1, 0.4))
+    access = dataclasses.replace(made, bounds=Bounds(40.0, 3.0, 2.25), own_weights=np.full(1, 0.4))
     score, spread = access.sum(position), access.spread(position, 1)
     apart = float(np.linalg.norm(spread - np.outer(score, score)) / np.sum(score**2))
     require(apart < 1e-9, f"the spread of one record is off its squared score by {apart:.3g} of it")

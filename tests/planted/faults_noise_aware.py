@@ -90,8 +90,7 @@ def _spread_without_weights(patch: Patch) -> None:
     real = BoundedGradient.spread
 
     def spread(self: BoundedGradient, position: np.ndarray, owners: int) -> np.ndarray:
-        bare = dataclasses.replace(self, own_weights=1.0, bounds=self.public._replace(longest=np.inf, leverage=np.inf))
-        return real(bare, position, owners)
+        return real(dataclasses.replace(self, own_weights=1.0), position, owners)
 
     patch.setattr(BoundedGradient, "spread", spread)
 

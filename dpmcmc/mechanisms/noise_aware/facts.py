@@ -234,7 +234,7 @@ def affordable(least: float, score: BoundedScore, num_records: int) -> float:
     The further out, the nearer is the estimate to the one without privacy where the model is wrong.
     """
     dear = max(least - 1, 0.0)
-    # What a wrong model does stands out of sampling noise by the root of N.
+    # The error of a wrong model grows beside sampling noise as the root of N.
     seen = min(1.0, math.sqrt(num_records / _MANY))
     if isinstance(score, Counts):
         seen *= _COUNTS

@@ -42,10 +42,10 @@ from dpmcmc.report import console
 # * the curvature is one of rows within √L, where L bounds v tr(Λ)‖z‖² (``BoundedScore.leverage``, or the weight): √2·L.
 #
 # A hard clip stands behind each: neither rounding nor a label that the model does not know moves a record beyond them.
-# B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature but for rows beyond R or L, where H is
-# smaller, so that intervals are wider. Weights v in the equation itself would move its solution where the model is
-# wrong for long rows: that left a coefficient of a real table's interval at a coverage of .1. An
-# owner's k rows have C/k each, and together add a curvature of trace m·L at most (``prior.py``).
+# B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature. In rows beyond R or L it is smaller, so
+# that intervals are wider. Weights v in the equation itself would move its solution where the model is wrong for long
+# rows: one coefficient of a real table then had a coverage of .1. An owner's k rows have C/k each, and together add a
+# curvature of trace m·L at most (``prior.py``).
 
 #: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
 #: public bound.

@@ -7,7 +7,8 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
 2. K gradients of all records (``gradients.py``). Later ones get more of the budget, and each is taken at the
    posterior's mean given those before it. The posterior rests on the last two fifths, which have
    nine tenths of their budget;
-3. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared;
+3. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared. It, or the
+   path midway, says how far out labels can be clipped at little cost (``facts.py``);
 4. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
 
 Rows taken as normal give H and B for nothing, and are .2 to .5 off where rows are not normal. The releases correct them
