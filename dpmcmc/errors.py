@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import difflib
 import functools
 import math
 import operator
@@ -38,6 +39,12 @@ from annotated_types import Ge, Gt, Le, Lt
 
 #: A type as an annotation says it: a class, a union, ``Annotated[float, Gt(0)]``. Python has no type for these.
 Hint: TypeAlias = Any
+
+
+def meant(given: object, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` with the known name that is nearest to a given one; empty where none is near."""
+    near = difflib.get_close_matches(str(given), list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class InputError(ValueError):

@@ -147,6 +147,47 @@ def test_insecure_seed_reproduces_the_run_and_loses_the_guarantee(breast, tmp_pa
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("rn adult", "no such command 'rn' (did you mean run?); see dpmcmc --help"),
+        ("plan adlt", "there is no such config file (did you mean adult?)"),
+        ("run adult --epsilon 2", "--epsilon; a key of the config is given as --set privacy.epsilon=VALUE"),
+        ("plan adult --batch-size 2", "a key of the config is given as --set sampling.batch_size=VALUE"),
+    ],
+)
+def test_a_word_that_is_no_name_is_refused_with_the_one_that_was_meant(line, said, capsys):
+    assert main(line.split()) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_choice_takes_the_keys_of_the_old_one_away_and_says_so(capsys):
+    """A key that the new choice has too is kept; one that it lacks was an error."""
+    assert main(["plan", "adult", "--set", "sampling.scheme=full", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "note: --set sampling.scheme=full takes sampling.batch_size away\n"
+    assert json.loads(printed.out)["config"]["sampling"] == {"scheme": "full"}
+    assert main(["plan", "adult_sghmc", "--set", "sampler.name=sgld", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "takes sampler.friction away" in printed.err
+    assert json.loads(printed.out)["config"]["sampler"]["step_size"] == 4.0
+    assert main(["plan", "adult", "--set", "mechanism.name=noise_aware", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "takes sampler, sampling, run, privacy.release" in printed.err
+    assert json.loads(printed.out)["mechanism"].startswith("NoiseAware")
+    assert main(["plan", "adult", "--set", "sampling.scheme=poisson", "--json"]) == 0
+    assert not capsys.readouterr().err, "the same choice again takes nothing away"
+
+
+def test_configs_lists_every_shipped_config_in_lines_of_eighty_characters(capsys):
+    assert main(["configs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [config.stem for config in CONFIGS]
+    assert max(map(len, lines)) <= 80
+    assert main(["configs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["adult"].startswith("Private Bayesian logistic regression")
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
 def test_every_shipped_config_plans_without_reading_a_record(config, capsys, monkeypatch):
     def forbidden(*a, **k):
@@ -172,7 +213,10 @@ def test_plan_leaves_lines_for_tuning_a_chain_to_an_option(capsys):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("privacy.epsilom=1", ["privacy.epsilom", "unknown key", "epsilon"]),
+        ("privacy.epsilom=1", ["privacy.epsilom", "unknown key (did you mean epsilon?)"]),
+        ("epsilon=1", ["epsilon: unknown key (did you mean privacy.epsilon?)"]),
+        ("pivacy.epsilon=1", ["pivacy: unknown key (did you mean privacy?)"]),
+        ("sampler.name=sghm", ["sampler.name", "(did you mean sghmc?)", "'sghm'"]),
         ("colour=red", ["colour", "unknown key"]),
         ("privacy.epsilon=.inf", ["privacy"]),
         ("sampling={scheme: sometimes}", ["sampling"]),

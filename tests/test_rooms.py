@@ -89,7 +89,7 @@ def test_the_command_lists_its_subcommands_and_its_version(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bogus"], "No such command 'bogus'; see dpmcmc --help"),
+        (["bogus"], "no such command 'bogus'; see dpmcmc --help"),
         (["run", "--bogus"], "--bogus"),
         (["ledger"], "Missing command; see dpmcmc ledger --help"),
         (["plan"], "Missing argument 'CONFIG'; see dpmcmc plan --help"),
@@ -97,7 +97,7 @@ def test_the_command_lists_its_subcommands_and_its_version(capsys):
         (["run", "--per-record"], "config: give a YAML file"),
         (["run", "adult", "--per-record", "--distributed"], "--per-record: is one process's"),
         (["audit", "adult", "--method", "guess"], "'guess' is not one of"),
-        (["plan", "nosuch"], "there is no such config file; give the path of a YAML file, or one of abalone"),
+        (["plan", "nosuch"], "no such config file; give the path of a YAML file, or a name that dpmcmc configs lists"),
     ],
 )
 def test_an_odd_command_line_is_refused_in_one_sentence(words, said, capsys):

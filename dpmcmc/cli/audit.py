@@ -18,7 +18,7 @@ import typer
 from dpmcmc import config as config_room
 from dpmcmc.audit import METHODS, AuditReport, audit
 from dpmcmc.audit.procedure import CANARIES, CONFIDENCE, RUNS, TARGETS
-from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides, one_of
+from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides, note, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
@@ -57,7 +57,7 @@ class Problem(NamedTuple):
     many: bool
 
 
-@app.command("audit")
+@app.command("audit", epilog="Example: dpmcmc audit adult --runs 500")
 def attack(
     config: ConfigName,
     overrides: Overrides = None,
@@ -120,7 +120,7 @@ def attack(
     """Run a configuration on worst-case synthetic neighbours, and estimate or prove a lower bound on its epsilon."""
     keep_compiled_programs()
     check_devices()
-    asked = config_file.load(config, overrides, allow_code=allow_code or ())
+    asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
     plan = planned(
         asked, Problem(config, records, features, steps, canaries, method == "one_run")
     )

@@ -14,12 +14,26 @@ from typer.core import TyperCommand, TyperGroup
 import dpmcmc
 from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.refusals import exit_code
+from dpmcmc.config.shipped import shipped
+from dpmcmc.errors import meant
+
+
+def config_names(incomplete: str) -> list[str]:
+    """Names of shipped configs that begin so, for a shell's completion."""
+    return [name for name in shipped() if name.startswith(incomplete)]
+
+
+def note(said: str) -> None:
+    """Print a remark beside what the command prints."""
+    typer.echo(f"note: {said}", err=True)
+
 
 ConfigName = Annotated[
     str,
     typer.Argument(
         metavar="CONFIG",
-        help="A YAML file, or the name of a shipped config such as adult.",
+        help="A YAML file, or the name of a shipped config such as adult; dpmcmc configs lists them.",
+        autocompletion=config_names,
     ),
 ]
 Overrides = Annotated[
@@ -66,6 +80,7 @@ COMMANDS = {
     "ledger": "The privacy budget of a data set: init, show, history.",
     "audit": "Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one.",
     "data": "Convert Parquet or Arrow files to a folder of .npy files.",
+    "configs": "List the configurations that come with the package.",
 }
 
 
@@ -89,6 +104,12 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: object) -> list[str]:
         """Names, in the order of use."""
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the subcommand that the first word names; refuse a word that is none, with the nearest one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"no such command {args[0]!r}{meant(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> _Lazy | None:
         """A subcommand that loads when it is called."""

@@ -15,7 +15,7 @@ from dpmcmc.data.columnar import to_rows
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc data rows.parquet rows --x age,hours --y income")
 def data(
     source: Annotated[
         str,

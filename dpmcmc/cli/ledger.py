@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, AsJson, Overrides, one_of
+from dpmcmc.cli.commands import AllowCode, AsJson, Overrides, note, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.privacy.accounting import ADJACENCIES
@@ -42,7 +42,7 @@ Receipts = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc ledger init adult.ledger --epsilon 3 --delta 1e-5")
 def init(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")
@@ -111,7 +111,7 @@ def init(
         _show(ledger.state())
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc ledger show adult.ledger")
 def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
     """Print what is left."""
     with _verdicts():
@@ -121,7 +121,7 @@ def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) ->
         ledger.check()
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc ledger history adult.ledger")
 def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
     """Print every entry."""
     with _verdicts():
@@ -159,7 +159,7 @@ def _planned(
     name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None
 ) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
-    config = config_file.load(name, overrides, allow_code=allow_code)
+    config = config_file.load(name, overrides, allow_code=allow_code, note=note)
     plan = config_room.make_plan(config)
     if plan.guarantee is None or not config_room.is_secret(config):
         raise CommandError(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from dpmcmc import config as config_room
 from dpmcmc.cli import refusals
+from dpmcmc.cli.commands import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file
@@ -200,7 +201,9 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
         raise CommandError(
             "config: give a YAML file, for example configs/adult.yaml, or --resume DIR."
         )
-    config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+    config = config_file.load(
+        asked.config, asked.overrides, allow_code=asked.allow_code, note=note
+    )
     wanted = Path(_default_folder(config.name) if asked.out is None else asked.out)
     apart = (
         wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)

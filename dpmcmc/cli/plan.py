@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides
+from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides, note
 from dpmcmc.config import file as config_file
 from dpmcmc.planning.description import INTERVALS
 
@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 _DETAILS = ("thesis", "free", "time", "relaxations", "width", "clip bias")
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc plan adult --set privacy.epsilon=0.5")
 def plan(
     config: ConfigName,
     overrides: Overrides = None,
@@ -30,7 +30,7 @@ def plan(
     ] = False,
 ) -> None:
     """Say what a run would do and cost; read no record."""
-    asked = config_file.load(config, overrides, allow_code=allow_code or ())
+    asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
     planned = config_room.make_plan(asked)
     if as_json:
         print(

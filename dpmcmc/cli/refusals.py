@@ -85,7 +85,8 @@ def exit_code(work: Callable[[], object]) -> int:
         if not error.format_message().strip():  # a command without a word shows its help
             return 2
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
-        return _say(f"{error.format_message().removesuffix('.')}; see {where} --help.", 2)
+        said = error.format_message().removesuffix(".")
+        return _say(f"{said}{_key_of(error)}; see {where} --help.", 2)
     except InputError as error:
         # A config's refusals begin with their YAML path; others have the usual one of their kind.
         located = error.about and str(error).startswith(f"{error.about}: ")
@@ -128,6 +129,20 @@ def exit_code(work: Callable[[], object]) -> int:
     ):  # typer returns it since version 0.29, where it raised Abort before
         return _say("stopped by the user.", STOPPED)
     return code if isinstance(code, int) else 0
+
+
+def _key_of(error: Any) -> str:
+    """Return how to set the key of a config that an unknown option has the name of; empty where it has none's."""
+    option = vars(error).get("option_name")
+    takes_keys = error.ctx is not None and any(
+        parameter.name == "overrides" for parameter in error.ctx.command.params
+    )
+    if not option or not takes_keys:
+        return ""
+    from dpmcmc.config.model import path_of  # loads JAX
+
+    path = path_of(option.lstrip("-").replace("-", "_"))
+    return f"; a key of the config is given as --set {path}=VALUE" if path else ""
 
 
 #: Usage error of the click that typer uses; since version 0.27 typer has its own copy.

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, Overrides
+from dpmcmc.cli.commands import AllowCode, Overrides, config_names
 from dpmcmc.cli.place import Place, RunOptions, new, resumed
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
@@ -48,13 +48,14 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc run adult --set privacy.epsilon=0.5")
 def run(
     config: Annotated[
         str | None,
         typer.Argument(
             metavar="[CONFIG]",
             help="A YAML file, or the name of a shipped config such as adult; not needed with --resume.",
+            autocompletion=config_names,
         ),
     ] = None,
     overrides: Overrides = None,

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, Overrides, one_of
+from dpmcmc.cli.commands import AllowCode, Overrides, note, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import SCHEMES, Config, Promise
@@ -43,7 +43,7 @@ _YOURS, _STAND_IN = "my.npz", 1e-9
 _PICTURES = (".png", ".pdf", ".svg")
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc suggest adult --goal intervals")
 def suggest(
     config: Annotated[
         str | None,
@@ -102,7 +102,11 @@ def suggest(
         )
     else:
         asked = config_file.load(
-            config, changes, allow_code=allow_code or (), completed=question.completed
+            config,
+            changes,
+            allow_code=allow_code or (),
+            completed=question.completed,
+            note=note,
         )
     request = question.request(asked)
     if picture is not None:

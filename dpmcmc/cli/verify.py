@@ -297,10 +297,10 @@ def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(epilog="Example: dpmcmc verify runs/adult-2026-01-31-abc")
 def verify(
     privacy: Annotated[
-        str, typer.Argument(metavar="FILE", help="The privacy.json of a run folder.")
+        str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")
     ],
     group: Annotated[
         int | None,
@@ -315,6 +315,8 @@ def verify(
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
+    if path.is_dir():
+        path = path / PRIVACY
     if group is not None and group < 1:
         raise CommandError(
             f"--group: {group} is not a number of records; give a whole number >= 1."

@@ -12,9 +12,17 @@ import pydantic
 import yaml
 
 from dpmcmc.config import sections
-from dpmcmc.config.model import Config, modules_of_ones_own
-from dpmcmc.config.sections import ConfigError, invalid
+from dpmcmc.config.model import (
+    CHOICES,
+    OF_CHAINS,
+    OF_SAMPLERS,
+    ONE_SHOT,
+    Config,
+    modules_of_ones_own,
+)
+from dpmcmc.config.sections import ConfigError, invalid, keys
 from dpmcmc.config.shipped import located, shipped
+from dpmcmc.errors import meant
 from dpmcmc.storage.files import opened_text
 
 # ----------------------------------------------------------------------------------------------------
@@ -132,6 +140,7 @@ def load(
     allow_code: Collection[str] = (),
     resumed: bool = False,
     completed: Callable[[dict], dict] | None = None,
+    note: Callable[[str], object] = lambda said: None,
 ) -> Config:
     """Read and validate a configuration; imports nothing that it names.
 
@@ -142,6 +151,7 @@ def load(
             somebody else may have written the config.
         resumed: whether it lies in a run folder, whatever the folder holds.
         completed: function that adds the values which the file may leave out.
+        note: takes a sentence for each override that takes other keys away.
 
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
@@ -155,7 +165,8 @@ def load(
             text = stream.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise ConfigError(
-            f"{path}: there is no such config file; give the path of a YAML file, or one of {', '.join(shipped())}."
+            f"{path}: there is no such config file{meant(path, shipped())}; give the path of a YAML file, or a name "
+            "that dpmcmc configs lists."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -173,7 +184,7 @@ def load(
             f"{'nothing' if values is None else type(values).__name__}."
         )
     try:
-        config = of_values(values, overrides, completed)
+        config = of_values(values, overrides, completed, note)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
     if resumed or sections.in_run_folder(path):
@@ -185,10 +196,13 @@ def of_values(
     values: dict,
     overrides: list[str] | None = None,
     completed: Callable[[dict], dict] | None = None,
+    note: Callable[[str], object] = lambda said: None,
 ) -> Config:
     """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
     for override in overrides or []:
-        _apply(values, override)
+        dropped = _apply(values, override)
+        if dropped:
+            note(f"--set {override} takes {', '.join(dropped)} away")
     values = values if completed is None else completed(values)
     try:
         config = Config.model_validate(values)
@@ -230,7 +244,8 @@ def _with_base(config: Config, folder: Path) -> Config:
     return config.model_copy(update=update)
 
 
-def _apply(values: dict, override: str) -> None:
+def _apply(values: dict, override: str) -> list[str]:
+    """Set a key; return the keys of the old choice that it takes away."""
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -252,4 +267,25 @@ def _apply(values: dict, override: str) -> None:
         # A copy: sections that share an alias are changed one by one.
         place[part] = dict(following or {})
         place = place[part]
+    before = place.get(parts[-1])
     place[parts[-1]] = value
+    return [] if value == before else _without_the_old_choice(values, parts)
+
+
+def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
+    """Take away the keys that belong to what an override has just replaced; return their paths."""
+    dropped = []
+    section = values[parts[0]]
+    name = section.get("name") if isinstance(section, dict) else None
+    if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
+        dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
+        promise = dict(values.get("privacy") or {})
+        dropped += [f"privacy.{key}" for key in OF_SAMPLERS if key in promise]
+        if promise:
+            values["privacy"] = {k: v for k, v in promise.items() if k not in OF_SAMPLERS}
+    known = CHOICES.get((parts[0], parts[-1])) if len(parts) > 1 else None
+    if known is not None and section[parts[-1]] in known:
+        kept = {parts[-1], *(one.name for one in keys(known[section[parts[-1]]]))}
+        dropped += [f"{parts[0]}.{key}" for key in section if key not in kept]
+        values[parts[0]] = {key: one for key, one in section.items() if key in kept}
+    return dropped

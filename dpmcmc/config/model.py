@@ -25,6 +25,7 @@ from dpmcmc.config.sections import (
     Section,
     choice,
     derived,
+    keys,
     located,
     of_a_size,
     refused,
@@ -237,8 +238,37 @@ else:
     MechanismSection = choice(ONE_SHOT, "name")
     SamplingSection = choice(SCHEMES, "scheme")
 
-#: Keys of ``privacy`` that apply to samplers alone.
-_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
+#: Section -> what it may build, the most asked for first.
+CONSTRUCTORS: dict[str, tuple[type, ...]] = {
+    "privacy": (Promise,),
+    "run": (Run,),
+    "sampling": tuple(SCHEMES.values()),
+    "sampler": tuple(SAMPLERS.values()),
+    "metric": (PrivateMetric,),
+    "data": (Records,),
+    "target": tuple(TARGETS.values()),
+    "mechanism": tuple(ONE_SHOT.values()),
+}
+
+
+def path_of(key: object) -> str:
+    """Return ``section.key`` of the first section that has this key; empty where none has."""
+    for section, constructors in CONSTRUCTORS.items():
+        if any(key == one.name for made in constructors for one in keys(made)):
+            return f"{section}.{key}"
+    return ""
+
+
+#: Key that chooses what a section builds -> names of what it may be.
+CHOICES: dict[tuple[str, str], Mapping[str, type]] = {
+    ("sampling", "scheme"): SCHEMES,
+    ("sampler", "name"): SAMPLERS,
+    ("target", "name"): TARGETS,
+    ("mechanism", "name"): ONE_SHOT,
+}
+#: Sections that a mechanism without a sampler has none of, and keys of ``privacy`` that apply to samplers alone.
+OF_CHAINS = ("sampler", "sampling", "metric", "run")
+OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 
 
 class Config(Keyed):
@@ -274,6 +304,12 @@ class Config(Keyed):
             if isinstance(values.get(key), str)
         }
 
+    @classmethod
+    def meant(cls, key: object) -> str:
+        """Return which key was meant, one of a section if it has this name."""
+        path = path_of(key)
+        return f" (did you mean {path}?)" if path else super().meant(key)
+
     @property
     def one_shot(self) -> bool:
         """Whether the config has a mechanism without a sampler."""
@@ -282,7 +318,7 @@ class Config(Keyed):
     @property
     def not_taken(self) -> tuple[str, ...]:
         """Keys of ``privacy`` that the config's mechanism chooses itself."""
-        return _OF_SAMPLERS if self.one_shot else ()
+        return OF_SAMPLERS if self.one_shot else ()
 
     def sections(self, *names: str) -> dict[str, BaseModel | None]:
         """Return sections by name; a refusal of a constructor is about a key of its section."""

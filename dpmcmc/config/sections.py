@@ -48,7 +48,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from dpmcmc.errors import Hint, InputError, alternatives
+from dpmcmc.errors import Hint, InputError, alternatives, meant
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL
 from dpmcmc.storage.cache import UnsafeCache
@@ -371,13 +371,19 @@ class Keyed(Section):
             else []
         )
         if unknown:
+            known = ", ".join(cls.model_fields)
             raise refused(
                 *(
-                    (f"unknown key; known keys: {', '.join(cls.model_fields)}", (key,))
+                    (f"unknown key{cls.meant(key)}; known keys: {known}", (key,))
                     for key in unknown
                 )
             )
         return values
+
+    @classmethod
+    def meant(cls, key: object) -> str:
+        """Return which key was meant, in brackets, or nothing."""
+        return meant(key, cls.model_fields)
 
 
 class Derived(Keyed):
@@ -501,7 +507,8 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
             )
             there = isinstance(value, dict) and tag not in value
             raise refused(
-                (f"must be one of {wanted}", (tag,)), value=None if there else name
+                (f"must be one of {wanted}{meant(name, known)}", (tag,)),
+                value=None if there else name,
             )
         return derived(known[name], tag, name).model_validate(value)
 

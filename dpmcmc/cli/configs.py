@@ -1,0 +1,32 @@
+"""``dpmcmc configs``: the configurations that come with the package, each with the first sentence of its file."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import typer
+
+from dpmcmc.cli.commands import AsJson
+from dpmcmc.config.shipped import shipped
+
+app = typer.Typer(add_completion=False)
+
+#: Characters of a line.
+_WIDTH = 80
+
+
+@app.command(epilog="Example: dpmcmc configs")
+def configs(as_json: AsJson = False) -> None:
+    """List the configurations that come with the package."""
+    found = {
+        name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        for name, path in shipped().items()
+    }
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    room = max(map(len, found)) + 2
+    for name, said in found.items():
+        short = textwrap.shorten(said, _WIDTH - room, placeholder=" ...")
+        print(f"{name:<{room}}{short}")
