@@ -38,6 +38,13 @@ def test_guarantee_is_what_account_says_of_the_plans_noise():
     assert 0.97 < plan.guarantee.epsilon <= 1.0
 
 
+def test_passes_and_a_share_for_burn_in_are_what_a_config_makes_of_them():
+    plan = make(steps=None, passes=4, burn_in=0.5)
+    assert (plan.steps, plan.burn_in) == (200, 100)
+    assert plan.guarantee.events == make().guarantee.events
+    assert make(burn_in=0.0).burn_in == make(burn_in=0).burn_in == 0
+
+
 def test_noise_is_the_larger_of_the_samplers_and_privacys():
     plan = make()
     unit = 100 / N
@@ -240,7 +247,12 @@ def test_a_plan_that_is_refused_is_planned_once(monkeypatch):
             "no noise",
         ),
         ({"steps": 0}, ValueError, "steps"),
+        ({"steps": None}, ValueError, "give exactly one of passes and steps"),
+        ({"passes": 4}, ValueError, "give exactly one of passes and steps"),
+        ({"steps": None, "passes": 0.0}, ValueError, "passes must be a finite number > 0"),
+        ({"steps": None, "passes": 1e7}, ValueError, "a run has at most 20000000"),
         ({"burn_in": 200}, ValueError, "no draw"),
+        ({"burn_in": 1.0}, ValueError, r"a share of them in \[0, 1\)"),
         ({"thin": 101}, ValueError, "no draw"),
         ({"sampler": dpmcmc.SGLD("auto"), "privacy": None}, ValueError, "auto"),
     ],

@@ -6,7 +6,6 @@ the same constructors.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from dpmcmc.data import DataRequest
 from dpmcmc.errors import Checked, DataError, InputError, check_fields
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
+from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
@@ -42,9 +42,6 @@ from dpmcmc.targets import TARGETS
 
 # ----------------------------------------------------------------------------------------------------
 # The ``run:`` section of a config: how long a sampler runs, and on which devices.
-
-#: Most steps, since a plan holds the noise of every step in memory.
-MOST_STEPS = 20_000_000
 
 
 class Length(TypedDict):
@@ -104,18 +101,8 @@ class Run:
         Raises:
             InputError: more steps than a run may have, or none of which a draw is kept.
         """
-        steps = self.steps
-        if steps is None:
-            # The tolerance absorbs rounding: 0.1 + 0.2 passes take no more steps than 0.3.
-            steps = max(
-                1, math.ceil((self.passes or 0) / sampling.rate(num_records) - 1e-9)
-            )
-        if steps > MOST_STEPS:
-            raise InputError(
-                f"{self.passes:g} is {steps:.3g} steps, and a run has at most {MOST_STEPS}",
-                "passes",
-            )
-        burn_in = math.floor(self.burn_in * steps + 1e-9)
+        share = float(self.burn_in)
+        steps, burn_in = length(sampling, num_records, self.steps, self.passes, share)
         if steps - burn_in < self.thin:
             raise InputError(
                 f"{self.thin} keeps no draw of the {steps - burn_in} steps after burn-in; lower run.thin or "

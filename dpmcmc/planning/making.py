@@ -45,6 +45,9 @@ from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
 from dpmcmc.targets.checks import check_absent
 
+#: Most steps that passes may be, since a plan holds the noise of every step in memory.
+MOST_STEPS = 20_000_000
+
 
 def plan(
     target: Target,
@@ -52,9 +55,10 @@ def plan(
     num_records: int,
     sampler: Sampler,
     sampling: Sampling | None = None,
-    steps: int,
+    steps: int | None = None,
+    passes: float | None = None,
     chains: int = 1,
-    burn_in: int = 0,
+    burn_in: float = 0,
     thin: int = 1,
     privacy: Privacy | None = None,
     curvature: float | None = None,
@@ -69,9 +73,10 @@ def plan(
         num_records: N, a public constant.
         sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
         sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()`` (the default).
-        steps: per chain.
+        steps: per chain; give these or passes.
+        passes: over the data: steps = ceil(passes·N/b).
         chains: each is charged.
-        burn_in: steps before the first kept stretch.
+        burn_in: steps before the first kept stretch, a whole number; or their share of all, as 0.5.
         thin: a draw is kept after every ``thin`` steps.
         privacy: a :class:`Privacy`, or None for plain SG-MCMC.
         curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
@@ -94,8 +99,10 @@ def plan(
     """
     sampling = Full() if sampling is None else sampling
     target, metric = _told(schema, target, metric, privacy)
-    _check_counts(num_records, steps, chains, burn_in, thin)
+    _check_whole("num_records", num_records, 1)
     sampling.validate(num_records)
+    steps, burn_in = length(sampling, num_records, steps, passes, burn_in)
+    _check_counts(steps, chains, burn_in, thin)
     starts = _starts(after, privacy)
     if privacy is not None:
         check_delta(privacy.delta, num_records)
@@ -151,24 +158,54 @@ def _told(
     return schema.with_public_facts(target), schema.with_public_facts(metric, target)
 
 
-def _check_counts(
-    num_records: int, steps: int, chains: int, burn_in: int, thin: int
-) -> None:
-    for name, value, least in (
-        ("num_records", num_records, 1),
-        ("steps", steps, 1),
-        ("chains", chains, 1),
-        ("thin", thin, 1),
-        ("burn_in", burn_in, 0),
-    ):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, np.integer))
-            or value < least
-        ):
+def length(
+    sampling: Sampling,
+    num_records: int,
+    steps: int | None,
+    passes: float | None,
+    burn_in: float,
+) -> tuple[int, int]:
+    """Return (steps, steps of burn-in); arguments as of :func:`plan`.
+
+    Raises:
+        InputError: neither or both of steps and passes, or numbers that are none of a run.
+    """
+    if (passes is None) == (steps is None):
+        raise InputError("give exactly one of passes and steps", "steps")
+    if passes is not None:
+        if not (0 < passes < math.inf):
             raise InputError(
-                f"{name} must be a whole number >= {least}, got {value!r}", name
+                f"passes must be a finite number > 0, got {passes!r}", "passes"
             )
+        # The tolerance absorbs rounding: 0.1 + 0.2 passes take no more steps than 0.3.
+        steps = max(1, math.ceil(passes / sampling.rate(num_records) - 1e-9))
+        if steps > MOST_STEPS:
+            raise InputError(
+                f"{passes:g} is {steps:.3g} steps, and a run has at most {MOST_STEPS}",
+                "passes",
+            )
+    assert steps is not None
+    _check_whole("steps", steps, 1)
+    if isinstance(burn_in, float):
+        if not 0 <= burn_in < 1:
+            raise InputError(
+                f"burn_in must be a whole number of steps, or a share of them in [0, 1), got {burn_in!r}",
+                "burn_in",
+            )
+        burn_in = math.floor(burn_in * steps + 1e-9)
+    _check_whole("burn_in", burn_in, 0)
+    return steps, burn_in
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least:  # type: ignore[operator]
+        raise InputError(f"{name} must be a whole number >= {least}, got {value!r}", name)
+
+
+def _check_counts(steps: int, chains: int, burn_in: int, thin: int) -> None:
+    _check_whole("chains", chains, 1)
+    _check_whole("thin", thin, 1)
     if steps - burn_in < thin:
         raise InputError(
             f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
