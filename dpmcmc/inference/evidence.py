@@ -159,20 +159,26 @@ class Evidence:
             UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
         """
         noisy = self.gram
-        equations = (
-            [] if noisy is None else _equations(self.structure or RowStructure(), noisy)
-        )
-        if noisy is None or not equations:
+        structure = self.structure or RowStructure()
+        if noisy is None or not (
+            structure.blocks or (structure.unit_norm and not noisy.trace_std)
+        ):
             raise UnsupportedCombination(
                 "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
                 "one-hot blocks or rows of norm 1 (RowStructure)."
             )
+        zeros, equations = _equations(structure, noisy)
+        # Entries that are declared zero are equations of one number each, and leave the others' numbers.
+        zero = svec(zeros) > 0
+        released = svec(noisy.gram)
         left = np.stack([svec(matrix) for matrix, _ in equations])
-        apart = left @ svec(noisy.gram) - np.array(
+        left[:, zero] = 0.0
+        apart = left @ released - np.array(
             [self.num_records * value for _, value in equations]
         )
-        square = float(apart @ np.linalg.solve(left @ left.T, apart)) / noisy.noise_std**2
-        return _beyond(square, len(equations))
+        square = float(apart @ np.linalg.solve(left @ left.T, apart))
+        square += float(np.sum(released[zero] ** 2))
+        return _beyond(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
 
     @property
     def objections(self) -> tuple[str, ...]:
@@ -336,10 +342,14 @@ def _beyond(square: float, degrees: int) -> float:
 
 def _equations(
     structure: RowStructure, noisy: NoisyGram
-) -> list[tuple[np.ndarray, float]]:
-    """Return independent pairs (A, a): Σ A·G = a·N for every Gram matrix of such rows; A (d, d) is symmetric."""
+) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:
+    """Return (1 where an entry of every Gram matrix of such rows is zero, independent pairs (A, a): Σ A·G = a·N).
+
+    Both kinds of equations together are independent; matrices (d, d) are symmetric.
+    """
     out: list[tuple[np.ndarray, float]] = []
     size = len(noisy.gram)
+    zeros = np.zeros((size, size))
 
     def add(row: np.ndarray, column: np.ndarray) -> None:
         out.append(((np.outer(row, column) + np.outer(column, row)) / 2, 0.0))
@@ -348,13 +358,11 @@ def _equations(
     firsts = [block[0] for block in structure.blocks]
     intercept = 0 if structure.constant is None else structure.constant
     for number, block in enumerate(structure.blocks):
-        for at, one in enumerate(block):
-            for other in block[at + 1 :]:
-                add(unit[one], unit[other])
+        zeros[np.ix_(block, block)] = 1.0 - np.eye(len(block))
         against = unit[list(block)].sum(0) - unit[intercept]
         # (G v)·v' = (G v')·v for two blocks is stated once.
         for column in sorted(set(range(size)) - set(firsts[:number])):
             add(unit[column], against)
     if structure.unit_norm and not noisy.trace_std:
         out.append((np.eye(size), 1.0))
-    return out
+    return zeros, out
