@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy.stats import kstest, multivariate_normal
+from scipy.stats import chi2, kstest, multivariate_normal
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
@@ -15,7 +15,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 from dpmcmc.targets import LogisticRegression
 
 D = 3
@@ -201,3 +201,25 @@ def test_a_result_carries_the_evidence_that_its_draws_rest_on(tmp_path):
     resumed = logistic_run(checkpoint=tmp_path / "kept")
     np.testing.assert_array_equal(resumed.draws, result.draws)
     assert resumed.evidence.log_density() == result.evidence.log_density()
+
+
+def test_the_check_of_rows_is_that_of_all_its_equations_one_by_one():
+    """Declared zeros are taken as numbers of their own; here they are equations like the others."""
+    rng, n = np.random.default_rng(0), 4000
+    blocks, constant = ((0, 1, 2), (3, 4, 5, 6)), 7
+    hot = np.concatenate([np.eye(3)[rng.integers(0, 3, n)], np.eye(4)[rng.integers(0, 4, n)], np.ones((n, 1))], axis=1)
+    noisy = hot.T @ hot / 4 + 20.0 * symmetric_noise(rng, 8)
+    unit, equations = np.eye(8), []
+    for number, block in enumerate(blocks):
+        equations += [(unit[a], unit[b]) for a in block for b in block if a < b]
+        against = unit[list(block)].sum(0) - unit[constant]
+        equations += [(unit[k], against) for k in range(8) if number == 0 or k != blocks[0][0]]
+    left = np.stack([svec((np.outer(a, b) + np.outer(b, a)) / 2) for a, b in equations])
+    apart = left @ svec(noisy)
+    wanted = chi2.sf(apart @ np.linalg.solve(left @ left.T, apart) / 20.0**2, len(equations))
+    found = Evidence(
+        np.eye(8), np.zeros(8), np.eye(8), np.ones(8), n,
+        gram=NoisyGram(noisy, 20.0, n, 1.0), structure=RowStructure(constant=constant, blocks=blocks),
+    ).rows_check()  # fmt: skip
+    assert found == pytest.approx(wanted, rel=1e-9)
+    assert 0.001 < found < 0.999

@@ -38,6 +38,7 @@ PARTS = {
     "dpmcmc.errors.Checked",
     "dpmcmc.errors.alternatives",
     "dpmcmc.errors.check_fields",
+    "dpmcmc.errors.meant",
     "dpmcmc.errors.shown",
     "dpmcmc.inference.predictive.Predicts",
 }

@@ -109,6 +109,7 @@ NUMBERED = (
 _RIGHT = ("--seed 0", "--epsilon 1.5")
 FLAGS = (
     *(f"{command} --nonsense" for command in ("plan", "run", "audit", "per_record", "verify", "ledger", "data")),
+    *("configs --nonsense", "configs a"),
     *("plan", "run", "audit", "per_record", "verify", "ledger", "ledger show", "ledger init HERE/new", "data"),
     *("plan a b", "run a b", "audit a b", "per_record a b --out c", "verify a b", "ledger show a b", "data a b c"),
     *("run a --out", "per_record a", "per_record a --out", "data HERE/rows.parquet HERE/out --x a", "audit a --set"),
