@@ -92,6 +92,11 @@ class Linear(LabelBlind):
         return math.inf
 
 
+#: Lengths, in units of a row whose limit is the typical one, beyond which a row has a weight, so that its limit is no
+#: smaller than the typical one over this.
+FARTHEST_ROW = 8.0
+
+
 @dataclass(frozen=True)
 class Huber:
     """Huber's score of a real label (1964): ψ = clip(η − y, ±c), with c learnt on the way.
@@ -147,12 +152,12 @@ class Huber:
         return longest**2
 
     def slope_rounding(self, margin: float) -> float:
-        """Return 5·margin/c, and the arithmetic; see :class:`BoundedScore`."""
-        return 5 * margin / self.bound + 32 * 2.0**-53
+        """Return 5·margin over the least bound of a row, and the arithmetic; see :class:`BoundedScore`."""
+        return 5 * FARTHEST_ROW * margin / self.bound + 32 * 2.0**-53
 
     def rounding(self, margin: float, limit: float) -> float:
-        """Return margin/c, and the arithmetic; see :class:`BoundedScore`."""
-        return margin / self.bound + limit + 8 * 2.0**-53
+        """Return margin over the least bound of a row, and the arithmetic; see :class:`BoundedScore`."""
+        return FARTHEST_ROW * margin / self.bound + limit + 8 * 2.0**-53
 
 
 # ----------------------------------------------------------------------------------------------------

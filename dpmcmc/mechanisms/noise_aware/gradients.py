@@ -17,7 +17,7 @@ import numpy as np
 
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
-from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.scores import FARTHEST_ROW, BoundedScore
 from dpmcmc.privacy.query.gaussian_release import (
     gaussian_release,
     gram_of,
@@ -35,7 +35,9 @@ from dpmcmc.report import console
 #
 #     ‖ψ‖ <= C/(u‖z‖),     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),
 #
-# u in [0, 1] the row's own public-range weight. So u and v see x and θ alone, and no label:
+# u in [0, 1] the row's own public-range weight, times min(1, 8c/‖z‖) with c a length at which a row's limit is the
+# typical one, so that no limit is smaller than an eighth of that and rounding has a bound. So u and v see x and θ
+# alone, and no label:
 #
 # * ‖u z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
 # * the spread is a Gram matrix of rows within C: it moves by √2·C² at most;
@@ -332,7 +334,8 @@ class BoundedGradient:
         eta = self.x[part] @ self._columns(position)
         offset = _part(self.offset, part)
         eta = eta + (offset if eta.ndim == 1 else np.reshape(offset, (-1, 1)))
-        weight = _part(self.own_weights, part) * np.ones(len(norms))
+        far = FARTHEST_ROW * bounds.clip / self.score.limit
+        weight = _part(self.own_weights, part) * np.minimum(1.0, far / norms)
         held = weight * np.minimum(1.0, (bounds.longest / norms) ** 2)
         tiny = np.finfo(float).tiny
         # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
