@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 
 from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, corrected
 from dpmcmc.inference.noise_aware import symmetric_noise
-from dpmcmc.inference.scores import Counts, Huber, Logistic, Softmax
+from dpmcmc.inference.scores import FARTHEST_ROW, Counts, Huber, Logistic, Softmax
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import facts, mechanism, releases, scale
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds, Design
@@ -229,6 +229,17 @@ def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
     less, full = (one.public.leverage * one.curvature(theta) for one in (access, open_))
     assert np.trace(less) < 0.9 * np.trace(full)
     assert np.linalg.eigvalsh(full - less)[0] > -1e-9 * np.trace(full)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_limit_is_below_an_eighth_of_the_typical_one(name):
+    """The rounding that Huber's score is charged for rests on it; a row this long has a weight in its place."""
+    score = FAMILIES[name]
+    access = access_of(score, [Owner(np.array([0.0, 0.0, 1.0]), 0.0, 0.0, 1.0, 1)], 1)
+    access = dataclasses.replace(access, bounds=access.public._replace(clip=access.row_norms[0] * score.limit / 50))
+    _, limit, weight, _ = access._bounded(np.zeros(D * score.size), slice(None))
+    assert weight[0] < 0.2
+    assert limit[0] >= score.limit / FARTHEST_ROW * (1 - 1e-9)
 
 
 def test_labels_are_clipped_as_far_out_as_costs_little_and_further_where_records_are_many():
