@@ -89,7 +89,7 @@ def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():
     np.testing.assert_allclose(declared[0, 1], 0, atol=0.01 * n)
     np.testing.assert_allclose(declared[:3].sum(0), declared[5], atol=0.02 * n)
     np.testing.assert_allclose(noise_aware.project(exact, n, structure), exact, atol=1e-6 * n)
-    # What is left in a declared null direction would be read as curvature under a wide prior.
+    # A rest in a declared null direction would be read as curvature under a wide prior.
     null = np.zeros((len(exact), len(structure.blocks)))
     for number, block in enumerate(structure.blocks):
         null[list(block), number], null[structure.constant, number] = 1.0, -1.0

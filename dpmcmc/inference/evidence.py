@@ -159,15 +159,16 @@ class Evidence:
             UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
         """
         noisy = self.gram
-        structure = self.structure or RowStructure()
-        if noisy is None or not (
-            structure.blocks or (structure.unit_norm and not noisy.trace_std)
-        ):
+        zeros, equations = (
+            (np.zeros(0), [])
+            if noisy is None
+            else _equations(self.structure or RowStructure(), noisy)
+        )
+        if noisy is None or not equations:
             raise UnsupportedCombination(
                 "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
                 "one-hot blocks or rows of norm 1 (RowStructure)."
             )
-        zeros, equations = _equations(structure, noisy)
         # Entries that are declared zero are equations of one number each, and leave the others' numbers.
         zero = svec(zeros) > 0
         released = svec(noisy.gram)

@@ -158,10 +158,6 @@ class Weighted(NamedTuple):
     weight: np.ndarray
     held: np.ndarray
 
-    def times(self, weight: np.ndarray, law: np.ndarray) -> np.ndarray:
-        """Return weights (n,) times slopes or variances, (n,) or (n, K, K)."""
-        return weight.reshape(-1, *[1] * (law.ndim - 1)) * law
-
 
 @dataclass(frozen=True)
 class BoundedGradient:
@@ -242,8 +238,8 @@ class BoundedGradient:
         """Return Σ u F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
         eta, limit, weight, _ = self._bounded(position, slice(None))
         residual = within_limit(self.score.residual(eta, self.y, limit), limit)
-        weighted = residual * weight.reshape(-1, *[1] * (residual.ndim - 1))
-        return (self.inverse @ weighted_sum(self.x, weighted) / self.clip).ravel()
+        weighted = weighted_sum(self.x, _times(weight, residual))
+        return (self.inverse @ weighted / self.clip).ravel()
 
     def release(
         self, position: np.ndarray, noise_multiplier: float, key: jax.Array
@@ -257,7 +253,7 @@ class BoundedGradient:
         most = self.public.leverage
         return self._second_moment(
             position,
-            lambda at: at.times(at.held / most, self.score.slope(at.eta, at.y, at.limit)),
+            lambda at: _times(at.held / most, self.score.slope(at.eta, at.y, at.limit)),
         )
 
     def expected_spread(self, position: np.ndarray) -> np.ndarray:
@@ -265,7 +261,7 @@ class BoundedGradient:
         most = self.clip**2
         return self._second_moment(
             position,
-            lambda at: at.times(
+            lambda at: _times(
                 at.weight**2 / most, self.score.law(at.eta, at.limit).variance
             ),
         )
@@ -355,6 +351,11 @@ class BoundedGradient:
     def _columns(self, vector: np.ndarray) -> np.ndarray:
         """Return (d,), or (d, K) for K predictors."""
         return vector if self.score.size == 1 else vector.reshape(self.design.size, -1)
+
+
+def _times(weight: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Return weights (n,) times scores, slopes or variances, (n, ...)."""
+    return weight.reshape(-1, *[1] * (of.ndim - 1)) * of
 
 
 def _part(numbers: np.ndarray | float, part: slice) -> np.ndarray | float:
