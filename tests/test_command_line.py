@@ -163,11 +163,11 @@ def test_a_word_that_is_no_name_is_refused_with_the_one_that_was_meant(line, sai
 
 def test_another_choice_takes_the_keys_of_the_old_one_away_and_says_so(capsys):
     """A key that the new choice has too is kept; one that it lacks was an error."""
-    assert main(["plan", "adult", "--set", "sampling.scheme=full", "--json"]) == 0
+    assert main(["plan", "adult_prediction", "--set", "sampling.scheme=full", "--json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == "note: --set sampling.scheme=full takes sampling.batch_size away\n"
     assert json.loads(printed.out)["config"]["sampling"] == {"scheme": "full"}
-    assert main(["plan", "adult_sghmc", "--set", "sampler.name=sgld", "--json"]) == 0
+    assert main(["plan", "adult_prediction_sghmc", "--set", "sampler.name=sgld", "--json"]) == 0
     printed = capsys.readouterr()
     assert "takes sampler.friction away" in printed.err
     assert json.loads(printed.out)["config"]["sampler"]["step_size"] == 4.0
@@ -175,7 +175,7 @@ def test_another_choice_takes_the_keys_of_the_old_one_away_and_says_so(capsys):
     printed = capsys.readouterr()
     assert "takes sampler, sampling, run, privacy.release" in printed.err
     assert json.loads(printed.out)["mechanism"].startswith("NoiseAware")
-    assert main(["plan", "adult", "--set", "sampling.scheme=poisson", "--json"]) == 0
+    assert main(["plan", "adult_prediction", "--set", "sampling.scheme=poisson", "--json"]) == 0
     assert not capsys.readouterr().err, "the same choice again takes nothing away"
 
 

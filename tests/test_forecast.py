@@ -24,9 +24,9 @@ from tests.long_runs import BURN_IN, STEP, STEPS, long_run, loose
 
 def test_a_chain_on_adult_buys_few_relaxations_of_the_prior():
     """facts of a scratch prototype: at ε = 1, C = 1 the budget buys .028 of a direction of curvature 1."""
-    made = config.make_plan(config_file.load("adult", ["privacy.clip=1.0"]))
+    made = config.make_plan(config_file.load("adult_prediction", ["privacy.clip=1.0"]))
     assert made.verdict.relaxations == pytest.approx(0.028, rel=0.02)
-    four = config.make_plan(config_file.load("adult", ["privacy.clip=1.0", "run.chains=4"]))
+    four = config.make_plan(config_file.load("adult_prediction", ["privacy.clip=1.0", "run.chains=4"]))
     assert four.verdict.relaxations == pytest.approx(made.verdict.relaxations / 4)
     assert four.verdict.predicted_inflation == pytest.approx(made.verdict.predicted_inflation)
 
@@ -79,7 +79,7 @@ def test_predicted_inflation_is_that_of_the_noise_aware_posterior():
     assert made.verdict.predicted_inflation > 1.5
 
 
-@pytest.mark.parametrize("name", ["adult", "adult_eps01", "abalone", "breast_cancer", "diabetes_linear"])
+@pytest.mark.parametrize("name", ["adult_prediction", "adult_prediction_eps01", "abalone", "breast_cancer", "diabetes_linear"])
 def test_predicted_width_is_near_that_of_the_real_rows(name):
     """Rows that stand in for those of public benchmarks predict a width within 30 % of theirs."""
     chosen = config_file.load(name, [])

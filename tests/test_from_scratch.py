@@ -135,7 +135,7 @@ def test_it_runs_on_adult(capsys, monkeypatch):
     from_scratch.main([])
     printed = capsys.readouterr().out
     (accuracy,) = [float(line.split()[2]) for line in printed.splitlines() if line.startswith("test accuracy")]
-    # 0.8468 ± 0.0008 over ten runs of configs/adult.yaml
+    # 0.8468 ± 0.0008 over ten runs of configs/adult_prediction.yaml
     assert accuracy == pytest.approx(0.8468, abs=0.004)
     (guarantee,) = [line for line in printed.splitlines() if line.startswith("guarantee")]
     assert 0.99 < float(guarantee.split("(")[1].split(",")[0]) <= 1.0

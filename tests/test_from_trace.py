@@ -257,11 +257,11 @@ def test_means_of_a_block_are_those_of_its_steps(records, result):
     gradients = every.trace.gradients[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
     np.testing.assert_allclose(result.trace.gradients, gradients, atol=1e-5 * np.abs(gradients).max())
     # θ' = θ − η F⁻²(g + P₀θ), in the model's coordinates.
-    moved = every.draws[:, 40:-1] - every.draws[:, 41:]
+    moved = every.path[:, 40:-1] - every.path[:, 41:]
     inverse = result.metric.inverse @ result.metric.inverse.T
     potential = every.trace.gradients[:, 41:] + every.trace.positions[:, 41:]
     np.testing.assert_allclose(moved, 0.5 / 800 * potential @ inverse, atol=1e-4 * np.abs(moved).max())
-    np.testing.assert_allclose(every.trace.positions[:, 41:], every.draws[:, 40:-1], atol=1e-5)
+    np.testing.assert_allclose(every.trace.positions[:, 41:], every.path[:, 40:-1], atol=1e-5)
 
 
 @pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.slow), 20.0])
@@ -311,7 +311,7 @@ def test_recording_changes_no_draw(records, result, monkeypatch):
         monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
     without = dpmcmc.sample(planned(logistic(), 800), records, key=1)
     assert without.means is None
-    np.testing.assert_allclose(result.draws, without.draws, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.path, without.path, rtol=1e-5, atol=1e-6)
     with pytest.raises(UnsupportedCombination, match="the run has no metric"):
         without.noise_aware()
 
@@ -336,14 +336,19 @@ def test_steps_with_less_noise_weigh_more(records):
 def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
     found = result.noise_aware()
     result.save(tmp_path / "run", public=True)
-    loaded, source = dpmcmc.Result.load(tmp_path / "run"), "Intervals come from result.noise_aware(), not from the"
+    loaded, source = dpmcmc.Result.load(tmp_path / "run"), "the posterior given the whole released path accounts"
     for one in (result, loaded):  # one truth, wherever it stands
         shown = one.summary()
         assert shown.intervals
         for said in (one.verdict.reasons["intervals"], str(shown), one._repr_html_(), one.page()):
             assert said.count(source) == 1
-        assert "Do not report" not in one.page().replace("Do not report intervals of the draws", "")
+        assert "Do not report" not in one.page()
     assert loaded.verdict == result.verdict
+    np.testing.assert_array_equal(loaded.path, result.path)
+    np.testing.assert_array_equal(loaded.draws, result.draws)
+    np.testing.assert_array_equal(loaded.posterior.draws, result.posterior.draws)
+    x = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(loaded.predict(x), result.predict(x))
     again = dpmcmc.inference.Trace.load(tmp_path / "run").posterior()
     np.testing.assert_array_equal(again.mean, found.mean)
     np.testing.assert_array_equal(again.covariance, found.covariance)
@@ -352,6 +357,42 @@ def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
     (tmp_path / "trace.npz").write_bytes(b"PK nothing")
     with pytest.raises(ValueError, match="no trace of this version"):
         dpmcmc.inference.Trace.load(tmp_path)
+
+
+def test_draws_and_predictions_are_those_of_the_posterior_and_not_of_the_path(result):
+    found = result.noise_aware()
+    assert result.usable_for == ["prediction", "intervals"]
+    assert result.draws.shape == (1, 1000, 4)
+    assert result.path.shape == (2, 16, 4)
+    np.testing.assert_allclose(result.draws[0].mean(axis=0), found.mean, atol=1e-5)
+    np.testing.assert_allclose(np.cov(result.draws[0].T), found.covariance, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result.posterior.intervals(), found.intervals(), atol=0.15 * found.std.max())
+    x = np.eye(4, dtype=np.float32)
+    np.testing.assert_allclose(result.predict(x), expit(result.draws[0] @ x.T).mean(axis=0), atol=1e-4)
+    assert result.posterior["theta[2]"].shape == (1000,)
+    with pytest.raises(KeyError, match=r"theta\[9\]: no parameter has this name"):
+        result.posterior["theta[9]"]
+
+
+def test_groups_of_draws_nc_name_the_posterior_and_the_path(result, tmp_path):
+    import xarray
+
+    result.save(tmp_path / "run", public=True)
+    far = dataclasses.replace(result, means=result.means._replace(positions=result.means.positions + 40.0))
+    assert far.posterior is None
+    np.testing.assert_array_equal(far.draws, far.path)
+    assert "no posterior follows" in far.verdict.reasons["intervals"] or "from where" in far.verdict.reasons["intervals"]
+    far.save(tmp_path / "far", public=True)
+    with xarray.open_datatree(tmp_path / "run" / "draws.nc", engine="h5netcdf") as tree:
+        assert set(tree.children) == {"posterior", "path", "path_stats", "metric"}
+        assert tree["posterior"].attrs["usable_for"] == "prediction, intervals"
+        assert tree["path"].attrs["usable_for"] == "prediction"
+        assert list(tree["posterior"].to_dataset()) == ["theta"]
+    with xarray.open_datatree(tmp_path / "far" / "draws.nc", engine="h5netcdf") as tree:
+        assert set(tree.children) == {"path", "path_stats", "metric"}
+    loaded = dpmcmc.Result.load(tmp_path / "far")
+    assert loaded.posterior is None
+    np.testing.assert_array_equal(loaded.draws, far.path)
 
 
 def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, result, tmp_path, monkeypatch):

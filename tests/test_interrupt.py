@@ -209,7 +209,7 @@ def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_
         (blocks, "hand_out", collected),
         (checkpoint.Checkpoint, "begin", collected),
         (checkpoint.Checkpoint, "commit", in_a_bare_except),
-        (result, "draws_content", collected),
+        (result, "content", collected),
     ]
     for room, name, how in moments:
         with monkeypatch.context() as patch:

@@ -197,9 +197,9 @@ def test_it_is_the_default_where_labels_are_bounded():
 
 
 def test_a_config_says_it_and_a_mechanism_refuses_it():
-    assert config.make_plan(config.load("adult", ["privacy.clipping=label_blind"])).label_blind
-    assert config.make_plan(config.load("adult", ["privacy.clipping=null"])).label_blind
-    assert not config.make_plan(config.load("adult", ["privacy.clipping=residual"])).label_blind
+    assert config.make_plan(config.load("adult_prediction", ["privacy.clipping=label_blind"])).label_blind
+    assert config.make_plan(config.load("adult_prediction", ["privacy.clipping=null"])).label_blind
+    assert not config.make_plan(config.load("adult_prediction", ["privacy.clipping=residual"])).label_blind
     with pytest.raises(ConfigError, match=r"privacy\.clipping: .*LinearRegression states no bounded labels"):
         config.make_plan(config.load("diabetes_linear", ["privacy.clipping=label_blind"]))
     with pytest.raises(ConfigError, match=r"privacy\.clipping: mechanism ops settles this itself"):

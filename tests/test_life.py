@@ -261,7 +261,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     monkeypatch.setattr(OPS, "draw", lambda self, plan, *_: np.zeros((1, neighbours.D)))
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(result, "draws_content", lambda *_: b"draws")
+    monkeypatch.setattr(result, "content", lambda *_: b"draws")
     monkeypatch.setattr(figures, "epsilon_delta", lambda picture, *_: picture.write(b""))
     monkeypatch.setattr(per_record, "plot", lambda path, *_: path.write_bytes(b""))
     with neighbours.quick():

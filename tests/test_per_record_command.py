@@ -107,7 +107,7 @@ def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charge
     start, confidential = arguments, folder / "confidential"
     stops = [
         ((blocks, "hand_out"), KeyboardInterrupt(), 130),
-        ((result, "draws_content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
+        ((result, "content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
         ((norms, "_placed"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
     ]
     for (room, name), error, code in stops:

@@ -346,7 +346,7 @@ def test_plan_that_has_no_private_metric_is_refused(error, said, change):
 @pytest.mark.parametrize("change", ["privacy=null", "privacy.calibrator=closed_form"])
 def test_refusal_of_a_metric_begins_with_its_yaml_path(change):
     with pytest.raises(InputError, match=r"^metric: (?!metric)"):
-        config.make_plan(config_file.load("adult_metric", [change]))
+        config.make_plan(config_file.load("adult", [change]))
 
 
 @pytest.mark.parametrize("metric", ["gram", {"name": "gram"}])

@@ -42,9 +42,8 @@ def test_the_warning_names_the_path_only_where_it_leads_to_intervals():
     logistic = LogisticRegression(num_features=3, row_bound=1.0)
     second = dpmcmc.PrivateMetric("second_moment")
     cases = (
-        (logistic, dpmcmc.PrivateMetric(), "or this run's result.noise_aware()."),
         (logistic, second, "or this run's result.noise_aware(gram=...)"),
-        (logistic, None, "(metric=dpmcmc.PrivateMetric()) and then result.noise_aware()."),
+        (logistic, None, "(metric=dpmcmc.PrivateMetric())."),
         (linear, dpmcmc.PrivateMetric(), "NoiseAware)."),
         (linear, None, "NoiseAware)."),
     )
@@ -53,6 +52,13 @@ def test_the_warning_names_the_path_only_where_it_leads_to_intervals():
         with pytest.warns(dpmcmc.NotForIntervals) as seen:
             verdict.warn_unless_for_intervals(made)
         assert said in str(seen[0].message)
+    gives = long_run(logistic, privacy, num_records=10_000, steps=40, burn_in=0, thin=1, metric=dpmcmc.PrivateMetric())
+    assert gives.verdict.from_path
+    assert gives.usable_for == ["prediction", "intervals"]
+    few = long_run(logistic, privacy, num_records=10_000, steps=40, burn_in=20, thin=1, metric=dpmcmc.PrivateMetric())
+    wide = LogisticRegression(3.5, num_features=3, row_bound=1.0)
+    strong = long_run(wide, privacy, num_records=10_000, steps=40, burn_in=0, thin=1, metric=dpmcmc.PrivateMetric())
+    assert few.usable_for == strong.usable_for == ["prediction"]
 
 
 def test_the_warning_comes_before_a_record_is_read():

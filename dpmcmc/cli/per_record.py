@@ -23,6 +23,7 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
+from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.per_record import plot
@@ -94,15 +95,18 @@ class RecordAccount:
         thin = self.plan.thin
         draws, positions, info = (
             jax.tree.map(lambda leaf: leaf[:, first::thin], tree)
-            for tree in (everything.draws, everything.positions, everything.info)
+            for tree in (everything.released, everything.positions, everything.info)
         )
+        means = everything.means
+        if means is not None:
+            means = means.of_blocks(self.plan.burn_in, 1 / variances(self.plan))
         return dataclasses.replace(
             everything,
             plan=self.plan,
-            draws=draws,
+            released=draws,
             positions=positions,
             info=info,
-            means=None,
+            means=means,
         )
 
     def save(self, everything: Result, records: PyTree, title: str) -> None:

@@ -28,7 +28,7 @@ from dpmcmc.engine.chains import check_on_disk
 from dpmcmc.engine.hardware import sizes
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
 from dpmcmc.planning.description import NO_DRAWS
@@ -218,10 +218,7 @@ class ConfiguredRun:
         result.write_trace(run_folder)
         self._draw_chains(result)
         metrics = (
-            self.released_facts()
-            | result.diagnostics
-            | result.verdict.to_json()
-            | _from_path(result)
+            self.released_facts() | result.diagnostics | result.verdict.to_json()
         )
         metrics |= self._seconds(result, calibrate_seconds)
         flat = result.flat_draws()
@@ -335,7 +332,7 @@ class ConfiguredRun:
         guarantee = result.guarantee
         plan = self.trace
         if plan is not None:
-            shown = few(result.draws, result.columns)
+            shown = few(result.released, result.columns)
             kept = (plan.burn_in, plan.thin)
             said = self.facts.title(guarantee), self.facts.note(guarantee)
             self.pictures.begin(
@@ -421,17 +418,6 @@ class ConfiguredRun:
             prediction = predictive.predict(self.target, fit.draws(200), self.data.test)
             summary |= prediction.to_json()
         return _Fitted(fit.method.split()[0], summary, prediction)
-
-
-def _from_path(result: Result) -> dict[str, object]:
-    """Return the posterior that follows from the path of a run in a metric, or why none does."""
-    if result.means is None:
-        return {}
-    try:
-        found = result.noise_aware()
-    except UnsupportedCombination as error:
-        return {"noise_aware": {"refused": str(error)}}
-    return {"noise_aware": {"mean": found.mean.tolist(), "std": found.std.tolist()}}
 
 
 #: diagnostics.json of records on disk.

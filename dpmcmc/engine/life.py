@@ -36,7 +36,8 @@ from dpmcmc.engine.hardware import checked, sizes
 from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
-from dpmcmc.engine.result import DivergedError, Result, Uncharged, counted
+from dpmcmc.engine.result import DivergedError, Result
+from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan

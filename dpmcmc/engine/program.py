@@ -72,6 +72,31 @@ class Means(NamedTuple):
     gradients: PyTree
     scatter: PyTree = None
 
+    def of_blocks(self, burn_in: int, precisions: np.ndarray) -> Means:
+        """Return the means of blocks, made of those of single steps.
+
+        Args:
+            burn_in: steps before the first block.
+            precisions: 1/s_t² of the steps of each block, (draws, thin).
+        """
+        draws, thin = precisions.shape
+
+        def blocks(leaf: np.ndarray) -> np.ndarray:
+            kept = np.asarray(leaf)[:, burn_in : burn_in + draws * thin]
+            return kept.reshape(len(kept), draws, thin, -1)
+
+        def mean(of: np.ndarray) -> np.ndarray:
+            total = np.einsum("cbtd,bt->cbd", of, precisions)
+            return total / precisions.sum(axis=1)[:, None]
+
+        steps = blocks(self.positions)
+        positions = mean(steps)
+        if thin == 1:
+            return Means(positions, mean(blocks(self.gradients)))
+        away = steps - positions[:, :, None]
+        scatter = np.einsum("cbti,cbtj,bt->cij", away, away, precisions, optimize=True)
+        return Means(positions, mean(blocks(self.gradients)), scatter)
+
 
 class RecordedState(NamedTuple):
     """A sampler's state, and what is recorded.

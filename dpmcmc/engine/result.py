@@ -1,9 +1,8 @@
-"""How many runs of this process no ledger was charged for, and what their guarantees add up to.
+"""A Result: what a run released, the posterior that it gives, and what both say; or the error of a chain that diverged.
 
-A guarantee covers one run, and without a ledger nothing adds runs up. So each result says how many runs the process has
-begun on tables with as many records under the same adjacency, the run itself among them. Whether two tables are the
-same is a function of private records, so nothing is asked of the records: the count is at least that of the runs on one
-table, and it is a function of public facts alone. It is of one process, so it is neither saved nor pickled.
+A run releases numbers: iterates of chains, or draws of a mechanism. Its *posterior* is what may be reported. These are
+the released numbers themselves, or, of a chain in a private metric, draws from the posterior given the whole released
+path. Where neither may be reported there is no posterior, and the verdict says why.
 """
 
 from __future__ import annotations
@@ -12,39 +11,44 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-import io
 import json
 import math
-import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
-from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import Table, is_table, no_schema
 from dpmcmc.engine.program import Means
+from dpmcmc.engine.result_folder import (
+    DRAWS,
+    PATH,
+    POSTERIOR,
+    Group,
+    content,
+    datasets,
+    groups,
+    load,
+)
+from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.names import ALONE
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.saved import SavedPlan, target_of
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_draws
-from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.effects import Effects, effects_of
@@ -52,25 +56,12 @@ from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import (
     Circumstances,
     Context,
-    attributes,
-    datasets,
-    draws_content,
     page,
     privacy_json,
     title,
 )
-from dpmcmc.report.summary import ROWS, Reading, Summary
-from dpmcmc.storage.files import (
-    PRIVACY,
-    RunFolder,
-    check_free,
-    check_result,
-    has_digests,
-    read_bytes,
-    read_text,
-    today,
-    write_atomically,
-)
+from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
+from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.last_layer import LastLayer
@@ -83,185 +74,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Uncharged:
-    """Runs of this process without a ledger, on tables of one number of records, under one adjacency.
-
-    Attributes:
-        runs: how many, up to this one.
-        num_records: N.
-        epsilon, delta: sums over the runs.
-
-    Example:
-        >>> from dpmcmc.engine.result import Uncharged
-        >>> print(Uncharged(runs=3, num_records=5000, epsilon=3.0, delta=3e-5))
-        run 3 of this process on 5,000 records without a ledger; if these are one table, epsilon adds up to 3 and...
-    """
-
-    runs: int
-    num_records: int
-    epsilon: float
-    delta: float
-
-    def __str__(self) -> str:
-        return (
-            f"run {self.runs:,} of this process on {self.num_records:,} records without a ledger; if these are one "
-            f"table, epsilon adds up to {round_up(self.epsilon)} and delta to {round_up(self.delta)}; a ledger keeps "
-            "them within one budget"
-        )
-
-
-_LOCK = threading.Lock()
-#: By (N, adjacency).
-_SEEN: dict[tuple[int, str], Uncharged] = {}
-
-
-def counted(plan: AnyPlan, guarantee: Guarantee | None) -> Uncharged | None:
-    """Count a run that begins, and return the count; None of a run without a guarantee."""
-    if guarantee is None:
-        return None
-    about = (plan.num_records, str(guarantee.adjacency))
-    with _LOCK:
-        before = _SEEN.get(about, Uncharged(0, plan.num_records, 0.0, 0.0))
-        now = Uncharged(
-            before.runs + 1,
-            plan.num_records,
-            before.epsilon + guarantee.epsilon,
-            before.delta + guarantee.delta,
-        )
-        _SEEN[about] = now
-    return now
-
-
-# ------------------------------------------------------------------------------------
-# A Result: draws with their guarantee, what they say, and how they are kept; or the error of a chain that diverged.
-
-
-# ----------------------------------------------------------------------------------------------------
-# A Result from the folder that it was saved in.
-
-#: A Result, which this file only makes.
-_R = TypeVar("_R")
-
-#: Characters of an error that a refusal quotes.
-_LONGEST = 200
-
-
-def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
-    """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
-    if target_offers(target).constrain is not None:
-        said = "target: positions that a NumPyro model predicts from are not saved; leave target out"
-        raise InputError(said, "target")
-    try:
-        facts = _json(folder / PRIVACY)
-    except (OSError, ValueError, RecursionError, TypeError) as error:
-        raise _none_there(folder, error) from None
-    try:
-        check_result(folder, facts)
-    except OSError as error:
-        raise _none_there(folder, error) from None
-    try:
-        result = _loaded(make, folder, facts, target)
-    except (
-        Exception
-    ) as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
-        raise _none_there(folder, error) from None
-    if not has_digests(facts):
-        warnings.warn(
-            f"{folder}: an earlier version wrote it, without digests of its files; nothing shows that they are those "
-            "that were released together.",
-            stacklevel=3,
-        )
-    return result
-
-
-def _none_there(folder: Path, error: Exception) -> InputError:
-    """Return the refusal of a folder; what an error quotes of a damaged file is cut short."""
-    why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
-    said = f"{folder}: holds no result that can be loaded ({why}); give the folder of a run that has ended, or of"
-    return InputError(f"{said} result.save", "folder")
-
-
-def _loaded(
-    make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None
-) -> _R:
-    """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
-    import xarray
-
-    plan, judged = (_json(folder / name) for name in ("plan.json", "metrics.json"))
-    with xarray.open_datatree(
-        io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf"
-    ) as tree:
-        groups = {
-            name: group.to_dataset().load() for name, group in tree.children.items()
-        }
-    draws, columns = _draws(groups["posterior"])
-    info = None if "sample_stats" not in groups else _arrays(groups["sample_stats"])
-    guarantee = Guarantee.from_json(facts) if facts["events"] else None
-    leaf = jax.tree.leaves(draws)[0]
-    saved = SavedPlan(
-        stated=plan,
-        stated_facts=facts,
-        target=target_of(plan) if target is None else target,
-        num_records=plan["num_records"],
-        guarantee=guarantee,
-        draws=leaf.shape[0] * leaf.shape[1],
-        verdict=Verdict.of_json(judged),
-        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
-        released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
-    )
-    evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
-    return make(
-        saved,
-        draws,
-        draws,
-        info,
-        guarantee,
-        {},
-        metric=_metric(groups),
-        columns=columns,
-        evidence=evidence,
-    )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    said = json.loads(read_text(path))
-    if not isinstance(said, dict):
-        raise TypeError(f"{path.name} is not a table")
-    return said
-
-
-def _arrays(group: xarray.Dataset) -> dict[str, np.ndarray]:
-    return {str(name): leaf.values for name, leaf in group.items()}
-
-
-def _draws(posterior: xarray.Dataset) -> tuple[PyTree, tuple[str, ...] | None]:
-    """Return (the draws as a pytree, names of the columns of the records)."""
-    columns = (
-        tuple(map(str, posterior["column"].values))
-        if "column" in posterior.coords
-        else None
-    )
-    draws: PyTree = {}
-    for name, leaf in _arrays(posterior).items():
-        *path, last = name.split(".")
-        inner = draws
-        for step in path:
-            inner = inner.setdefault(step, {})
-        inner[last] = leaf
-    return (draws[ALONE] if list(draws) == [ALONE] else draws), columns
-
-
-def _metric(groups: dict[str, xarray.Dataset]) -> ReleasedMetric | None:
-    if "metric" not in groups:
-        return None
-    return ReleasedMetric.of(
-        _arrays(groups["metric"]), json.loads(groups["metric"].attrs["facts"])
-    )
-
-
 #: Runs without a ledger from which on a summary adds them up.
 _SEVERAL = 2
+#: Least draws of a posterior that follows from a path.
+_DRAWS = 1000
 
 
 class DivergedError(RuntimeError):
@@ -290,8 +106,10 @@ class Result:
 
     Attributes:
         plan: what was run.
-        draws: parameters in the model's own coordinates, leaves (chains, draws, ...).
-        positions: what the chain moved, a pytree like the target's parameters; the draws themselves for most targets.
+        released: iterates that chains keep, or draws of a mechanism, in the model's own coordinates, leaves (chains,
+            draws, ...); :attr:`draws` are those to use.
+        positions: the released ones as the chain moved them, a pytree like the target's parameters; ``released`` itself
+            for most targets.
         info: sampler's Info at the kept steps, leaves (chains, draws); None of a mechanism's release.
         guarantee: None when the plan has no privacy or the key was not secret.
         wall_seconds: ``compile`` and ``run``; ``run`` alone of a mechanism. They may depend on the records (a NUTS
@@ -304,7 +122,7 @@ class Result:
         evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
             other runs.
         uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
-            add up to (``result.py``); None of a run with a ledger, and of what was loaded or pickled.
+            add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
 
     Example:
         >>> import dpmcmc
@@ -320,7 +138,7 @@ class Result:
     """
 
     plan: AnyPlan
-    draws: PyTree
+    released: PyTree
     positions: PyTree
     info: PyTree
     guarantee: Guarantee | None
@@ -369,6 +187,33 @@ class Result:
             else self
         )
 
+    @property
+    def path(self) -> PyTree | None:
+        """Kept iterates of the chains, leaves (chains, draws, ...); None of a mechanism's release."""
+        return self.released if self.plan.has_chains else None
+
+    @functools.cached_property
+    def draws(self) -> PyTree:
+        """Draws of the posterior, leaves (chains, draws, ...); where the run has none, what it released.
+
+        A posterior that follows from a path has one chain of independent draws, (1, draws, d).
+        """
+        if not self.verdict.from_path:
+            return self.released
+        found = self.noise_aware()
+        count = max(_DRAWS, 4 * len(found.mean))
+        return found.draws(count)[None].astype(np.float32)
+
+    @functools.cached_property
+    def posterior(self) -> Posterior | None:
+        """Parameters that may be reported, by name, in the units of the columns where the plan has a schema.
+
+        None where intervals may not be reported: :attr:`verdict` says why.
+        """
+        if INTERVALS not in self.usable_for:
+            return None
+        return Posterior.of(self._reading(None).of(self.draws))
+
     @functools.cached_property
     def trace(self) -> Trace:
         """Path of the run after burn-in, as it was released.
@@ -377,13 +222,13 @@ class Result:
             UnsupportedCombination: no posterior follows from it; the reason, and what would be needed.
         """
         return self.plan.released_path or trace_of(
-            self.plan, self.draws, self.means, self.metric
+            self.plan, self.released, self.means, self.metric
         )
 
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
-        It costs nothing more. The intervals hold if the model and its prior are true. A saved run has
+        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. The intervals hold if the model and its prior are true. A saved run has
         it too: ``dpmcmc.inference.Trace.load(folder).posterior()``.
 
         Args:
@@ -404,46 +249,41 @@ class Result:
 
     def __repr__(self) -> str:
         shapes = jax.tree.map(np.shape, self.draws)
-        return f"Result(draws of shape {shapes}, {self.guarantee or 'no guarantee'})"
+        of = "posterior" if INTERVALS in self.usable_for else "draws"
+        return f"Result({of} of shape {shapes}, {self.guarantee or 'no guarantee'})"
 
     @functools.cached_property
     def diagnostics(self) -> dict[str, float | None]:
-        """``ess`` and ``rhat`` of the draws, each the worst over coordinates.
+        """``ess`` and ``rhat`` of the released chains, each the worst over coordinates.
 
-        None where draws are too few, and of a one-shot mechanism, whose draws are no chain.
+        None where iterates are too few, and of a one-shot mechanism, whose draws are no chain.
         """
         from dpmcmc.inference import convergence
 
         return (
             {"ess": None, "rhat": None}
             if not self.plan.has_chains
-            else convergence.summary(self.draws)
+            else convergence.summary(self.released)
         )
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """Permitted uses of the draws, and why, by the plan's verdict and by R-hat and ESS of the draws.
+        """Permitted uses of the draws, and why, by the plan's verdict and by what was released.
 
-        Where intervals come from :meth:`noise_aware` alone, the reason says so.
+        Draws of a chain may be reported if its iterates mix, or if a posterior follows from its path.
         """
         found = of_draws(self.plan, self.diagnostics, self.metric)
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
-        return (
-            found
-            if INTERVALS in found.usable_for or self._of_path is None
-            else found.with_path()
-        )
-
-    @functools.cached_property
-    def _of_path(self) -> NoiseAwarePosterior | None:
-        """:meth:`noise_aware` of a run in a metric, or None where no posterior follows from its path."""
+        if INTERVALS in found.usable_for and not found.from_path:
+            return found
         if self.means is None and self.plan.released_path is None:
-            return None
+            return found
         try:
-            return self.noise_aware()
-        except UnsupportedCombination:
-            return None
+            self.noise_aware()
+        except UnsupportedCombination as error:
+            return found.without_path(str(error))
+        return found.with_path()
 
     @property
     def usable_for(self) -> list[str]:
@@ -469,9 +309,7 @@ class Result:
 
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
 
-        Where the verdict on the draws refuses intervals and the path of the run gives a posterior that accounts for the
-        noise (:meth:`noise_aware`), the summary is that posterior's, and says so. From the second run on as many
-        records without a ledger, it says what the runs of the process add up to (``uncharged``).
+        From the second run on as many records without a ledger, it says what the runs of the process add up to (``uncharged``).
 
         Args:
             level: share of the draws that the range holds.
@@ -496,12 +334,9 @@ class Result:
         most: int | None = None,
     ) -> Summary:
         """Return the summary of this run alone, which a page may have."""
-        reading = self._reading(original_units)
-        if INTERVALS not in self.usable_for and self._of_path is not None:
-            return Summary.of_path(self._of_path, reading, level, self.verdict)
-        return Summary.of_draws(
-            reading.of(self.draws, most), level, self.verdict, self.plan.has_chains
-        )
+        chains = self.plan.has_chains and not self.verdict.from_path
+        shown = self._reading(original_units).of(self.draws, most)
+        return Summary.of_draws(shown, level, self.verdict, chains)
 
     def effects(
         self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9
@@ -591,12 +426,13 @@ class Result:
     def to_arviz(
         self, original_units: bool = False
     ) -> arviz.InferenceData | xarray.DataTree:
-        """Return draws and statistics for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
+        """Return the groups of ``draws.nc`` for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
 
+        The group ``posterior`` holds what may be reported. There is none where nothing may be (``result_folder.py``).
         Guarantee and verdict are attributes of its groups.
 
         Warns:
-            NotForIntervals: the verdict refuses intervals of the draws, which ArviZ's summary would show.
+            NotForIntervals: there is no posterior, and why.
 
         Raises:
             ImportError: ArviZ is not installed.
@@ -608,18 +444,31 @@ class Result:
         import xarray
 
         if INTERVALS not in self.usable_for:
-            shows = "Intervals of ArviZ, such as those of az.summary, are intervals of these draws; do not report them."
+            where = PATH if self.plan.has_chains else DRAWS
             warnings.warn(
-                f"{self.verdict.reasons[INTERVALS]} {shows}",
+                f"{self.verdict.reasons[INTERVALS]} There is no group posterior; the released numbers are the group "
+                f"{where}.",
                 NotForIntervals,
                 stacklevel=2,
             )
-        said = attributes(self.guarantee, self.verdict)
-        draws = self._reading(original_units).in_units(self.draws)[0]
-        groups: dict = datasets(draws, self.info, said, self.columns)
+        held = self._groups()
+        reading = self._reading(original_units)
+        held |= {
+            name: group._replace(leaves=reading.in_units(group.leaves)[0])
+            for name, group in held.items()
+            if name in (POSTERIOR, PATH, DRAWS)
+        }
+        made: dict = datasets(held, self.guarantee, self.columns)
         if hasattr(arviz, "InferenceData"):
-            return arviz.InferenceData(None, **groups)
-        return xarray.DataTree.from_dict(groups)
+            return arviz.InferenceData(None, warn_on_custom_groups=False, **made)
+        return xarray.DataTree.from_dict(made)
+
+    def _groups(self) -> dict[str, Group]:
+        """Return the groups of ``draws.nc``."""
+        chains = self.plan.has_chains
+        return groups(
+            self.draws, self.released, self.positions, self.info, self.verdict, chains
+        )
 
     def page(self, context: Context | None = None) -> str:
         """Return the page of the run, ``report.html``: one HTML file that needs no network.
@@ -632,10 +481,9 @@ class Result:
         return page(self.plan, self.guarantee, self._summary(most=ROWS), context)
 
     def flat_draws(self) -> PyTree:
-        """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
-        return jax.tree.map(
-            lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions
-        )
+        """Draws of all chains in one axis, leaves (chains·draws, ...), as the target's functions take them."""
+        draws = self.draws if self.verdict.from_path else self.positions
+        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), draws)
 
     def save(
         self,
@@ -711,9 +559,8 @@ class Result:
 
 
 def netcdf(result: Result) -> bytes:
-    """Return the content of ``draws.nc``: draws and statistics for ArviZ, guarantee and verdict as attributes."""
-    said = attributes(result.guarantee, result.verdict)
-    return draws_content(result.draws, result.info, said, result.metric, result.columns)
+    """Return the content of ``draws.nc``: groups for ArviZ, with guarantee and verdict as attributes."""
+    return content(result._groups(), result.guarantee, result.metric, result.columns)
 
 
 def write_json(path: Path, body: object, mode: int = 0o644) -> None:

@@ -241,7 +241,7 @@ def minibatch(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
 # The trace of a run: its released positions and gradients, and the posterior that follows from them.
 #
 #     trace = result.trace                                       # of a run with a metric
-#     trace = dpmcmc.inference.Trace.load("runs/adult_metric")   # of its folder
+#     trace = dpmcmc.inference.Trace.load("runs/adult")   # of its folder
 #     posterior = trace.posterior()                              # what result.noise_aware() returns
 #     posterior.intervals(0.9), posterior.draws(1000)
 #
@@ -257,6 +257,37 @@ _FEWEST_STEPS = 32
 _WIDEST, _FARTHEST = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
 _STRONGEST = 3.0
+NO_SECOND_MOMENT = (
+    "noise_aware: the curvature of this model is made of the second moment of the rows, and the run released none; run "
+    "it with metric gram, or give a public one: noise_aware(gram=Σ x xᵀ/N)."
+)
+
+
+def check_steps(steps: float) -> None:
+    """Refuse a path of too few steps of equal weight.
+
+    Raises:
+        UnsupportedCombination: fewer than were seen to identify a posterior.
+    """
+    if steps < _FEWEST_STEPS * (1 - 1e-6):
+        raise UnsupportedCombination(
+            f"noise_aware: the kept part of the path has {steps:.3g} steps of equal weight, and fewer than "
+            f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
+        )
+
+
+def check_prior(precision: float, row_bound: float | None) -> None:
+    """Refuse a prior under which logits are far from normal.
+
+    Raises:
+        UnsupportedCombination: a standard deviation beyond that at which intervals were seen to cover.
+    """
+    margins = (row_bound or 1.0) / math.sqrt(precision)
+    if margins > _STRONGEST:
+        raise UnsupportedCombination(
+            f"noise_aware: logits spread over up to {margins:.3g} under the prior, and intervals were seen to "
+            f"cover up to {_STRONGEST:g}; take a smaller prior_scale."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,8 +317,16 @@ class NoiseAwarePosterior:
         return np.sqrt(np.diag(self.covariance))
 
     def draws(self, count: int, seed: int = 0) -> np.ndarray:
-        """Return independent draws, (count, d); they cost nothing, and the seed may be public."""
+        """Return draws, (count, d); they cost nothing, and the seed may be public.
+
+        Where there are more than twice as many as coefficients, their mean and covariance are those of the posterior,
+        so that a table of them does not depend on the seed.
+        """
         noise = np.random.default_rng(seed).normal(size=(count, len(self.mean)))
+        if count > 2 * len(self.mean):
+            noise = noise - noise.mean(axis=0)
+            root = np.linalg.cholesky(np.cov(noise, rowvar=False).reshape(noise.shape[1], -1))
+            noise = np.linalg.solve(root, noise.T).T
         return Gaussian(self.mean, self.covariance).draws(noise)
 
     def intervals(self, level: float = 0.9) -> np.ndarray:
@@ -374,12 +413,7 @@ class Trace:
         """
         known = self._second_moment(gram)
         path = self.path()
-        steps = 1 / path.share
-        if steps < _FEWEST_STEPS * (1 - 1e-6):
-            raise UnsupportedCombination(
-                f"noise_aware: the kept part of the path has {steps:.3g} steps of equal weight, and fewer than "
-                f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
-            )
+        check_steps(1 / path.share)
         metric = self.root @ self.root.T
         norm = math.sqrt(
             max(
@@ -418,12 +452,7 @@ class Trace:
         The law of a path's gradient assumes normal rows, and the curvature at the posterior's mean. For linear
         regression without clipping, which does not need this check, the law is exact wherever the path is.
         """
-        margins = (self.row_bound or 1.0) / math.sqrt(self.prior_precision)
-        if margins > _STRONGEST:
-            raise UnsupportedCombination(
-                f"noise_aware: logits spread over up to {margins:.3g} under the prior, and intervals were seen to "
-                f"cover up to {_STRONGEST:g}; take a smaller prior_scale."
-            )
+        check_prior(self.prior_precision, self.row_bound)
         away = path.position - found.mean
         squares = float(np.sum(gram * path.spread)), float(away @ gram @ away)
         wide = math.sqrt(max(squares) / self.num_records)
@@ -467,10 +496,7 @@ class Trace:
                 )
             return Denoised(self.num_records * public, np.zeros_like)
         if self.metric is None or self.metric.name != "gram":
-            raise UnsupportedCombination(
-                "noise_aware: the curvature of this model is made of the second moment of the rows, and the run "
-                "released none; run it with metric gram, or give a public one: noise_aware(gram=Σ x xᵀ/N)."
-            )
+            raise UnsupportedCombination(NO_SECOND_MOMENT)
         return self.metric.denoised
 
     def content(self) -> bytes:

@@ -90,9 +90,12 @@ def _said(value: object) -> object:
 
 
 PREDICTION, INTERVALS = "prediction", "intervals"
-#: How the reason against intervals of draws begins, and where they come from if a path gives them.
+#: How the reason against intervals begins, and the reason for those of a posterior that follows from a released path.
 REFUSED = "Do not report intervals"
-FROM_PATH = "Intervals come from result.noise_aware(), not from the chain's draws."
+FROM_PATH = (
+    "Yes, if the model and its prior are true: the posterior given the whole released path accounts for the noise of "
+    "privacy."
+)
 #: Relaxation times of directions left to the prior that the draws of all chains span, at least, for intervals.
 SPAN = 50.0
 
@@ -108,6 +111,7 @@ class Verdict:
         predicted_inflation: predicted_width squared; None where unknown.
         clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
         predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
+        from_path: whether intervals are those of the posterior given the path of a chain, and not of its iterates.
     """
 
     usable_for: tuple[str, ...]
@@ -116,6 +120,7 @@ class Verdict:
     predicted_inflation: float | None = None
     clip_bias: str | None = None
     predicted_from: str | None = None
+    from_path: bool = False
 
     @property
     def predicted_width(self) -> float | None:
@@ -141,15 +146,35 @@ class Verdict:
             "predicted_width": self.predicted_width,
             "clip_bias": self.clip_bias,
             "predicted_from": self.predicted_from,
+            "from_path": self.from_path,
         }
 
     def with_path(self) -> Verdict:
-        """Return the verdict on draws whose run has a path that gives intervals, which the draws themselves do not."""
-        told = self.reasons[INTERVALS]
-        if told.startswith(FROM_PATH):
-            return self
-        why = f"{FROM_PATH} {told.replace(REFUSED, f'{REFUSED} of the draws', 1)}"
-        return replace(self, reasons=self.reasons | {INTERVALS: why})
+        """Return the verdict on a run whose released path gives a posterior, which its iterates are not draws of."""
+        others = tuple(use for use in self.usable_for if use != INTERVALS)
+        return replace(
+            self,
+            usable_for=(*others, INTERVALS),
+            reasons=self.reasons | {INTERVALS: FROM_PATH},
+            from_path=True,
+        )
+
+    def without_path(self, why: str) -> Verdict:
+        """Return the verdict on a run whose path gives no posterior.
+
+        Args:
+            why: the refusal, one sentence.
+        """
+        reason = why.removeprefix("noise_aware: ").replace(". ", "; ")
+        told = self.reasons[INTERVALS].removesuffix(".")
+        said = (
+            f"{REFUSED}: {reason}"
+            if self.from_path
+            else f"{told}; no posterior follows from the path: {reason}"
+        )
+        usable = tuple(use for use in self.usable_for if use != INTERVALS)
+        reasons = self.reasons | {INTERVALS: said}
+        return replace(self, usable_for=usable, reasons=reasons, from_path=False)
 
     def without_intervals(self, why: Sequence[str]) -> Verdict:
         """Return the verdict on a release that says of itself why its intervals may not hold.
@@ -178,6 +203,7 @@ class Verdict:
             said["usable_for_reasons"],
             **facts,
             predicted_from=said.get(_FROM),
+            from_path=said.get("from_path", False),
         )
 
     def lines(self) -> list[tuple[str, str]]:
@@ -186,7 +212,7 @@ class Verdict:
             ("usable for", " and ".join(self.usable_for) or "nothing"),
             *self.reasons.items(),
         ]
-        if self.relaxations is not None:
+        if self.relaxations is not None and not self.from_path:
             count = three_digits(self.relaxations)
             buys = f"the budget buys each chain {count} relaxation times of its slowest direction"
             out.append(

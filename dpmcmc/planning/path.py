@@ -14,7 +14,14 @@ import numpy as np
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
-from dpmcmc.inference.trace import Scheme, Score, Trace
+from dpmcmc.inference.trace import (
+    NO_SECOND_MOMENT,
+    Scheme,
+    Score,
+    Trace,
+    check_prior,
+    check_steps,
+)
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
@@ -23,6 +30,49 @@ from dpmcmc.targets.glm import GeneralisedLinear
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
 #: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.
 _BETWEEN_DRAWS = 1.5
+
+
+_NO_METRIC = (
+    "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a path were "
+    "seen to cover .04 of a nominal .90; plan it with metric=dpmcmc.PrivateMetric(), or use mechanism noise_aware."
+)
+
+
+def check_path(plan: Plan) -> None:
+    """Refuse a plan whose path is known to give no posterior before a record is read.
+
+    A path that passes may still be refused once it has been released: it may be too wide or too far away.
+
+    Raises:
+        UnsupportedCombination: the reason, and what would be needed.
+    """
+    target, _ = _regression(plan)
+    if not plan.in_metric:
+        raise UnsupportedCombination(_NO_METRIC)
+    if plan.metric is None or not plan.metric.asked.of_rows:
+        raise UnsupportedCombination(NO_SECOND_MOMENT)
+    if plan.privacy is not None and not plan.label_blind:
+        raise UnsupportedCombination(
+            "noise_aware: whether clipping shrinks residuals is known once the path has been released."
+        )
+    noise = variances(plan)
+    check_steps(plan.chains * np.sum(1 / noise) ** 2 / np.sum(noise**-2.0))
+    check_prior(target.prior_precision, target.row_bound)
+
+
+def variances(plan: Plan) -> np.ndarray:
+    """Return s_t² of the steps between kept draws, (draws, thin).
+
+    Raises:
+        UnsupportedCombination: a step without noise.
+    """
+    kept = plan.noise_std.astype(np.float64)[plan.burn_in :]
+    noise = kept[: plan.num_draws * plan.thin] ** 2
+    if not noise.all():
+        raise UnsupportedCombination(
+            "noise_aware: gradients without noise have no noise law; give the run privacy."
+        )
+    return noise.reshape(plan.num_draws, plan.thin)
 
 
 def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
@@ -60,11 +110,7 @@ def trace_of(
         )
     target, _ = _regression(plan)
     if means is None:
-        raise UnsupportedCombination(
-            "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a "
-            "path were seen to cover .04 of a nominal .90; plan it with metric=dpmcmc.PrivateMetric(), or use "
-            "mechanism noise_aware."
-        )
+        raise UnsupportedCombination(_NO_METRIC)
     positions, gradients = (np.asarray(leaf, np.float64) for leaf in means[:2])
     scatter = _scatter(plan, means[2], positions.shape[-1])
     root = _root(plan, metric, positions.shape[-1])
@@ -73,15 +119,7 @@ def trace_of(
         gradients = gradients @ root
         scatter = metric.inverse @ scatter @ metric.inverse.T
     flat = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1])
-    variances = (
-        plan.noise_std.astype(np.float64)[plan.burn_in :][: plan.num_draws * plan.thin]
-        ** 2
-    )
-    if not variances.all():
-        raise UnsupportedCombination(
-            "noise_aware: gradients without noise have no noise law; give the run privacy."
-        )
-    blocks = variances.reshape(plan.num_draws, plan.thin)
+    blocks = variances(plan)
     precisions = np.sum(1 / blocks, axis=1)
     centre, spread = _spread(positions, precisions, scatter)
     return Trace(

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.errors import NotForIntervals
+from dpmcmc.errors import NotForIntervals, UnsupportedCombination
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
@@ -34,6 +34,7 @@ from dpmcmc.planning.description import (
     Verdict,
 )
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
+from dpmcmc.planning.path import check_path
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import three_digits
@@ -307,8 +308,20 @@ RHAT, ESS = 1.1, 20.0
 
 
 def of_plan(plan: Plan) -> Verdict:
-    """Return the permitted uses of the draws of a sampler's plan, before a record is read."""
-    return _with_costs(plan, _verdict(_prediction(plan), _intervals(obstacles(plan))))
+    """Return the permitted uses of what a sampler's plan releases, before a record is read.
+
+    Intervals are those of the draws, or of the posterior that follows from the path.
+    """
+    verdict = _with_costs(
+        plan, _verdict(_prediction(plan), _intervals(obstacles(plan)))
+    )
+    if INTERVALS in verdict.usable_for:
+        return verdict
+    try:
+        check_path(plan)
+    except UnsupportedCombination:
+        return verdict
+    return verdict.with_path()
 
 
 def with_verdict(plan: Plan) -> Plan:
@@ -406,8 +419,6 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
         if isinstance(score, LabelBlind) and isinstance(plan, Plan) and plan.label_blind:
             use += _from_path(plan)
-            if _gives_path(plan):
-                refused = refused.replace(REFUSED, f"{REFUSED} of the chain's draws", 1)
     elif isinstance(plan.target, NumPyroTarget):
         use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
     warnings.warn(
@@ -424,20 +435,12 @@ def warn_of_release(plan: AnyPlan, verdict: Verdict) -> None:
 
 
 def _from_path(plan: Plan) -> str:
-    """Return how the path of a regression with label-blind weights leads to intervals, to stand after another way.
-
-    Clipping of residuals, the only one of linear regression, is refused there (``path.py``).
-    """
+    """Return how the path of a regression with label-blind weights leads to intervals, to stand after another way."""
     if not plan.in_metric:
-        return " or a private metric (metric=dpmcmc.PrivateMetric()) and then result.noise_aware()"
-    if _gives_path(plan):
-        return " or this run's result.noise_aware()"
-    return " or this run's result.noise_aware(gram=...) with a public second moment of the rows"
-
-
-def _gives_path(plan: Plan) -> bool:
-    """Whether the path of a regression with label-blind weights may give intervals without a further fact."""
-    return plan.metric is not None and plan.metric.asked.of_rows
+        return " or a private metric (metric=dpmcmc.PrivateMetric())"
+    if plan.metric is None or not plan.metric.asked.of_rows:
+        return " or this run's result.noise_aware(gram=...) with a public second moment of the rows"
+    return ""
 
 
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:

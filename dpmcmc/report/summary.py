@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
-from scipy.special import ndtri
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
 from dpmcmc.inference.names import flat
-from dpmcmc.planning.description import FROM_PATH, INTERVALS, Verdict, html_table
+from dpmcmc.planning.description import INTERVALS, Verdict, html_table
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import GeneralisedLinear, SoftmaxRegression
@@ -28,8 +27,6 @@ from dpmcmc.targets.transformed import PerOwner, untempered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from dpmcmc.inference.trace import NoiseAwarePosterior
 
 
 class Shown(NamedTuple):
@@ -97,20 +94,6 @@ class Reading(NamedTuple):
         total = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(draws))
         return Shown(names, numbers, total, own, tuple(said))
 
-    def of_normal(
-        self, found: NoiseAwarePosterior
-    ) -> tuple[Shown, np.ndarray, np.ndarray]:
-        """Return a posterior (d,) that is normal as it is shown: names, mean and standard deviation."""
-        size = len(found.mean)
-        shown = self.of(np.vstack([np.zeros(size), np.eye(size)])[None])
-        zero, *rows = shown.numbers[0]
-        turn = np.transpose(rows - zero)
-        return (
-            shown,
-            turn @ found.mean + zero,
-            np.sqrt(np.einsum("ij,jk,ik->i", turn, found.covariance, turn)),
-        )
-
     def _classes(self, draws: PyTree) -> Sequence[str]:
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
         if (
@@ -174,6 +157,83 @@ class Reading(NamedTuple):
 
 def _is_array(draws: PyTree) -> bool:
     return isinstance(draws, np.ndarray | jax.Array)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """Draws of parameters that may be reported, by name.
+
+    Attributes:
+        names: of the parameters.
+        draws: (draws, parameters).
+        units: of the parameters, in words.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.report.summary import Posterior
+        >>> posterior = Posterior(("age", "intercept"), np.array([[1.0, 0.0], [3.0, 0.5]]), "years")
+        >>> posterior.mean
+        array([2.  , 0.25])
+        >>> posterior["age"]
+        array([1., 3.])
+        >>> posterior.intervals(0.9).shape
+        (2, 2)
+    """
+
+    names: tuple[str, ...]
+    draws: np.ndarray
+    units: str
+
+    @classmethod
+    def of(cls, shown: Shown) -> Posterior:
+        """Return the posterior of draws as they are shown."""
+        numbers = shown.numbers.reshape(-1, shown.numbers.shape[2])
+        return cls(tuple(shown.names), numbers, dict(shown.said)["units"])
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means, (parameters,)."""
+        return self.draws.mean(axis=0)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations, (parameters,)."""
+        return self.draws.std(axis=0, ddof=min(1, len(self.draws) - 1))
+
+    def intervals(self, level: float = 0.9) -> np.ndarray:
+        """Return central intervals, (parameters, 2).
+
+        Raises:
+            ValueError: a level outside (0, 1).
+        """
+        return np.quantile(self.draws, _tails(level), axis=0).T
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return the draws of a parameter, (draws,).
+
+        Raises:
+            KeyError: no parameter has the name.
+        """
+        if name not in self.names:
+            raise KeyError(no_parameter(name, self.names))
+        return self.draws[:, self.names.index(name)]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.names[:_NAMED])
+        more = ", ..." if len(self.names) > _NAMED else ""
+        return f"Posterior({len(self.draws):,} draws of {shown}{more}; {self.units})"
+
+
+#: Parameters that a posterior names in print.
+_NAMED = 6
+
+
+def no_parameter(name: str, names: Sequence[str]) -> str:
+    """Return the refusal of a name that no parameter has."""
+    return f"{name}: no parameter has this name; the names are {', '.join(names[:ROWS])}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -249,23 +309,6 @@ class Summary:
             shown.own_units,
         )
 
-    @classmethod
-    def of_path(
-        cls, found: NoiseAwarePosterior, reading: Reading, level: float, verdict: Verdict
-    ) -> Summary:
-        """Return the summary of the posterior that follows from the path of a run; arguments as of :meth:`of_draws`."""
-        shown, mean, std = reading.of_normal(found)
-        low, high = (mean + ndtri(tail) * std for tail in _tails(level))
-        why = f"{FROM_PATH} They account for the noise of privacy, and hold if the model and its prior are true."
-        claims = (*verdict.usable_for, f"{INTERVALS} (of result.noise_aware())")
-        uses = {"usable for": " and ".join(claims), **verdict.reasons, INTERVALS: why}
-        said = (*uses.items(), *shown.said)
-        names = tuple(shown.names)
-        own = shown.own_units
-        return cls(
-            names, mean, std, low, high, level, True, said, len(mean), own_units=own
-        )
-
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
         tails = [
@@ -292,9 +335,7 @@ class Summary:
             KeyError: no parameter has the name.
         """
         if name not in self.names:
-            raise KeyError(
-                f"{name}: no parameter has this name; the names are {', '.join(self.names[:ROWS])}"
-            )
+            raise KeyError(no_parameter(name, self.names))
         row = self.names.index(name)
         return {
             column: float(values[row])

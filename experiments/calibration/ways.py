@@ -66,7 +66,7 @@ class Way(NamedTuple):
 
 
 def _planned(sampler: str, path: bool = False) -> Way:
-    return Way("adult_metric", (f"sampler={{name: {sampler}, step_size: auto}}", *_PLANNED), path)
+    return Way("adult", (f"sampler={{name: {sampler}, step_size: auto}}", *_PLANNED), path)
 
 
 #: By the name that the YAML says.
@@ -74,18 +74,18 @@ WAYS = {
     "noise_aware": Way("adult_noise_aware"),
     "noise_aware_evidence": Way("adult_noise_aware", ("mechanism.prior_scale=evidence",)),
     "noise_aware_sandwich": Way("adult_noise_aware", ("mechanism.covariance=sandwich",)),
-    "metric_path": Way("adult_metric", path=True),
+    "metric_path": Way("adult", path=True),
     "sgld_planned_path": _planned("sgld", path=True),
     "sgld_planned": _planned("sgld"),
     "sghmc_planned": _planned("sghmc, friction: 0.2"),
     "sgnht_planned": _planned("sgnht, friction: 0.1"),
     "sgfs_planned": _planned("sgfs, fisher: query, noise_ratio: 3.0, query_every: 1, prior_precision: 1.0"),
-    "metric": Way("adult_metric"),
-    "sgld": Way("adult"),
+    "metric": Way("adult"),
+    "sgld": Way("adult_prediction"),
     "sgld_temperature_one": Way("adult_temperature_one"),
-    "sghmc": Way("adult_sghmc"),
-    "sgnht": Way("adult_sgnht"),
-    "sgfs": Way("adult_sgfs"),
+    "sghmc": Way("adult_prediction_sghmc"),
+    "sgnht": Way("adult_prediction_sgnht"),
+    "sgfs": Way("adult_prediction_sgfs"),
     "noisy_sgd": Way("adult_noisy_sgd"),
     "hybrid": Way("adult_hybrid"),
     "ops": Way("adult_ops"),

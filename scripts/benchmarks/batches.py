@@ -43,8 +43,8 @@ class Shape(NamedTuple):
 SHIPPED = {
     "adult (512)": Shape("logistic", 32_561, 109, 512),
     "adult, 640 slots": Shape("logistic", 32_561, 109, 640),
-    "adult_sgnht, adult_hybrid (all records)": Shape("logistic", 32_561, 109, 32_561),
-    "adult_metric (all records, label-blind)": Shape("logistic", 32_561, 109, 32_561, label_blind=True),
+    "adult_prediction_sgnht, adult_hybrid (all records)": Shape("logistic", 32_561, 109, 32_561),
+    "adult (all records, label-blind)": Shape("logistic", 32_561, 109, 32_561, label_blind=True),
     "abalone (all records)": Shape("logistic", 3_133, 10, 3_133),
     "breast_cancer (all records)": Shape("logistic", 426, 30, 426),
     "digits_last_layer (all records)": Shape("softmax", 1_347, 128, 1_347),

@@ -19,7 +19,7 @@ from benchmarks.problem import STEP_SIZE, Size, records
 from benchmarks.report import Table
 from benchmarks.timing import ratio
 
-_CONFIGS = ("adult", "adult_sgfs", "digits_bnn", "numpyro_poisson")
+_CONFIGS = ("adult", "adult_prediction_sgfs", "digits_bnn", "numpyro_poisson")
 
 
 def tables(size: Size) -> list[Table]:

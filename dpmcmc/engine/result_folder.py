@@ -1,0 +1,350 @@
+"""The folder of a result: what ``draws.nc`` holds, and how a result is read back.
+
+``draws.nc`` follows ArviZ's schema, so ``arviz.from_netcdf`` opens it: a netCDF file whose variables have the
+dimensions ``chain`` and ``draw`` first. Coefficients have the names of the columns as coordinates, where these are
+known. Its groups are:
+
+``posterior``    draws that may be reported; there is no such group where nothing may be
+``path``         kept iterates of chains, where they are not the posterior's draws
+``draws``        draws of a mechanism, where they may not be reported
+``sample_stats`` what a sampler says of its kept steps; ``path_stats`` where the iterates are not the posterior's draws
+``unconstrained_…``  the same draws on the real line, which a NumPyro model predicts from
+``metric``       that the run released
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError
+from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
+from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.names import ALONE, axes, leaf_names
+from dpmcmc.inference.released_metric import ReleasedMetric
+from dpmcmc.inference.trace import FILE as TRACE_FILE
+from dpmcmc.inference.trace import Trace
+from dpmcmc.planning.description import INTERVALS, PREDICTION, REFUSED, Verdict
+from dpmcmc.planning.saved import SavedPlan, target_of
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.files import (
+    PRIVACY,
+    check_result,
+    has_digests,
+    read_bytes,
+    read_text,
+)
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
+
+if TYPE_CHECKING:
+    import h5netcdf
+    import xarray
+
+#: Variables of a group by name: (dimensions, values).
+Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
+
+POSTERIOR, PATH, DRAWS = "posterior", "path", "draws"
+_UNCONSTRAINED = "unconstrained_"
+
+
+class Group(NamedTuple):
+    """A group of ``draws.nc``.
+
+    Attributes:
+        leaves: a pytree, leaves (chains, draws, ...).
+        verdict: on them.
+    """
+
+    leaves: PyTree
+    verdict: Verdict
+
+
+def groups(
+    draws: PyTree,
+    released: PyTree,
+    positions: PyTree,
+    info: PyTree,
+    verdict: Verdict,
+    chains: bool,
+) -> dict[str, Group]:
+    """Return the groups of a result.
+
+    Args:
+        draws: of the posterior; the released ones where it has none.
+        released: iterates of chains, or draws of a mechanism.
+        positions: the released ones on the real line, or ``released`` itself.
+        info: of the kept steps, or None.
+        verdict: on the draws.
+        chains: whether the released ones are iterates of chains.
+    """
+    usable = INTERVALS in verdict.usable_for
+    own = usable and not verdict.from_path
+    name = POSTERIOR if own else PATH if chains else DRAWS
+    of_released = verdict if own or not verdict.from_path else _of_path(verdict)
+    found = {} if own or not usable else {POSTERIOR: Group(draws, verdict)}
+    found[name] = Group(released, of_released)
+    if positions is not released:
+        found[_UNCONSTRAINED + name] = Group(positions, of_released)
+    if info is not None:
+        stats = info._asdict() if hasattr(info, "_asdict") else info
+        found["sample_stats" if own else "path_stats"] = Group(stats, of_released)
+    return found
+
+
+def _of_path(verdict: Verdict) -> Verdict:
+    """Return the verdict on iterates whose run has a posterior that they are not draws of."""
+    why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {POSTERIOR}."
+    return dataclasses.replace(
+        verdict,
+        usable_for=tuple(use for use in verdict.usable_for if use == PREDICTION),
+        reasons=verdict.reasons | {INTERVALS: why},
+        from_path=False,
+    )
+
+
+def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:
+    """Return the attributes of every group of draws: guarantee, permitted uses, and the reason of each verdict."""
+    uses: dict[str, str | float] = {
+        "usable_for": ", ".join(verdict.usable_for) or "nothing",
+        **verdict.reasons,
+    }
+    if guarantee is None:
+        return {"guarantee": "none", **uses}
+    stated: dict[str, str | float] = {
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "adjacency": str(guarantee.adjacency),
+    }
+    return {"guarantee": str(guarantee), **stated, **uses}
+
+
+def content(
+    held: Mapping[str, Group],
+    guarantee: Guarantee | None,
+    metric: ReleasedMetric | None,
+    columns: Sequence[str] | None,
+) -> bytes:
+    """Return a netCDF file of groups, each with guarantee and verdict as attributes.
+
+    Args:
+        held: groups by name.
+        guarantee: of the run, or None.
+        metric: that it released, the group ``metric``: its arrays, and an attribute ``facts`` of JSON; or None.
+        columns: names of the columns of the records, or None.
+    """
+    import h5netcdf  # imported here: it takes a tenth of a second, and planning does not need it
+
+    stored = io.BytesIO()  # in memory, since HDF5 crashes where the disk fills up
+    with h5netcdf.File(stored, "w") as file:
+        for name, (leaves, verdict) in held.items():
+            _write(file, name, _variables(leaves, _columns_of(name, columns)))
+            file[name].attrs.update(attributes(guarantee, verdict))
+        if metric is not None:
+            arrays = metric.arrays().items()
+            _write(file, "metric", {name: (("row", "column"), a) for name, a in arrays})
+            file["metric"].attrs["facts"] = json.dumps(metric.facts())
+    return stored.getvalue()
+
+
+def datasets(
+    held: Mapping[str, Group],
+    guarantee: Guarantee | None,
+    columns: Sequence[str] | None,
+) -> dict[str, xarray.Dataset]:
+    """Return groups as data sets; arguments as of :func:`content`."""
+    import xarray  # takes half a second
+
+    return {
+        name: xarray.Dataset(
+            dict(_variables(leaves, _columns_of(name, columns))),
+            attrs=attributes(guarantee, verdict),
+        )
+        for name, (leaves, verdict) in held.items()
+    }
+
+
+def _columns_of(name: str, columns: Sequence[str] | None) -> Sequence[str] | None:
+    """Return names of columns, which statistics of steps do not have."""
+    return None if name.endswith("_stats") else columns
+
+
+def _write(file: h5netcdf.File, name: str, variables: Variables) -> None:
+    """Write a group; netCDF knows no booleans, and marks them as xarray does."""
+    import h5py
+
+    group = file.create_group(name)
+    for variable, (dimensions, array) in variables.items():
+        for dimension, size in zip(dimensions, array.shape, strict=True):
+            if dimension not in group.dimensions:
+                group.dimensions[dimension] = size
+        if array.dtype.kind == "U":
+            group.create_variable(
+                variable, dimensions, h5py.string_dtype(), data=array.astype(object)
+            )
+        elif array.dtype == bool:
+            made = group.create_variable(
+                variable, dimensions, data=array.astype(np.int8)
+            )
+            made.attrs["dtype"] = "bool"
+        else:
+            group.create_variable(variable, dimensions, data=array)
+
+
+def _variables(tree: PyTree, columns: Sequence[str] | None) -> Variables:
+    """Return the leaves of a pytree, named by their paths, after the coordinates of their dimensions."""
+    variables: Variables = {}
+    coordinates: Variables = {}
+    for name, leaf in leaf_names(tree).items():
+        array = np.asarray(leaf)
+        along = axes(name, array.shape[2:], columns)
+        variables[name] = (
+            ("chain", "draw", *(dimension for dimension, _ in along)),
+            array,
+        )
+        named = ((dimension, values) for dimension, values in along if values is not None)
+        coordinates |= {
+            dimension: ((dimension,), np.array(values)) for dimension, values in named
+        }
+    chains, draws = next(iter(variables.values()))[1].shape[:2]
+    return (
+        {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))}
+        | coordinates
+        | variables
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# A result from the folder that it was saved in.
+
+#: A Result, which this file only makes.
+_R = TypeVar("_R")
+
+#: Characters of an error that a refusal quotes.
+_LONGEST = 200
+
+
+def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
+    """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
+    try:
+        facts = _json(folder / PRIVACY)
+    except (OSError, ValueError, RecursionError, TypeError) as error:
+        raise _none_there(folder, error) from None
+    try:
+        check_result(folder, facts)
+    except OSError as error:
+        raise _none_there(folder, error) from None
+    try:
+        result = _loaded(make, folder, facts, target)
+    except (
+        Exception
+    ) as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
+        raise _none_there(folder, error) from None
+    if not has_digests(facts):
+        warnings.warn(
+            f"{folder}: an earlier version wrote it, without digests of its files; nothing shows that they are those "
+            "that were released together.",
+            stacklevel=3,
+        )
+    return result
+
+
+def _none_there(folder: Path, error: Exception) -> InputError:
+    """Return the refusal of a folder; what an error quotes of a damaged file is cut short."""
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+    said = f"{folder}: holds no result that can be loaded ({why}); give the folder of a run that has ended, or of"
+    return InputError(f"{said} result.save", "folder")
+
+
+def _loaded(
+    make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None
+) -> _R:
+    """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
+    import xarray
+
+    plan, judged = (_json(folder / name) for name in ("plan.json", "metrics.json"))
+    with xarray.open_datatree(
+        io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf"
+    ) as tree:
+        held = {
+            name: group.to_dataset().load() for name, group in tree.children.items()
+        }
+    name = next(name for name in (PATH, DRAWS, POSTERIOR) if name in held)
+    released, columns = _draws(held[name])
+    positions = (
+        _draws(held[_UNCONSTRAINED + name])[0]
+        if _UNCONSTRAINED + name in held
+        else released
+    )
+    stats = next((name for name in ("sample_stats", "path_stats") if name in held), None)
+    info = None if stats is None else _arrays(held[stats])
+    guarantee = Guarantee.from_json(facts) if facts["events"] else None
+    leaf = jax.tree.leaves(released)[0]
+    saved = SavedPlan(
+        stated=plan,
+        stated_facts=facts,
+        target=target_of(plan) if target is None else target,
+        num_records=plan["num_records"],
+        guarantee=guarantee,
+        draws=leaf.shape[0] * leaf.shape[1],
+        verdict=Verdict.of_json(judged),
+        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
+        released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
+    )
+    evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
+    return make(
+        saved,
+        released,
+        positions,
+        info,
+        guarantee,
+        {},
+        metric=_metric(held),
+        columns=columns,
+        evidence=evidence,
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    said = json.loads(read_text(path))
+    if not isinstance(said, dict):
+        raise TypeError(f"{path.name} is not a table")
+    return said
+
+
+def _arrays(group: xarray.Dataset) -> dict[str, np.ndarray]:
+    return {str(name): leaf.values for name, leaf in group.items()}
+
+
+def _draws(group: xarray.Dataset) -> tuple[PyTree, tuple[str, ...] | None]:
+    """Return (the draws as a pytree, names of the columns of the records)."""
+    columns = (
+        tuple(map(str, group["column"].values))
+        if "column" in group.coords
+        else None
+    )
+    draws: PyTree = {}
+    for name, leaf in _arrays(group).items():
+        *path, last = name.split(".")
+        inner = draws
+        for step in path:
+            inner = inner.setdefault(step, {})
+        inner[last] = leaf
+    return (draws[ALONE] if list(draws) == [ALONE] else draws), columns
+
+
+def _metric(held: dict[str, xarray.Dataset]) -> ReleasedMetric | None:
+    if "metric" not in held:
+        return None
+    return ReleasedMetric.of(
+        _arrays(held["metric"]), json.loads(held["metric"].attrs["facts"])
+    )
