@@ -37,7 +37,7 @@ def test_shipped_configs_are_for_prediction_and_noise_aware_ones_for_intervals_t
     text = dict(made.lines())
     assert text["usable for"] == " and ".join(uses)
     assert text["intervals"] == made.verdict.reasons["intervals"]
-    assert "as asked" not in str(made)
+    assert "as asked" not in str(made) or made.verdict.from_path  # a hot path leads to a posterior that is not
 
 
 def test_a_short_private_run_tells_its_relaxation_times():
