@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 
-import typer
-
-from dpmcmc.cli.commands import AsJson
 from dpmcmc.config.shipped import shipped
-
-app = typer.Typer(add_completion=False)
 
 #: Characters of a line.
 _WIDTH = 80
 
 
-@app.command(epilog="Example: dpmcmc configs")
-def configs(as_json: AsJson = False) -> None:
+def configs(as_json: bool) -> None:
     """List the configurations that come with the package."""
     found = {
         name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
