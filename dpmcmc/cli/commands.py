@@ -464,6 +464,19 @@ def configs(as_json: AsJson = False) -> None:
     done_by.configs(as_json)
 
 
+@app.command(epilog="Example: dpmcmc schema --out schema.json")
+def schema(
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write it to this new file instead."),
+    ] = None,
+) -> None:
+    """Print the JSON schema of a configuration, by which an editor completes and checks one."""
+    with _libraries():
+        from dpmcmc.cli import schema as done_by
+    done_by.schema(out)
+
+
 _program: Any = typer.main.get_command(app)
 #: Names of the subcommands.
 COMMANDS = tuple(_program.commands)

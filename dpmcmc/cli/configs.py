@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
+from pathlib import Path
 
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import HEADER, shipped
 
 #: Characters of a line.
 _WIDTH = 80
@@ -13,10 +14,7 @@ _WIDTH = 80
 
 def configs(as_json: bool) -> None:
     """List the configurations that come with the package."""
-    found = {
-        name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        for name, path in shipped().items()
-    }
+    found = {name: _said(path) for name, path in shipped().items()}
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -24,3 +22,9 @@ def configs(as_json: bool) -> None:
     for name, said in found.items():
         short = textwrap.shorten(said, _WIDTH - room, placeholder=" ...")
         print(f"{name:<{room}}{short}")
+
+
+def _said(config: Path) -> str:
+    """Return the first line of a config that is not for an editor."""
+    lines = config.read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if not line.startswith(HEADER)).lstrip("# ")
