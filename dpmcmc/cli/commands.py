@@ -1,6 +1,6 @@
 """The subcommands by name, each with its options, and ``main``.
 
-A subcommand is declared here and done by a function of the module of its name. That function is imported when the
+A subcommand is declared here, and a function of the module of its name does it. This module is imported when the
 subcommand is carried out, so that a page of help, or a word that is misspelt, waits for no library.
 """
 

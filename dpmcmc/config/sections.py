@@ -503,13 +503,13 @@ class InEditors:
     """
 
     def __init__(self, schema: Callable[[GetJsonSchemaHandler], dict[str, Any]]) -> None:
-        self._schema = schema
+        self.schema = schema
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         """Return the schema, as pydantic asks for it."""
-        return self._schema(handler)
+        return self.schema(handler)
 
 
 def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None) -> Hint:
@@ -567,7 +567,8 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
     return Annotated[Hint, PlainValidator(validated), InEditors(schema)]
 
 
-_schedule = TypeAdapter[Derived](choice(SCHEDULES, "schedule"))
+_SCHEDULE = choice(SCHEDULES, "schedule")
+_schedule = TypeAdapter[Derived](_SCHEDULE)
 
 
 def schedule_section(value: object) -> Derived:
@@ -622,7 +623,8 @@ def _yaml_type(hint: Hint) -> Hint:
         )
 
     def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [handler(otherwise.core_schema), handler(_schedule.core_schema)]}
+        *_, of_schedules = get_args(_SCHEDULE)
+        return {"anyOf": [handler(otherwise.core_schema), of_schedules.schema(handler)]}
 
     return Annotated[Any, PlainValidator(validated), InEditors(schema)]
 
