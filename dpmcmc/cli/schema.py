@@ -21,6 +21,11 @@ def schema(out: str | None) -> None:
         raise CommandError(f"--out: {path} exists already; choose another file.")
     if not path.parent.is_dir():
         raise CommandError(f"--out: the folder of {path} does not exist; make it first.")
-    write_atomically(path, lambda file: file.write_text(text(), encoding="utf-8"))
+    try:
+        write_atomically(path, lambda file: file.write_text(text(), encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(
+            f"--out: {path} cannot be written ({error.strerror}); choose another file."
+        ) from None
     print(f"wrote {path}; the first line of a config beside it names it to an editor:")
     print(f"{HEADER}{path.name}")
