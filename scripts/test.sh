@@ -13,7 +13,6 @@ check() {
     "$venv/bin/ruff" check --quiet . &&
         RUFF=$venv/bin/ruff scripts/format.sh --check &&
         "$venv/bin/python" scripts/config_reference.py --check &&
-        "$venv/bin/python" scripts/config_schema.py --check &&
         "$venv/bin/python" scripts/architecture.py --check &&
         { "$venv/bin/lint-imports" > /dev/null || "$venv/bin/lint-imports"; } &&
         "$venv/bin/mypy" --no-error-summary
