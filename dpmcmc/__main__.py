@@ -9,12 +9,12 @@ from dpmcmc.cli.interrupt import outlive_readers, while_importing
 def main() -> int:
     """Run the command line of this process."""
     while_importing()  # before what takes seconds to import
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] and not {"-h", "--help"} & {*sys.argv}:
         from dpmcmc.report.pictures import start_drawing
 
         start_drawing()  # before there are threads
     outlive_readers()
-    gc.disable()  # until the command is loaded (`commands.py`): imports make no garbage to look for
+    gc.disable()  # until the command is loaded (`cli/commands.py`): imports make no garbage to look for
 
     from dpmcmc.cli.commands import main as command
 

@@ -139,6 +139,12 @@ def page() -> str:
         "`name` (required) names the run folder. `target` and `sampler` may be `my_module:attribute`",
         "([extending](extending.md)).",
         "",
+        "An editor with yaml-language-server, such as VS Code with its YAML extension, completes keys, shows what they",
+        "mean, and marks a misspelt one. `dpmcmc schema --out schema.json` writes the JSON schema that it needs. The",
+        "first line of a config beside that file names it: `# yaml-language-server: $schema=schema.json`. Shipped",
+        "configs have this line, and their schema lies in `configs/schema.json`. The schema checks each section;",
+        "`dpmcmc plan` also checks which sections go together.",
+        "",
         f"Registered data sets: {', '.join(data.NAMES)}.",
         "",
     ]

@@ -19,7 +19,7 @@ from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
 
 #: Commands that import much, little, and pandas.
-FACES = ("run", "verify", "data")
+FACES = ("run adult", "verify nowhere", "data nowhere here --x a --y b")
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ def test_a_command_is_stopped_while_it_is_imported():
     running = []
     for at, face in enumerate(FACES):
         process = subprocess.Popen(
-            [sys.executable, "-X", "importtime", "-m", "dpmcmc", face],
+            [sys.executable, "-X", "importtime", "-m", "dpmcmc", *face.split()],
             stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pipesize=4096,  # it waits for its reader
         )  # fmt: skip
         for line in process.stderr:

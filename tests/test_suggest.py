@@ -185,6 +185,24 @@ def test_command_keeps_data_target_and_privacy_of_a_config(capsys):
     json.dumps(out)
 
 
+def strict(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@pytest.mark.parametrize("goal", ["intervals", "prediction"])
+def test_json_of_a_suggestion_is_the_same_config_with_its_reasons_and_its_plan(goal, capsys):
+    options = ["suggest", "breast_cancer", "--goal", goal, "--set", "privacy.epsilon=4"]
+    assert main(options) == 0
+    text = capsys.readouterr().out
+    assert main([*options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out, parse_constant=strict)
+    assert said["config"] == yaml.safe_load(text)
+    assert [f"# {reason}" for reason in said["reasons"]] == [line for line in text.splitlines() if line[0] == "#"][:-1]
+    assert "sampler" in said["chosen_anew"]
+    assert said["plan"]["guarantee"]["epsilon"] <= 4
+    assert goal in said["plan"]["usable_for"]
+
+
 QUESTION = """
 data:
   path: people.csv

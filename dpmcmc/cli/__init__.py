@@ -1,8 +1,10 @@
-"""The ``dpmcmc`` command: one file a subcommand, which loads when it is called. Nothing imports this room.
+"""The ``dpmcmc`` command. Nothing imports this room.
 
-``commands``    the subcommands by name, what they share, and ``main``
-``run`` (with ``per_record``, ``place`` and ``saved``)  ``plan``  ``suggest``  ``verify``  ``ledger``
-``audit``  ``data``
+``commands``    declares every subcommand and its options, imports nothing that takes long, and has ``main``
+``options``     what several subcommands share
+``run`` (with ``per_record``, ``place`` and ``saved``)  ``plan``  ``suggest``  ``verify``  ``ledger``  ``audit``
+``data``  ``configs``  ``schema``
+                carry a subcommand out; each is imported when its subcommand begins
 ``refusals``    one sentence and an exit code for what a user can mend; a private file for a fault of ours
 ``interrupt``   Ctrl-C at any moment, and output that nobody reads to its end
 """

@@ -11,14 +11,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import Any, NamedTuple
 
 from dpmcmc import config as config_room
-from dpmcmc.audit import METHODS, AuditReport, audit
-from dpmcmc.audit.procedure import CANARIES, CONFIDENCE, RUNS, TARGETS
-from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides, note, one_of
+from dpmcmc.audit import AuditReport, audit
+from dpmcmc.cli.options import CANARIES, FEATURES, RECORDS, note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
@@ -30,12 +27,8 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets.glm import GeneralisedLinear
 
-#: Size of the data set on which a one-shot mechanism is audited, and most features. It is small, since every run reads
-#: all records.
-_RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
-
-
-app = typer.Typer(add_completion=False)
+#: Most features of the problem on which a one-shot mechanism is audited.
+_MOST_FEATURES = 100_000
 
 
 class Problem(NamedTuple):
@@ -57,85 +50,38 @@ class Problem(NamedTuple):
     many: bool
 
 
-@app.command("audit", epilog="Example: dpmcmc audit adult --runs 500")
 def attack(
-    config: ConfigName,
-    overrides: Overrides = None,
-    allow_code: AllowCode = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="gdp is an estimate, the others are proved.", **one_of(METHODS)
-        ),
-    ] = "gdp",
-    runs: Annotated[
-        int | None,
-        typer.Option(help=f"Runs on each of two data sets; {RUNS} by default."),
-    ] = None,
-    confidence: Annotated[
-        float, typer.Option(help="Confidence of the bound and the verdict.")
-    ] = CONFIDENCE,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Audit only the first steps of a sampler, against what those cost."
-        ),
-    ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            help="Target of an audited sampler: a linear probe, or the config's.",
-            **one_of(TARGETS),
-        ),
-    ] = "probe",
-    records: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Records of a mechanism's problem; {_RECORDS} by default, at most the config's."
-        ),
-    ] = None,
-    features: Annotated[
-        int | None,
-        typer.Option(help=f"Features of a mechanism's problem; {_FEATURES} by default."),
-    ] = None,
-    canaries: Annotated[
-        int | None,
-        typer.Option(help=f"Canaries of method one_run; {CANARIES} by default."),
-    ] = None,
-    bins: Annotated[int, typer.Option(help="Bins of method histogram.")] = 10,
-    alpha: Annotated[
-        float, typer.Option(help="Resolution of histogram in delta.")
-    ] = 0.05,
-    at_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="Where histogram tests the claimed curve; at its epsilon by default."
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")
-    ] = None,
-    as_json: AsJson = False,
+    config: str,
+    overrides: list[str] | None,
+    allow_code: list[str] | None,
+    options: dict[str, Any],
+    records: int | None,
+    features: int | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Run a configuration on worst-case synthetic neighbours, and estimate or prove a lower bound on its epsilon."""
+    """Run a configuration on worst-case synthetic neighbours, and estimate or prove a lower bound on its epsilon.
+
+    Args:
+        config, overrides, allow_code: of the command line, as for all commands.
+        options: of :func:`dpmcmc.audit.audit`, by name.
+        records, features: size of a mechanism's problem, or None for the usual one.
+        as_json: whether to print JSON.
+    """
     keep_compiled_programs()
     check_devices()
     asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
     plan = planned(
-        asked, Problem(config, records, features, steps, canaries, method == "one_run")
+        asked,
+        Problem(
+            config,
+            records,
+            features,
+            options["steps"],
+            options["canaries"],
+            options["method"] == "one_run",
+        ),
     )
-    options = {
-        "method": method,
-        "runs": runs,
-        "confidence": confidence,
-        "target": target,
-        "steps": steps,
-        "canaries": canaries,
-        "bins": bins,
-        "alpha": alpha,
-        "at_epsilon": at_epsilon,
-        "seed": seed,
-    }
     report = audited(plan, asked.name, options)
     if as_json:
         print(
@@ -215,7 +161,7 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
         )
     known = config_room.describe_data(config).num_records
     assert known is not None
-    records = min(_RECORDS, known) if problem.records is None else problem.records
+    records = min(RECORDS, known) if problem.records is None else problem.records
     if not 1 <= records <= known:
         raise CommandError(
             f"--records: must lie in 1..{known}, the config's number of records, got {records}."
@@ -226,7 +172,7 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
             f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}."
         )
     features = problem.features or (
-        min(problem.canaries or CANARIES, records) if problem.many else _FEATURES
+        min(problem.canaries or CANARIES, records) if problem.many else FEATURES
     )
     if not isinstance(plan.target, GeneralisedLinear):
         return plan

@@ -1,121 +1,52 @@
-"""Arguments and options that several subcommands share."""
+"""The subcommands by name, each with its options, and ``main``.
+
+A subcommand is declared here, and a function of the module of its name does it. This module is imported when the
+subcommand is carried out, so that a page of help, or a word that is misspelt, waits for no library.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 import dpmcmc
 from dpmcmc.cli.interrupt import loading
+from dpmcmc.cli.options import (
+    ADJACENCIES,
+    AUDIT_TARGETS,
+    CANARIES,
+    CONFIDENCE,
+    FEATURES,
+    FILTERS,
+    GOALS,
+    METHODS,
+    RECORDS,
+    RUNS,
+    AllowCode,
+    AsJson,
+    ConfigName,
+    Overrides,
+    config_names,
+    one_of,
+)
 from dpmcmc.cli.refusals import exit_code
-from dpmcmc.config.shipped import shipped
 from dpmcmc.errors import meant
-
-
-def config_names(incomplete: str) -> list[str]:
-    """Names of shipped configs that begin so, for a shell's completion."""
-    return [name for name in shipped() if name.startswith(incomplete)]
-
-
-def note(said: str) -> None:
-    """Print a remark beside what the command prints."""
-    typer.echo(f"note: {said}", err=True)
-
-
-ConfigName = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONFIG",
-        help="A YAML file, or the name of a shipped config such as adult; dpmcmc configs lists them.",
-        autocompletion=config_names,
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="a.b=VALUE",
-        help="Override one key; values are YAML. May be repeated.",
-    ),
-]
-AllowCode = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-code",
-        metavar="MODULE",
-        help="Let a config that lies in a run folder import MODULE; read it first.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def one_of(names: Iterable[str]) -> dict[str, Any]:
-    """Settings of an option whose value is one of these names."""
-    known = list(names)
-
-    def checked(value: str | None) -> str | None:
-        if value is not None and value not in known:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
-        return value
-
-    return {"metavar": "|".join(known), "callback": checked}
-
-
-# ------------------------------------------------------------------------------------
-# The subcommands by name. Each loads when it is called, so that ``dpmcmc verify`` does not wait for JAX.
-
-
-#: Name of a subcommand -> its line in the list of commands. The module of that name has a typer application ``app``.
-COMMANDS = {
-    "run": "Run a configuration, and write a folder that can be published.",
-    "plan": "Say what a run would do and cost; read no record.",
-    "suggest": "Choose the settings of a configuration from public facts; read no record.",
-    "verify": "Recompute the epsilon of a privacy.json from its events.",
-    "ledger": "The privacy budget of a data set: init, show, history.",
-    "audit": "Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one.",
-    "data": "Convert Parquet or Arrow files to a folder of .npy files.",
-    "configs": "List the configurations that come with the package.",
-}
-
-
-class _Lazy(TyperCommand):
-    """A subcommand that is not loaded yet."""
-
-    def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """Load the module of the subcommand, and return its context."""
-        with loading():
-            module = importlib.import_module(f"dpmcmc.cli.{self.name}")
-        if not gc.isenabled():  # off since this process began
-            gc.freeze()  # the libraries stay, so no later collection needs to walk through them
-            gc.set_threshold(50_000)  # traces and programs stay too
-            gc.enable()
-        return typer.main.get_command(module.app).make_context(*arguments, **extra)
 
 
 class _Commands(TyperGroup):
     """All subcommands."""
 
-    def list_commands(self, ctx: object) -> list[str]:
-        """Names, in the order of use."""
-        return list(COMMANDS)
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the subcommand that the first word names; refuse a word that is none, with the nearest one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no such command {args[0]!r}{meant(args[0], COMMANDS)}")
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(f"no such command {args[0]!r}{meant(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
-
-    def get_command(self, ctx: object, cmd_name: str) -> _Lazy | None:
-        """A subcommand that loads when it is called."""
-        if cmd_name not in COMMANDS:
-            return None
-        return _Lazy(cmd_name, help=COMMANDS[cmd_name], callback=lambda: None)
 
 
 app = typer.Typer(
@@ -124,6 +55,17 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@contextlib.contextmanager
+def _libraries() -> Iterator[None]:
+    """Around the import of what carries out a subcommand; Ctrl-C ends the process there."""
+    with loading():
+        yield
+    if not gc.isenabled():  # off since this process began
+        gc.freeze()  # the libraries stay, so no later collection needs to walk through them
+        gc.set_threshold(50_000)  # traces and programs stay too
+        gc.enable()
 
 
 def _print_version(wanted: bool) -> None:
@@ -144,6 +86,402 @@ def _common(
     pass
 
 
+@app.command(epilog="Example: dpmcmc run adult --set privacy.epsilon=0.5")
+def run(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A YAML file, or the name of a shipped config such as adult; not needed with --resume.",
+            autocompletion=config_names,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Run folder; runs/NAME-DAY-RANDOM by default."),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Go on with the run in this folder, which was stopped."
+        ),
+    ] = None,
+    confidential: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where to keep what must not be published."),
+    ] = None,
+    per_record: Annotated[
+        bool,
+        typer.Option(
+            "--per-record",
+            help="Account for every training record as well; confidential.",
+        ),
+    ] = False,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="With --per-record: compute all norms every K steps; 1 by default.",
+        ),
+    ] = None,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Be one of several processes that share the config's mesh.",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print only the folder of the draws.")
+    ] = False,
+) -> None:
+    """Run a configuration, and write a folder that can be published."""
+    with _libraries():
+        from dpmcmc.cli import run as done_by
+    done_by.run(
+        config,
+        overrides,
+        allow_code,
+        out=out,
+        resume=resume,
+        confidential=confidential,
+        per_record=per_record,
+        every=every,
+        distributed=distributed,
+        quiet=quiet,
+    )
+
+
+@app.command(epilog="Example: dpmcmc plan adult --set privacy.epsilon=0.5")
+def plan(
+    config: ConfigName,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    as_json: AsJson = False,
+    details: Annotated[
+        bool,
+        typer.Option("--all", help="Print every line, those for tuning a chain too."),
+    ] = False,
+) -> None:
+    """Say what a run would do and cost; read no record."""
+    with _libraries():
+        from dpmcmc.cli import plan as done_by
+    done_by.plan(config, overrides, allow_code, as_json=as_json, details=details)
+
+
+@app.command(epilog="Example: dpmcmc suggest adult --goal intervals")
+def suggest(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A YAML file or a shipped config with data, target and privacy.epsilon, which are kept, as are delta, "
+            "adjacency, ledger and a mechanism; settings of a sampler are chosen anew. Without it use the options.",
+            autocompletion=config_names,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    goal: Annotated[
+        str, typer.Option(help="Use of the draws.", **one_of(GOALS))
+    ] = "intervals",
+    target: Annotated[
+        str, typer.Option(help="Without CONFIG: the model.")
+    ] = "logistic_regression",
+    num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
+    num_features: Annotated[
+        int | None, typer.Option(help="Columns of a row, public.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")
+    ] = None,
+    picture: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Save predicted widths against N and epsilon in a new file.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a config whose settings are chosen from public facts; read no record."""
+    with _libraries():
+        from dpmcmc.cli import suggest as done_by
+    done_by.suggest(
+        config,
+        overrides,
+        allow_code,
+        goal=goal,
+        target=target,
+        num_records=num_records,
+        num_features=num_features,
+        epsilon=epsilon,
+        delta=delta,
+        picture=picture,
+        as_json=as_json,
+    )
+
+
+@app.command(epilog="Example: dpmcmc verify runs/adult-2026-01-31-abc")
+def verify(
+    privacy: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")
+    ],
+    group: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", help="Also print the guarantee for any K records together."
+        ),
+    ] = None,
+    patient: Annotated[
+        bool,
+        typer.Option("--patient", help="However long it takes; for a file of your own."),
+    ] = False,
+) -> None:
+    """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
+    with _libraries():
+        from dpmcmc.cli import verify as done_by
+    done_by.verify(privacy, group, patient)
+
+
+_ledger = typer.Typer()
+app.add_typer(
+    _ledger, name="ledger", help="The privacy budget of a data set: init, show, history."
+)
+
+LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
+Receipts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="privacy.json of a run that the ledger must hold.",
+    ),
+]
+
+
+@_ledger.command(
+    epilog="Example: dpmcmc ledger init adult.ledger --epsilon 3 --delta 1e-5"
+)
+def init(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
+    delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the data set; by default the file's.")
+    ] = None,
+    adjacency: Annotated[
+        str,
+        typer.Option(
+            help="Definition of a neighbouring data set.", **one_of(ADJACENCIES)
+        ),
+    ] = "replace_one",
+    num_records: Annotated[
+        int | None, typer.Option(metavar="N", help="If it is public.")
+    ] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(
+            help="How runs add up; by default renyi, or programme with --programme.",
+            **one_of(FILTERS),
+        ),
+    ] = None,
+    order: Annotated[
+        int | None,
+        typer.Option(
+            help="Order of filter renyi; by default the best for full-batch runs."
+        ),
+    ] = None,
+    typical: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONFIG", help="Choose the order for runs like this one instead."
+        ),
+    ] = None,
+    programme: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONFIG", help="One of the only runs there will be; may be repeated."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+) -> None:
+    """Make a ledger; its budget is fixed for good."""
+    with _libraries():
+        from dpmcmc.cli import ledger as done_by
+    done_by.init(
+        file,
+        epsilon,
+        delta,
+        name=name,
+        adjacency=adjacency,
+        num_records=num_records,
+        filter=filter,
+        order=order,
+        typical=typical,
+        programme=programme,
+        overrides=overrides,
+        allow_code=allow_code,
+    )
+
+
+@_ledger.command(epilog="Example: dpmcmc ledger show adult.ledger")
+def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
+    """Print what is left."""
+    with _libraries():
+        from dpmcmc.cli import ledger as done_by
+    done_by.show(file, receipt, as_json)
+
+
+@_ledger.command(epilog="Example: dpmcmc ledger history adult.ledger")
+def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
+    """Print every entry."""
+    with _libraries():
+        from dpmcmc.cli import ledger as done_by
+    done_by.history(file, receipt, as_json)
+
+
+@app.command(epilog="Example: dpmcmc audit adult --runs 500")
+def audit(
+    config: ConfigName,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="gdp is an estimate, the others are proved.", **one_of(METHODS)
+        ),
+    ] = "gdp",
+    runs: Annotated[
+        int | None,
+        typer.Option(help=f"Runs on each of two data sets; {RUNS} by default."),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the bound and the verdict.")
+    ] = CONFIDENCE,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Audit only the first steps of a sampler, against what those cost."
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Target of an audited sampler: a linear probe, or the config's.",
+            **one_of(AUDIT_TARGETS),
+        ),
+    ] = "probe",
+    records: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Records of a mechanism's problem; {RECORDS} by default, at most the config's."
+        ),
+    ] = None,
+    features: Annotated[
+        int | None,
+        typer.Option(help=f"Features of a mechanism's problem; {FEATURES} by default."),
+    ] = None,
+    canaries: Annotated[
+        int | None,
+        typer.Option(help=f"Canaries of method one_run; {CANARIES} by default."),
+    ] = None,
+    bins: Annotated[int, typer.Option(help="Bins of method histogram.")] = 10,
+    alpha: Annotated[
+        float, typer.Option(help="Resolution of histogram in delta.")
+    ] = 0.05,
+    at_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Where histogram tests the claimed curve; at its epsilon by default."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one."""
+    options = {
+        "method": method,
+        "runs": runs,
+        "confidence": confidence,
+        "target": target,
+        "steps": steps,
+        "canaries": canaries,
+        "bins": bins,
+        "alpha": alpha,
+        "at_epsilon": at_epsilon,
+        "seed": seed,
+    }
+    with _libraries():
+        from dpmcmc.cli import audit as done_by
+    done_by.attack(
+        config, overrides, allow_code, options, records, features, as_json=as_json
+    )
+
+
+@app.command(epilog="Example: dpmcmc data rows.parquet rows --x age,hours --y income")
+def data(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A Parquet or Arrow (Feather) file, or a folder of them.",
+        ),
+    ],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="To be made, for its owner alone.")
+    ],
+    x: Annotated[
+        str,
+        typer.Option(
+            metavar="a,b,c", help="Columns of the features, or one column of lists."
+        ),
+    ],
+    y: Annotated[str, typer.Option(metavar="label", help="Column of the labels.")],
+    test: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")
+    ] = None,
+) -> None:
+    """Convert Parquet or Arrow files to a folder of .npy files."""
+    with _libraries():
+        from dpmcmc.cli import data as done_by
+    done_by.data(source, folder, x, y, test)
+
+
+@app.command(epilog="Example: dpmcmc configs")
+def configs(as_json: AsJson = False) -> None:
+    """List the configurations that come with the package."""
+    with _libraries():
+        from dpmcmc.cli import configs as done_by
+    done_by.configs(as_json)
+
+
+@app.command(epilog="Example: dpmcmc schema --out schema.json")
+def schema(
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write it to this new file instead."),
+    ] = None,
+) -> None:
+    """Print the JSON schema of a configuration, by which an editor completes and checks one."""
+    with _libraries():
+        from dpmcmc.cli import schema as done_by
+    done_by.schema(out)
+
+
+_program: Any = typer.main.get_command(app)
+#: Names of the subcommands.
+COMMANDS = tuple(_program.commands)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line.
 
@@ -156,9 +494,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
 
     def work() -> object:
-        return typer.main.get_command(app).main(
-            arguments, prog_name="dpmcmc", standalone_mode=False
-        )
+        return _program.main(arguments, prog_name="dpmcmc", standalone_mode=False)
 
     code = exit_code(work)
     processes = sys.modules.get("dpmcmc.engine.processes")

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import textwrap
+from pathlib import Path
 
-import typer
-
-from dpmcmc.cli.commands import AsJson
-from dpmcmc.config.shipped import shipped
-
-app = typer.Typer(add_completion=False)
+from dpmcmc.config.shipped import HEADER, shipped
 
 #: Characters of a line.
 _WIDTH = 80
 
 
-@app.command(epilog="Example: dpmcmc configs")
-def configs(as_json: AsJson = False) -> None:
+def configs(as_json: bool) -> None:
     """List the configurations that come with the package."""
-    found = {
-        name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        for name, path in shipped().items()
-    }
+    found = {name: _said(path) for name, path in shipped().items()}
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -30,3 +22,9 @@ def configs(as_json: AsJson = False) -> None:
     for name, said in found.items():
         short = textwrap.shorten(said, _WIDTH - room, placeholder=" ...")
         print(f"{name:<{room}}{short}")
+
+
+def _said(config: Path) -> str:
+    """Return the first line of a config that is not for an editor."""
+    lines = config.read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if not line.startswith(HEADER)).lstrip("# ")

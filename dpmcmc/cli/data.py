@@ -5,39 +5,12 @@ Prints the number of rows, for the data holder, and the lines of YAML that name 
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 import yaml
 
 from dpmcmc.data.columnar import to_rows
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command(epilog="Example: dpmcmc data rows.parquet rows --x age,hours --y income")
-def data(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A Parquet or Arrow (Feather) file, or a folder of them.",
-        ),
-    ],
-    folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="To be made, for its owner alone.")
-    ],
-    x: Annotated[
-        str,
-        typer.Option(
-            metavar="a,b,c", help="Columns of the features, or one column of lists."
-        ),
-    ],
-    y: Annotated[str, typer.Option(metavar="label", help="Column of the labels.")],
-    test: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")
-    ] = None,
-) -> None:
+def data(source: str, folder: str, x: str, y: str, test: str | None) -> None:
     """Convert Parquet or Arrow files to a folder of .npy files."""
     rows = to_rows(source, folder, x=x.split(","), y=y, test=test)
     features = "1 feature" if rows.num_features == 1 else f"{rows.num_features} features"

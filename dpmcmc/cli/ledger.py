@@ -11,83 +11,35 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, AsJson, Overrides, note, one_of
+from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
-from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.storage.files import opened_text
 
 #: A privacy.json has a few thousand; its events are not looked at here.
 _MOST_CHARACTERS = 4_000_000
 
-app = typer.Typer(add_completion=False, help="The privacy budget of a data set.")
 
-LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
-Receipts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--receipt",
-        metavar="FILE",
-        help="privacy.json of a run that the ledger must hold.",
-    ),
-]
-
-
-@app.command(epilog="Example: dpmcmc ledger init adult.ledger --epsilon 3 --delta 1e-5")
 def init(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")
-    ],
-    epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
-    delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
-    name: Annotated[
-        str | None, typer.Option(help="Name of the data set; by default the file's.")
-    ] = None,
-    adjacency: Annotated[
-        str,
-        typer.Option(
-            help="Definition of a neighbouring data set.", **one_of(ADJACENCIES)
-        ),
-    ] = "replace_one",
-    num_records: Annotated[
-        int | None, typer.Option(metavar="N", help="If it is public.")
-    ] = None,
-    filter: Annotated[
-        str | None,
-        typer.Option(
-            help="How runs add up; by default renyi, or programme with --programme.",
-            **one_of(FILTERS),
-        ),
-    ] = None,
-    order: Annotated[
-        int | None,
-        typer.Option(
-            help="Order of filter renyi; by default the best for full-batch runs."
-        ),
-    ] = None,
-    typical: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONFIG", help="Choose the order for runs like this one instead."
-        ),
-    ] = None,
-    programme: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONFIG", help="One of the only runs there will be; may be repeated."
-        ),
-    ] = None,
-    overrides: Overrides = None,
-    allow_code: AllowCode = None,
+    file: str,
+    epsilon: float,
+    delta: float,
+    *,
+    name: str | None,
+    adjacency: str,
+    num_records: int | None,
+    filter: str | None,
+    order: int | None,
+    typical: str | None,
+    programme: list[str] | None,
+    overrides: list[str] | None,
+    allow_code: list[str] | None,
 ) -> None:
     """Make a ledger; its budget is fixed for good."""
 
@@ -111,8 +63,7 @@ def init(
         _show(ledger.state())
 
 
-@app.command(epilog="Example: dpmcmc ledger show adult.ledger")
-def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
+def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
     """Print what is left."""
     with _verdicts():
         ledger = _confirmed(file, receipt)
@@ -121,8 +72,7 @@ def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) ->
         ledger.check()
 
 
-@app.command(epilog="Example: dpmcmc ledger history adult.ledger")
-def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
+def history(file: str, receipt: list[str] | None, as_json: bool) -> None:
     """Print every entry."""
     with _verdicts():
         ledger = _confirmed(file, receipt)

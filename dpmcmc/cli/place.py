@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dpmcmc import config as config_room
 from dpmcmc.cli import refusals
-from dpmcmc.cli.commands import note
+from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
-
-import typer
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, AsJson, ConfigName, Overrides, note
+from dpmcmc.cli.options import note
 from dpmcmc.config import file as config_file
 from dpmcmc.planning.description import INTERVALS
-
-app = typer.Typer(add_completion=False)
 
 #: Lines that only help to tune a chain. The width of intervals is printed wherever draws give intervals.
 _DETAILS = ("thesis", "free", "time", "relaxations", "width", "clip bias")
 
 
-@app.command(epilog="Example: dpmcmc plan adult --set privacy.epsilon=0.5")
 def plan(
-    config: ConfigName,
-    overrides: Overrides = None,
-    allow_code: AllowCode = None,
-    as_json: AsJson = False,
-    details: Annotated[
-        bool,
-        typer.Option("--all", help="Print every line, those for tuning a chain too."),
-    ] = False,
+    config: str,
+    overrides: list[str] | None,
+    allow_code: list[str] | None,
+    *,
+    as_json: bool,
+    details: bool,
 ) -> None:
     """Say what a run would do and cost; read no record."""
     asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)

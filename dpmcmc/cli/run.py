@@ -17,15 +17,13 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import jax
-import typer
 from jax.sharding import Mesh
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, Overrides, config_names
 from dpmcmc.cli.place import Place, RunOptions, new, resumed
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
@@ -45,59 +43,19 @@ from dpmcmc.storage.compiled_programs import keep_compiled_programs
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command(epilog="Example: dpmcmc run adult --set privacy.epsilon=0.5")
 def run(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CONFIG]",
-            help="A YAML file, or the name of a shipped config such as adult; not needed with --resume.",
-            autocompletion=config_names,
-        ),
-    ] = None,
-    overrides: Overrides = None,
-    allow_code: AllowCode = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Run folder; runs/NAME-DAY-RANDOM by default."),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Go on with the run in this folder, which was stopped."
-        ),
-    ] = None,
-    confidential: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where to keep what must not be published."),
-    ] = None,
-    per_record: Annotated[
-        bool,
-        typer.Option(
-            "--per-record",
-            help="Account for every training record as well; confidential.",
-        ),
-    ] = False,
-    every: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            help="With --per-record: compute all norms every K steps; 1 by default.",
-        ),
-    ] = None,
-    distributed: Annotated[
-        bool,
-        typer.Option(
-            "--distributed",
-            help="Be one of several processes that share the config's mesh.",
-        ),
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print only the folder of the draws.")
-    ] = False,
+    config: str | None,
+    overrides: list[str] | None,
+    allow_code: list[str] | None,
+    *,
+    out: str | None,
+    resume: str | None,
+    confidential: str | None,
+    per_record: bool,
+    every: int | None,
+    distributed: bool,
+    quiet: bool,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
     if every is not None and not per_record and resume is None:

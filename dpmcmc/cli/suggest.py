@@ -6,15 +6,15 @@ The config that is printed makes the plan that ``dpmcmc.suggest`` makes in Pytho
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import cast
 
-import typer
 import yaml
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.commands import AllowCode, Overrides, note, one_of
+from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import SCHEMES, Config, Promise
@@ -25,14 +25,12 @@ from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.suggestion import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
-from dpmcmc.planning.description import INTERVALS, PREDICTION, settings
+from dpmcmc.planning.description import settings
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.files import write_atomically
 from dpmcmc.targets import TARGETS
-
-app = typer.Typer(add_completion=False)
 
 #: Keys of ``privacy`` that a suggestion keeps, and sections that it chooses.
 _KEPT = ("epsilon", "delta", "adjacency", "ledger")
@@ -43,39 +41,19 @@ _YOURS, _STAND_IN = "my.npz", 1e-9
 _PICTURES = (".png", ".pdf", ".svg")
 
 
-@app.command(epilog="Example: dpmcmc suggest adult --goal intervals")
 def suggest(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CONFIG]",
-            help="A YAML file or a shipped config with data, target and privacy.epsilon, which are kept, as are delta, "
-            "adjacency, ledger and a mechanism; settings of a sampler are chosen anew. Without it use the options.",
-        ),
-    ] = None,
-    overrides: Overrides = None,
-    allow_code: AllowCode = None,
-    goal: Annotated[
-        str, typer.Option(help="Use of the draws.", **one_of([INTERVALS, PREDICTION]))
-    ] = INTERVALS,
-    target: Annotated[
-        str, typer.Option(help="Without CONFIG: the model.")
-    ] = "logistic_regression",
-    num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
-    num_features: Annotated[
-        int | None, typer.Option(help="Columns of a row, public.")
-    ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")
-    ] = None,
-    picture: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Save predicted widths against N and epsilon in a new file.",
-        ),
-    ] = None,
+    config: str | None,
+    overrides: list[str] | None,
+    allow_code: list[str] | None,
+    *,
+    goal: str,
+    target: str,
+    num_records: int | None,
+    num_features: int | None,
+    epsilon: float | None,
+    delta: float | None,
+    picture: str | None,
+    as_json: bool,
 ) -> None:
     """Print a config whose settings are chosen from public facts; read no record."""
     if config is None and None in (num_records, num_features, epsilon):
@@ -84,13 +62,13 @@ def suggest(
         )
     if picture is not None:
         _check_picture(Path(picture))
-    said: dict[str, float | None] = {
+    given: dict[str, float | None] = {
         "data.num_records": num_records,
         "data.num_features": num_features,
     }
-    said |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
+    given |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
     changes = [
-        *(f"{key}={value!r}" for key, value in said.items() if value is not None),
+        *(f"{key}={value!r}" for key, value in given.items() if value is not None),
         *(overrides or []),
     ]
     question = _ConfigRequest(cast(Goal, goal))
@@ -116,7 +94,17 @@ def suggest(
         request.require(plan, question.goal)
     except NotAchievable as error:
         raise CommandError(str(error), code=1) from None
-    print(config_of(asked, plan, request.delta, question.anew), end="")
+    values = config_of(asked, plan, request.delta)
+    if as_json:
+        said = {
+            "config": values,
+            "reasons": list(plan.reasons),
+            "chosen_anew": question.anew,
+            "plan": plan.to_json(),
+        }
+        print(json.dumps(said, indent=2, allow_nan=False))
+    else:
+        print(_commented(values, plan.reasons, question.anew), end="")
 
 
 def _check_picture(file: Path) -> None:
@@ -224,16 +212,13 @@ class _ConfigRequest:
         return dataclasses.replace(request, structure=spec.structure)
 
 
-def config_of(
-    config: Config, plan: AnyPlan, delta: float, anew: Sequence[str] = ()
-) -> str:
-    """Return a YAML that makes a plan, with the reasons for it as comments.
+def config_of(config: Config, plan: AnyPlan, delta: float) -> dict[str, object]:
+    """Return the values of a config that makes a plan.
 
     Args:
         config: whose data, target and promise are kept.
         plan: that was suggested.
         delta: δ of the promise.
-        anew: YAML paths of the config that are not kept.
     """
     assert config.privacy is not None
     given = config.model_dump(mode="json", exclude_unset=True)
@@ -263,12 +248,25 @@ def config_of(
             "thin": plan.thin,
         }
     out["privacy"] = {key: said[key] for key in _KEPT if key in said}
+    return out
+
+
+def _commented(
+    values: Mapping[str, object], reasons: Sequence[str], anew: Sequence[str]
+) -> str:
+    """Return the YAML of a suggested config, with the reasons for it as comments.
+
+    Args:
+        values: of the config.
+        reasons: for its settings.
+        anew: YAML paths of the given config that are not kept.
+    """
     lines = [
-        *plan.reasons,
+        *reasons,
         *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else []),
     ]
     comments = "".join(f"# {line}\n" for line in lines)
-    text = yaml.safe_dump(out, sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     return comments + text.replace(
         f"path: {_YOURS}\n",
         f"path: {_YOURS}  # replace it by the path of your own file\n",

@@ -13,9 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
@@ -294,25 +292,7 @@ def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
             print(f"             {one_sided.about(unit)}")
 
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command(epilog="Example: dpmcmc verify runs/adult-2026-01-31-abc")
-def verify(
-    privacy: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")
-    ],
-    group: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K", help="Also print the guarantee for any K records together."
-        ),
-    ] = None,
-    patient: Annotated[
-        bool,
-        typer.Option("--patient", help="However long it takes; for a file of your own."),
-    ] = False,
-) -> None:
+def verify(privacy: str, group: int | None = None, patient: bool = False) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
     if path.is_dir():

@@ -4,6 +4,7 @@
 ``sections``  the section of a YAML that builds something, derived from its constructor; a user's own code; refusals
 ``model``     the whole config, with its ``run:`` section
 ``plans``     the plan that it stands for
+``for_editors``  JSON schema of a config
 """
 
 import lazy_loader

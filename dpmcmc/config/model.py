@@ -263,13 +263,17 @@ class Config(Keyed):
 
     name: str = Field(pattern=r"^[\w.-]+$", description="Names the run folder.")
     data: DataSection
-    target: TargetSection
+    target: TargetSection = Field(description="Model: its loss and its prior.")
     mechanism: MechanismSection | None = Field(
         None,
         description="A one-shot mechanism, in place of sampler, sampling and run; hybrid stands beside them.",
     )
-    sampler: SamplerSection | None = None
-    sampling: SamplingSection | None = None
+    sampler: SamplerSection | None = Field(
+        None, description="Sampler, and its step; a one-shot mechanism has none."
+    )
+    sampling: SamplingSection | None = Field(
+        None, description="How the records of a step are drawn."
+    )
     metric: MetricSection | None = Field(
         None,
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",

@@ -39,6 +39,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainValidator,
     TypeAdapter,
     ValidationError,
@@ -46,7 +47,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from dpmcmc.errors import Hint, InputError, alternatives, meant
 from dpmcmc.samplers import SCHEDULES
@@ -486,6 +487,31 @@ def derived(
     return made
 
 
+#: JSON schema of the name of a user's own code.
+_OWN_NAME = {
+    "type": "string",
+    "pattern": PATTERN,
+    "description": "Your own module:attribute.",
+}
+
+
+class InEditors:
+    """JSON schema of a value that a function of ours validates, of which pydantic knows nothing.
+
+    Args:
+        schema: makes it; ``handler`` gives that of a pydantic schema.
+    """
+
+    def __init__(self, schema: Callable[[GetJsonSchemaHandler], dict[str, Any]]) -> None:
+        self.schema = schema
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the schema, as pydantic asks for it."""
+        return self.schema(handler)
+
+
 def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None) -> Hint:
     """Return the type of a section that is one of several, looked up when there is a mapping to be one.
 
@@ -512,10 +538,37 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
             )
         return derived(known[name], tag, name).model_validate(value)
 
-    return Annotated[Hint, PlainValidator(validated)]
+    def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        sections = {name: derived(made, tag, name) for name, made in known.items()}
+        names: list[dict[str, Any]] = [
+            {"const": name, "description": section.__doc__}
+            for name, section in sections.items()
+        ]
+        if_named: list[tuple[dict[str, Any], type[Section]]] = [
+            ({"const": name}, section) for name, section in sections.items()
+        ]
+        if own is not None:
+            names.append(_OWN_NAME)
+            if_named.append((_OWN_NAME, own))
+        mapping = {
+            "type": "object",
+            "required": [tag],
+            "properties": {tag: {"anyOf": names}},
+            "allOf": [
+                {
+                    "if": {"properties": {tag: named}, "required": [tag]},
+                    "then": handler(section.__pydantic_core_schema__),
+                }
+                for named, section in if_named
+            ],
+        }
+        return mapping if own is None else {"anyOf": [mapping, _OWN_NAME]}
+
+    return Annotated[Hint, PlainValidator(validated), InEditors(schema)]
 
 
-_schedule = TypeAdapter[Derived](choice(SCHEDULES, "schedule"))
+_SCHEDULE = choice(SCHEDULES, "schedule")
+_schedule = TypeAdapter[Derived](_SCHEDULE)
 
 
 def schedule_section(value: object) -> Derived:
@@ -569,7 +622,11 @@ def _yaml_type(hint: Hint) -> Hint:
             else otherwise.validate_python(value)
         )
 
-    return Annotated[Any, PlainValidator(validated)]
+    def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        *_, of_schedules = get_args(_SCHEDULE)
+        return {"anyOf": [handler(otherwise.core_schema), of_schedules.schema(handler)]}
+
+    return Annotated[Any, PlainValidator(validated), InEditors(schema)]
 
 
 def _plain_type(kind: Hint) -> Hint:

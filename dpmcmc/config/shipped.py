@@ -11,6 +11,9 @@ import dpmcmc
 _PACKAGE = Path(dpmcmc.__file__).parent
 _FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 
+#: Begins the line by which a YAML names its JSON schema to an editor (yaml-language-server).
+HEADER = "# yaml-language-server: $schema="
+
 
 def shipped() -> dict[str, Path]:
     """Name -> file of every shipped config."""

@@ -67,6 +67,7 @@ OUTPUTS = (
     "per_record HERE/config.yaml --out OUT",
     "data HERE/rows.parquet OUT --x a --y b",
     f"ledger init OUT {_BUDGET}",
+    "schema --out OUT",
     *(f"{name} --quick --out OUT" for name in FIGURES),
     "fig3_2 --panel two_normals --quick --out OUT",
     "fig3_2 choose --panel two_normals --out OUT",
@@ -109,7 +110,7 @@ NUMBERED = (
 _RIGHT = ("--seed 0", "--epsilon 1.5")
 FLAGS = (
     *(f"{command} --nonsense" for command in ("plan", "run", "audit", "per_record", "verify", "ledger", "data")),
-    *("configs --nonsense", "configs a"),
+    *("configs --nonsense", "configs a", "schema --nonsense", "schema a", "schema --out"),
     *("plan", "run", "audit", "per_record", "verify", "ledger", "ledger show", "ledger init HERE/new", "data"),
     *("plan a b", "run a b", "audit a b", "per_record a b --out c", "verify a b", "ledger show a b", "data a b c"),
     *("run a --out", "per_record a", "per_record a --out", "data HERE/rows.parquet HERE/out --x a", "audit a --set"),
@@ -123,7 +124,7 @@ FLAGS = (
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
     "adaops",
-    *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml"),
+    *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml", "suggest --json"),
     *(f"experiments.suggest --{flag}" for flag in ("nonsense", "out", "tables nothing", "splits x", "truths x")),
     *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
     *(f"fig3_2 --panel {panel} --out HERE/out" for panel in ("nothing", "EMPTY", "../adult", "LONG")),

@@ -1,0 +1,77 @@
+"""Options that several subcommands share, and the names and defaults that their help prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from dpmcmc.config.shipped import shipped
+
+# ------------------------------------------------------------------------------------
+# Names and defaults for pages of help. The modules that own them take too long to import for a page of help;
+# ``tests/test_help.py`` compares.
+
+GOALS = ("intervals", "prediction")
+ADJACENCIES = ("replace_one", "add_remove", "zero_out")
+FILTERS = ("renyi", "zcdp", "gdp", "programme")
+METHODS = ("gdp", "clopper_pearson", "one_run", "histogram")
+AUDIT_TARGETS = ("probe", "config")
+#: Audit's number of runs on each data set, number of canaries, and confidence.
+RUNS, CANARIES, CONFIDENCE = 1000, 500, 0.999
+#: Size of the problem on which the audit runs a one-shot mechanism. It is small, since every run reads all records.
+RECORDS, FEATURES = 500, 2
+
+
+# ------------------------------------------------------------------------------------
+# Options.
+
+
+def config_names(incomplete: str) -> list[str]:
+    """Names of shipped configs that begin so, for a shell's completion."""
+    return [name for name in shipped() if name.startswith(incomplete)]
+
+
+def note(said: str) -> None:
+    """Print a remark beside what the command prints."""
+    typer.echo(f"note: {said}", err=True)
+
+
+ConfigName = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML file, or the name of a shipped config such as adult; dpmcmc configs lists them.",
+        autocompletion=config_names,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="a.b=VALUE",
+        help="Override one key; values are YAML. May be repeated.",
+    ),
+]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="MODULE",
+        help="Let a config that lies in a run folder import MODULE; read it first.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def one_of(names: Iterable[str]) -> dict[str, Any]:
+    """Settings of an option whose value is one of these names."""
+    known = list(names)
+
+    def checked(value: str | None) -> str | None:
+        if value is not None and value not in known:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+    return {"metavar": "|".join(known), "callback": checked}
