@@ -48,5 +48,7 @@ def check_sentences(found):
     assert verdict.Verdict.of_json(body) == found
     labels = {"relaxations": "relaxations", "predicted_inflation": "width", "clip_bias": "clip bias"}
     assert dict(found.lines()).keys() - {"usable for", "prediction", "intervals"} == {
-        label for name, label in labels.items() if body[name] is not None and not (found.from_path and name == "relaxations")
+        label
+        for name, label in labels.items()
+        if body[name] is not None and not (found.from_path and name == "relaxations")
     }

@@ -79,7 +79,9 @@ def test_predicted_inflation_is_that_of_the_noise_aware_posterior():
     assert made.verdict.predicted_inflation > 1.5
 
 
-@pytest.mark.parametrize("name", ["adult_prediction", "adult_prediction_eps01", "abalone", "breast_cancer", "diabetes_linear"])
+@pytest.mark.parametrize(
+    "name", ["adult_prediction", "adult_prediction_eps01", "abalone", "breast_cancer", "diabetes_linear"]
+)
 def test_predicted_width_is_near_that_of_the_real_rows(name):
     """Rows that stand in for those of public benchmarks predict a width within 30 % of theirs."""
     chosen = config_file.load(name, [])

@@ -381,7 +381,9 @@ def test_groups_of_draws_nc_name_the_posterior_and_the_path(result, tmp_path):
     far = dataclasses.replace(result, means=result.means._replace(positions=result.means.positions + 40.0))
     assert far.posterior is None
     np.testing.assert_array_equal(far.draws, far.path)
-    assert "no posterior follows" in far.verdict.reasons["intervals"] or "from where" in far.verdict.reasons["intervals"]
+    assert (
+        "no posterior follows" in far.verdict.reasons["intervals"] or "from where" in far.verdict.reasons["intervals"]
+    )
     far.save(tmp_path / "far", public=True)
     with xarray.open_datatree(tmp_path / "run" / "draws.nc", engine="h5netcdf") as tree:
         assert set(tree.children) == {"posterior", "path", "path_stats", "metric"}

@@ -114,7 +114,7 @@ class AuditReport:
                 f"epsilon {round_up(self.claimed)} at delta {self.delta:g}, {self.adjacency}, {self.release}",
             ),
             (
-                "lower bound",
+                "bound",
                 f"epsilon {round_down(self.lower_bound):.4g} at the same delta; {certainty}",
             ),
             ("method", self.method),

@@ -24,6 +24,7 @@ from dpmcmc.engine.result import DivergedError
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
+from dpmcmc.report.lines import rows
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets.glm import GeneralisedLinear
 
@@ -90,7 +91,7 @@ def attack(
             )
         )
     else:
-        print(f"{asked.name}\n{report}")
+        print(rows([(asked.name, report.subject), *report.lines()[1:]]))
     check_verdict(report, config)
 
 

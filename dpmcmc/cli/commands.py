@@ -136,6 +136,7 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print only the folder of the draws.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
     with _libraries():
@@ -151,6 +152,7 @@ def run(
         every=every,
         distributed=distributed,
         quiet=quiet,
+        as_json=as_json,
     )
 
 

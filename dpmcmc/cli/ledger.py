@@ -20,6 +20,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
+from dpmcmc.report.lines import YES, rows
 from dpmcmc.storage.files import opened_text
 
 #: A privacy.json has a few thousand; its events are not looked at here.
@@ -60,7 +61,7 @@ def init(
             typical=planned(typical) if typical else None,
         )
         print(f"made {ledger.path}")
-        _show(ledger.state())
+        _show(ledger, ledger.state())
 
 
 def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
@@ -68,7 +69,7 @@ def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
     with _verdicts():
         ledger = _confirmed(file, receipt)
         state = ledger.state()
-        print(json.dumps(_json(state), indent=2)) if as_json else _show(state)
+        print(json.dumps(_json(state), indent=2)) if as_json else _show(ledger, state)
         ledger.check()
 
 
@@ -81,9 +82,8 @@ def history(file: str, receipt: list[str] | None, as_json: bool) -> None:
             print(json.dumps([entry.to_json() for entry in entries], indent=2))
         else:
             for entry in entries:
-                print(
-                    f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}"
-                )
+                when = f"{entry.time[:16].replace('T', ' ')}  {entry.kind}"
+                print(rows([(f"{entry.sequence:>5}", f"{when}  {_said(entry)}")]))
         ledger.check()
 
 
@@ -153,66 +153,43 @@ def _receipts(path: Path, ledger: Path) -> list[Receipt]:
         ) from None
 
 
-def _show(state: State) -> None:
+#: Runs that ``show`` prints, the last ones.
+_SHOWN = 6
+#: Words for what became of a run.
+_OUTCOMES = {"open": "running or crashed", "released": "released", "void": "void"}
+
+
+def _show(ledger: Ledger, state: State) -> None:
+    """Print the promise, what is spent of it and what the next run may cost, and the last runs."""
     terms = state.terms
-    print(terms.name)
-    records = "" if terms.num_records is None else f", {terms.num_records:,} records"
-    rows = [
-        (
-            "promise",
-            f"epsilon {terms.epsilon:g}, delta {terms.delta:g}, {terms.adjacency}{records}",
-        )
-    ]
-    rows.append(
-        (
-            "filter",
-            terms.filter
-            + ("" if terms.filter == "programme" else f": {terms.unit} adds"),
-        )
-    )
-    percent = f"{round_up(100 * state.spent / terms.budget, 3)} %"
+    records = "" if terms.num_records is None else f"; {terms.num_records:,} records"
+    promised = f"ε {terms.epsilon:g}, δ {terms.delta:g}, {terms.adjacency}{records}"
+    unit = "" if terms.filter == "programme" else f": {terms.unit} adds"
+    lines = [(terms.name, promised), ("filter", f"{terms.filter}{unit}")]
     if terms.filter == "programme":
-        rows.append(
-            ("spent", f"{state.spent:g} of {terms.budget:g} runs of the programme")
-        )
-        rows.append(("all", f"epsilon {round_up(terms.joint_epsilon or 0.0)} together"))
+        joint = round_up(terms.joint_epsilon or 0.0)
+        spent = f"{state.spent:g} of {terms.budget:g} runs of the programme"
+        lines += [("spent", spent), ("all", f"ε {joint} together")]
     else:
-        worth = (
-            f"; as a budget of its own: epsilon {round_up(state.epsilon)}"
-            if state.spent
-            else ""
-        )
-        rows.append(
-            (
-                "spent",
-                f"{percent} ({round_up(state.spent, 3)} of {terms.budget:.4g}{worth})",
-            )
-        )
-        rows.append(
-            (
-                "left",
-                f"one full-batch Gaussian run of epsilon {round_down(state.epsilon_left, 3):g}",
-            )
-        )
-        rows.append(
-            (
-                "overflow",
-                f"{round_down(state.overflow_left, 3):.3g} of {terms.overflow:.3g} left",
-            )
-        )
-    void = sum(run.outcome == "void" for run in state.runs)
-    rows.append(
-        ("runs", f"{len(state.runs)} reserved, {len(state.open)} open, {void} void")
-    )
-    rows += [
-        ("open", f"{run.id} {run.label}: running, or crashed and spent")
-        for run in state.open
-    ]
-    rows.append(
-        ("chain", f"{state.entries} entries, whole; the last is {state.head[:16]}")
-    )
-    for name, text in rows:
-        print(f"{name:<9} {text}")
+        worth = round_up(state.epsilon) if state.spent else "0"
+        left = f"{round_down(state.epsilon_left, 3):g}"
+        overflow = f"{round_down(state.overflow_left, 3):.3g} of {terms.overflow:.3g}"
+        lines += [
+            ("spent", f"worth ε {worth} of {terms.epsilon:g}; next run up to ε {left}"),
+            ("overflow", f"{overflow} left"),
+        ]
+    reserved = [entry for entry in ledger.history() if entry.kind == "reserve"]
+    outcomes = {run.id: _OUTCOMES[run.outcome] for run in state.runs}
+    if len(reserved) > _SHOWN:
+        earlier = f"{len(reserved) - _SHOWN} earlier; dpmcmc ledger history lists them"
+        lines.append(("runs", earlier))
+    for entry in reserved[-_SHOWN:]:
+        epsilon = entry.body.get("guarantee", {}).get("epsilon")
+        cost = "no ε" if epsilon is None else f"ε {round_up(epsilon, 3)}"
+        said = f"{cost}  {entry.time[:10]}  {outcomes[entry.run]}  {entry.body['label']}"
+        lines.append(("run", said))
+    whole = f"{state.entries} entries, whole; the last is {state.head[:16]}"
+    print(rows([*lines, (YES, whole)]))
 
 
 def _json(state: State) -> dict[str, Any]:

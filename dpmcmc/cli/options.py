@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -31,6 +32,11 @@ RECORDS, FEATURES = 500, 2
 def config_names(incomplete: str) -> list[str]:
     """Names of shipped configs that begin so, for a shell's completion."""
     return [name for name in shipped() if name.startswith(incomplete)]
+
+
+def named(config: str, overrides: Iterable[str]) -> str:
+    """Return the words that name a config on a command line, its changes included."""
+    return shlex.join([config, *(word for one in overrides for word in ("--set", one))])
 
 
 def note(said: str) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dpmcmc import config as config_room
 from dpmcmc.cli import refusals
-from dpmcmc.cli.options import note
+from dpmcmc.cli.options import named, note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file
@@ -57,6 +57,11 @@ class RunOptions(NamedTuple):
     confidential: str | None
     every: int | None
 
+    @property
+    def named(self) -> str:
+        """Words that name the config on a command line, its changes included."""
+        return named(self.config or "", self.overrides)
+
 
 @dataclass
 class Place:
@@ -69,6 +74,7 @@ class Place:
         resumed: whether the run was begun before.
         day: on which it was begun.
         every: steps between checks of all records' norms, where every record has an account; else None.
+        named: what names the config on a command line.
         checkpoint: of the run, once the folders are made.
     """
 
@@ -78,6 +84,7 @@ class Place:
     resumed: bool = False
     day: datetime.date = field(default_factory=today)
     every: int | None = None
+    named: str = ""
     checkpoint: Checkpoint = field(init=False)
     _made: list[Path] = field(default_factory=list, init=False, repr=False)
 
@@ -213,7 +220,9 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     ):
         if (wanted / "config.yaml").exists():
             return resumed(asked._replace(out=None, resume=str(wanted)))
-        return config, Place(wanted, apart, _own_modules(config), every=asked.every)
+        return config, Place(
+            wanted, apart, _own_modules(config), every=asked.every, named=asked.named
+        )
     folder = _free_folder("--out", wanted)
     confidential = folder / CONFIDENTIAL
     if asked.confidential is not None:
@@ -222,7 +231,13 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
-    return config, Place(folder, confidential, _own_modules(config), every=asked.every)
+    return config, Place(
+        folder,
+        confidential,
+        _own_modules(config),
+        every=asked.every,
+        named=asked.named,
+    )
 
 
 def resumed(asked: RunOptions) -> tuple[Config, Place]:
@@ -267,8 +282,9 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
                 "); leave CONFIG out, or start a new run."
             )
     day = day_of(folder / "config.yaml")
+    words = str(folder / "config.yaml")
     return config, Place(
-        folder, confidential, _own_modules(config), True, day, asked.every
+        folder, confidential, _own_modules(config), True, day, asked.every, words
     )
 
 

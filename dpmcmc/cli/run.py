@@ -14,6 +14,7 @@ it keeps no checkpoint and charges no ledger.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ def run(
     every: int | None,
     distributed: bool,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
     if every is not None and not per_record and resume is None:
@@ -69,7 +71,11 @@ def run(
     )
     if distributed:
         _join(asked)
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
+    if quiet and as_json:
+        raise CommandError("--json: prints the folder already; leave --quiet out.")
+    console = Console(
+        quiet=quiet or as_json, highlight=False, soft_wrap=True, markup=False
+    )
     keep_compiled_programs()
     if distributed and jax.process_index() > 0:
         return _take_part(asked)
@@ -85,8 +91,30 @@ def run(
         folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
     finally:
         place.checkpoint.close()
-    if quiet:
+    if as_json:
+        print(json.dumps(_stated(place.folder, folder), indent=2, allow_nan=False))
+    elif quiet:
         print(folder)
+
+
+def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
+    """Return what a run has released, from its files.
+
+    Args:
+        run_folder: of the run, which may be published.
+        draws: folder of the draws; another one where these may not be.
+    """
+    stated, measured = (
+        json.loads((run_folder / name).read_text())
+        for name in ("privacy.json", "metrics.json")
+    )
+    promised = ("epsilon", "delta", "adjacency", "release", "unit")
+    return {
+        "folder": str(run_folder),
+        "draws": str(draws),
+        **{name: stated[name] for name in promised},
+        "metrics": measured,
+    }
 
 
 def _join(asked: RunOptions) -> None:

@@ -77,6 +77,8 @@ class ConfiguredRun:
         declared: Declared = {
             "generated": self.config.data.generated,
             "settings": self.config.data.settings_chosen,
+            "asked": None if self.config.privacy is None else self.config.privacy.epsilon,
+            "command": self.place.named,
         }
         return PublicFacts.of(
             self.config.name, self.plan, secret, self.data, self.place.day, **declared
@@ -217,9 +219,7 @@ class ConfiguredRun:
         run_folder.write("draws.nc", netcdf(result))
         result.write_trace(run_folder)
         self._draw_chains(result)
-        metrics = (
-            self.released_facts() | result.diagnostics | result.verdict.to_json()
-        )
+        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
         metrics |= self._seconds(result, calibrate_seconds)
         flat = result.flat_draws()
         shown = {}
@@ -263,6 +263,7 @@ class ConfiguredRun:
                 facts,
                 guarantee,
                 metrics,
+                result.verdict,
                 self.place.folder,
                 self.place.confidential,
                 console,

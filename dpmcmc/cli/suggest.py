@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -28,6 +29,7 @@ from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
 from dpmcmc.planning.description import settings
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.report.lines import WIDTH
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.files import write_atomically
 from dpmcmc.targets import TARGETS
@@ -265,7 +267,13 @@ def _commented(
         *reasons,
         *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else []),
     ]
-    comments = "".join(f"# {line}\n" for line in lines)
+    comments = "".join(
+        f"{part}\n"
+        for line in lines
+        for part in textwrap.wrap(
+            line, WIDTH, initial_indent="# ", subsequent_indent="#   "
+        )
+    )
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     return comments + text.replace(
         f"path: {_YOURS}\n",

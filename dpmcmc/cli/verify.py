@@ -22,6 +22,7 @@ from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.report.lines import rows
 from dpmcmc.storage.files import (
     KEY,
     PRIVACY,
@@ -265,31 +266,38 @@ def _check_files(path: Path, body: dict[str, Any]) -> None:
     if wrong is not None:
         raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
     if not has_digests(body):
-        print(
-            "unchecked    an earlier version wrote it, without digests, so the files beside it may be of other runs"
+        _say(
+            "unchecked",
+            "an earlier version wrote it, without digests, so the files beside it may be of other runs",
         )
     elif not has_ended(body):
-        print(
-            "unfinished   the run has not ended: the file states what it may cost, and nothing is released yet"
+        _say(
+            "not ended",
+            "the run has not ended: the file states what it may cost, and nothing is released yet",
         )
     elif path.name != PRIVACY or not released(folder):
-        print(
-            "alone        no released file lies beside it, so none is compared with its digests"
+        _say(
+            "alone",
+            "no released file lies beside it, so none is compared with its digests",
         )
     else:
-        print(
-            f"files        {len(body[KEY])} released files are those whose digests it states"
+        _say(
+            "files", f"{len(body[KEY])} released files are those whose digests it states"
         )
+
+
+def _say(label: str, text: str) -> None:
+    print(rows([(label, text)]))
 
 
 def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
     """Print the guarantee for any ``size`` records together, and on one side where that is less."""
     whole = guarantee.for_group(size)
-    print(f"group        {whole.about(unit)}")
+    _say("group", whole.about(unit))
     if size > 1 and guarantee.adjacency != Adjacency.REPLACE_ONE:
         one_sided = guarantee.for_group(size, one_sided=True)
         if one_sided.epsilon < whole.epsilon:
-            print(f"             {one_sided.about(unit)}")
+            _say("", one_sided.about(unit))
 
 
 def verify(privacy: str, group: int | None = None, patient: bool = False) -> None:
@@ -316,25 +324,31 @@ def verify(privacy: str, group: int | None = None, patient: bool = False) -> Non
         ) from None
     many = kinds(recomputed.events)
     few = grouped(many)
-    print(f"stated       epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
-    print(f"recomputed   {said}")
+    _say("stated", f"epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
+    _say("computed", said)
     # A mechanism's file without the key is from a version whose noise was in floats, or was edited.
     if body.get("hardened", "mechanism" not in body) is False:
-        print(
-            "unproved     noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved"
+        _say(
+            "unproved",
+            "noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved",
         )
     elif body.get("in_floats"):
-        print(
-            "unproved     a part of this release is drawn in floating point: its plan names it"
+        _say(
+            "unproved",
+            "a part of this release is drawn in floating point: its plan names it",
         )
     if len(few) < len(many):
-        print(
-            f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
-            "largest rate, so the recomputed epsilon is an upper bound"
+        _say(
+            "grouped",
+            f"{len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
+            "largest rate, so the recomputed epsilon is an upper bound",
         )
     for name, value in checks.items():
-        print(
-            f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}"
+        _say(
+            name,
+            "no derivation for this combination"
+            if value is None
+            else f"epsilon {value:.6g}",
         )
     if group is not None:
         with _bounded(path, patient):
@@ -355,7 +369,8 @@ def verify(privacy: str, group: int | None = None, patient: bool = False) -> Non
         raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
     _check_files(path, body)
     if "trace" in recomputed.release.split(" + ") and not run.says_steps:
-        print(
-            "unchecked    the file does not say how many steps the run took, so they may be more than its events"
+        _say(
+            "unchecked",
+            "the file does not say how many steps the run took, so they may be more than its events",
         )
-    print("verified: the stated epsilon covers the events")
+    print("✓ verified: the stated epsilon covers the events")

@@ -192,9 +192,7 @@ def _write(file: h5netcdf.File, name: str, variables: Variables) -> None:
                 variable, dimensions, h5py.string_dtype(), data=array.astype(object)
             )
         elif array.dtype == bool:
-            made = group.create_variable(
-                variable, dimensions, data=array.astype(np.int8)
-            )
+            made = group.create_variable(variable, dimensions, data=array.astype(np.int8))
             made.attrs["dtype"] = "bool"
         else:
             group.create_variable(variable, dimensions, data=array)
@@ -275,9 +273,7 @@ def _loaded(
     with xarray.open_datatree(
         io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf"
     ) as tree:
-        held = {
-            name: group.to_dataset().load() for name, group in tree.children.items()
-        }
+        held = {name: group.to_dataset().load() for name, group in tree.children.items()}
     name = next(name for name in (PATH, DRAWS, POSTERIOR) if name in held)
     released, columns = _draws(held[name])
     positions = (
@@ -328,9 +324,7 @@ def _arrays(group: xarray.Dataset) -> dict[str, np.ndarray]:
 def _draws(group: xarray.Dataset) -> tuple[PyTree, tuple[str, ...] | None]:
     """Return (the draws as a pytree, names of the columns of the records)."""
     columns = (
-        tuple(map(str, group["column"].values))
-        if "column" in group.coords
-        else None
+        tuple(map(str, group["column"].values)) if "column" in group.coords else None
     )
     draws: PyTree = {}
     for name, leaf in _arrays(group).items():

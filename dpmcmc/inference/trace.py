@@ -325,7 +325,9 @@ class NoiseAwarePosterior:
         noise = np.random.default_rng(seed).normal(size=(count, len(self.mean)))
         if count > 2 * len(self.mean):
             noise = noise - noise.mean(axis=0)
-            root = np.linalg.cholesky(np.cov(noise, rowvar=False).reshape(noise.shape[1], -1))
+            root = np.linalg.cholesky(
+                np.cov(noise, rowvar=False).reshape(noise.shape[1], -1)
+            )
             noise = np.linalg.solve(root, noise.T).T
         return Gaussian(self.mean, self.covariance).draws(noise)
 

@@ -29,7 +29,14 @@ from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Session, Work, released, work_of
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.planning.description import Verdict, guaranteed, labelled, section
+from dpmcmc.planning.description import (
+    REFUSED,
+    Use,
+    Verdict,
+    guaranteed,
+    labelled,
+    section,
+)
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_one_shot
@@ -153,22 +160,24 @@ class MechanismPlan(AnyPlan):
             self.guarantee, self.num_records, self.target, self._intervals(), width
         )
 
-    def _intervals(self) -> tuple[bool, str]:
+    def _intervals(self) -> Use:
         """Whether intervals of the draws hold, and why."""
         # A mechanism whose draws account for its noise says so itself.
         own = self.mechanism.intervals
-        return (False, self._no_intervals()) if own is None else own(self)
+        return self._no_intervals() if own is None else Use(*own(self))
 
-    def _no_intervals(self) -> str:
+    def _no_intervals(self) -> Use:
         if self.draws == 1:
-            return "Do not report intervals: one release has no spread."
+            brief = "one release has no spread"
+            return Use(False, f"{REFUSED}: {brief}.", brief)
         temper = self.settings.get("temper", 1.0)
         what = (
             "the posterior"
             if temper >= 1
             else f"a posterior whose likelihood has the power {temper:.3g}"
         )
-        return f"Do not report intervals: nothing shows that intervals of {self.draws} draws of {what} cover."
+        why = f"{REFUSED}: nothing shows that intervals of {self.draws} draws of {what} cover."
+        return Use(False, why, "nothing shows that they cover")
 
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -90,6 +90,16 @@ def _said(value: object) -> object:
 
 
 PREDICTION, INTERVALS = "prediction", "intervals"
+
+
+class Use(NamedTuple):
+    """Whether draws are for a use, why, and the reason in about five words where they are not."""
+
+    usable: bool
+    why: str
+    briefly: str = ""
+
+
 #: How the reason against intervals begins, and the reason for those of a posterior that follows from a released path.
 REFUSED = "Do not report intervals"
 FROM_PATH = (
@@ -112,6 +122,7 @@ class Verdict:
         clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
         predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
         from_path: whether intervals are those of the posterior given the path of a chain, and not of its iterates.
+        briefly: reason in about five words for each use that is refused, for a screen; files do not hold it.
     """
 
     usable_for: tuple[str, ...]
@@ -121,6 +132,7 @@ class Verdict:
     clip_bias: str | None = None
     predicted_from: str | None = None
     from_path: bool = False
+    briefly: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
 
     @property
     def predicted_width(self) -> float | None:
@@ -174,7 +186,10 @@ class Verdict:
         )
         usable = tuple(use for use in self.usable_for if use != INTERVALS)
         reasons = self.reasons | {INTERVALS: said}
-        return replace(self, usable_for=usable, reasons=reasons, from_path=False)
+        brief = {INTERVALS: "the path identifies no posterior", **self.briefly}
+        return replace(
+            self, usable_for=usable, reasons=reasons, from_path=False, briefly=brief
+        )
 
     def without_intervals(self, why: Sequence[str]) -> Verdict:
         """Return the verdict on a release that says of itself why its intervals may not hold.
@@ -186,9 +201,9 @@ class Verdict:
             return self
         reason = f"{REFUSED}: {'; '.join(why)}."
         usable = tuple(use for use in self.usable_for if use != INTERVALS)
-        return replace(
-            self, usable_for=usable, reasons=self.reasons | {INTERVALS: reason}
-        )
+        brief = {**self.briefly, INTERVALS: "the release speaks against them"}
+        reasons = self.reasons | {INTERVALS: reason}
+        return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
 
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:

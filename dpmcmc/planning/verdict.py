@@ -31,6 +31,7 @@ from dpmcmc.planning.description import (
     PREDICTION,
     REFUSED,
     SPAN,
+    Use,
     Verdict,
 )
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
@@ -79,15 +80,21 @@ WIDENING = 1.14
 DRAWS = 100
 
 
+#: Reasons in short that several obstacles share.
+_UNMIXED, _BIASED = "the chain has not mixed", "clipping biases the posterior"
+
+
 class Obstacle(NamedTuple):
     """Why intervals may not cover.
 
     Attributes:
         clause: what is the case, to stand after a colon.
+        briefly: the same in about five words.
         of_mixing: whether it is about mixing alone, which the released draws show.
     """
 
     clause: str
+    briefly: str
     of_mixing: bool = False
 
 
@@ -124,11 +131,15 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     name = type(plan.target).__name__
     found = relaxations(plan, known)
     if not (plan.target_offers.prior_precision or plan.in_metric):
-        return Obstacle(f"{unknown} {name} states no prior_precision", True)
+        return Obstacle(f"{unknown} {name} states no prior_precision", _UNMIXED, True)
     if not plan.target_offers.log_concave:
-        return Obstacle(f"{unknown} {name} is not known to be log-concave", True)
+        return Obstacle(
+            f"{unknown} {name} is not known to be log-concave", _UNMIXED, True
+        )
     if found is None:
-        return Obstacle(f"{unknown} the curvature in the units of the metric is", True)
+        return Obstacle(
+            f"{unknown} the curvature in the units of the metric is", _UNMIXED, True
+        )
     before, after = found
     if before >= BURN_IN and after >= SPAN:
         return None
@@ -142,7 +153,7 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
         clause += (
             f" (the budget buys {three_digits(each * plan.chains)} at temperature 1)"
         )
-    return Obstacle(clause, True)
+    return Obstacle(clause, _UNMIXED, True)
 
 
 def _kept(values: np.ndarray, plan: Plan) -> np.ndarray:
@@ -159,10 +170,18 @@ def _temperature(plan: Plan) -> Obstacle | None:
     high = float(kept.max())
     if not (low >= 1 - VARIANCE_ERROR and high <= 1 + VARIANCE_ERROR):
         heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
-        return Obstacle(f"the draws have temperature {heat}, and the posterior has 1")
+        brief = (
+            "draws hotter than the posterior"
+            if high > 1
+            else "draws colder than the posterior"
+        )
+        return Obstacle(
+            f"the draws have temperature {heat}, and the posterior has 1", brief
+        )
     if _adapts(plan):
         return Obstacle(
-            f"{type(plan.sampler).__name__} finds its temperature while it runs, and whether it has found it is unknown"
+            f"{type(plan.sampler).__name__} finds its temperature while it runs, and whether it has found it is unknown",
+            "its temperature is not known",
         )
     return None
 
@@ -181,14 +200,18 @@ def _adapts(plan: Plan) -> bool:
 def _minibatches(plan: Plan) -> Obstacle | None:
     if plan.sampler_offers.minibatch_variance:
         return Obstacle(
-            "minibatch_variance is an estimate, and whether it is right is unknown"
+            "minibatch_variance is an estimate, and whether it is right is unknown",
+            "its temperature is not known",
         )
     rate = plan.sampling.rate(plan.num_records)
     if rate >= 1:
         return None
     bound = _largest_gradient(plan)
     if bound is None:
-        return Obstacle("the noise of minibatches heats the chain by an unknown amount")
+        return Obstacle(
+            "the noise of minibatches heats the chain by an unknown amount",
+            "minibatches heat the chain",
+        )
     kept = _kept(plan.temperatures, plan)
     noise = _kept(plan.noise_std.astype(np.float64), plan)
     variance = plan.num_records * bound**2 * (1 - rate) / rate
@@ -196,7 +219,10 @@ def _minibatches(plan: Plan) -> Obstacle | None:
         hottest = float(np.max(kept * (1 + variance / noise**2)))
     if hottest <= 1 + VARIANCE_ERROR:
         return None
-    return Obstacle(f"the noise of minibatches may heat the chain to {hottest:.3g}")
+    return Obstacle(
+        f"the noise of minibatches may heat the chain to {hottest:.3g}",
+        "minibatches heat the chain",
+    )
 
 
 def _largest_gradient(plan: Plan) -> float | None:
@@ -228,28 +254,34 @@ def _clipping(plan: Plan, known: Curvatures) -> Obstacle | None:
         never = bound is not None and clip >= bound and not plan.in_metric
         if known.widening > WIDENING:
             return Obstacle(
-                f"label-blind weights at this clip make intervals about {known.widening:.3g} times too wide"
+                f"label-blind weights at this clip make intervals about {known.widening:.3g} times too wide",
+                "clipping widens the posterior",
             )
         if never or plan.target_offers.linear_predictor:
             return None
         return Obstacle(
             "how label-blind weights of several classes change the time to mix is unknown",
+            _UNMIXED,
             True,
         )
     if plan.metric is not None:
         return Obstacle(
-            f"clipping at {plan.metric.asked.ratio:g} times the typical norm biases the posterior"
+            f"clipping at {plan.metric.asked.ratio:g} times the typical norm biases the posterior",
+            _BIASED,
         )
     if plan.in_metric:
         return Obstacle(
-            f"clipping at {clip:g} in the norm of a metric may bias the posterior"
+            f"clipping at {clip:g} in the norm of a metric may bias the posterior",
+            _BIASED,
         )
     if bias == "unknown":
         return Obstacle(
-            f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound"
+            f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound",
+            _BIASED,
         )
     return Obstacle(
-        f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}"
+        f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}",
+        _BIASED,
     )
 
 
@@ -258,7 +290,8 @@ def _tempered(plan: Plan) -> Obstacle | None:
     while isinstance(target, Tempered):
         if target.temper != 1 or target.prior_temper != 1:
             return Obstacle(
-                f"the posterior is tempered (likelihood to the power {target.temper:g}) and not the model's"
+                f"the posterior is tempered (likelihood to the power {target.temper:g}) and not the model's",
+                "the posterior is tempered",
             )
         target = target.target
     return None
@@ -271,11 +304,13 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
     eta = offers.eta
     if curvature is None:
         return Obstacle(
-            "the error of the step is unknown, since that needs a bound on the curvature (curvature)"
+            "the error of the step is unknown, since that needs a bound on the curvature (curvature)",
+            "the step's error is unknown",
         )
     if limit is None or eta is None:
         return Obstacle(
-            f"the error of the step is unknown, since {type(plan.sampler).__name__} states no stability_limit"
+            f"the error of the step is unknown, since {type(plan.sampler).__name__} states no stability_limit",
+            "the step's error is unknown",
         )
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
@@ -288,7 +323,8 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
     if worst <= VARIANCE_ERROR:
         return None
     return Obstacle(
-        f"the step may reach {worst:.3g} of its stability limit, where at most {VARIANCE_ERROR:g} is needed"
+        f"the step may reach {worst:.3g} of its stability limit, where at most {VARIANCE_ERROR:g} is needed",
+        "the step is too long",
     )
 
 
@@ -297,7 +333,9 @@ def _draws(plan: Plan) -> Obstacle | None:
     return (
         None
         if count >= DRAWS
-        else Obstacle(f"the run keeps {count} draws, where {DRAWS} are needed")
+        else Obstacle(
+            f"the run keeps {count} draws, where {DRAWS} are needed", "too few draws"
+        )
     )
 
 
@@ -312,9 +350,7 @@ def of_plan(plan: Plan) -> Verdict:
 
     Intervals are those of the draws, or of the posterior that follows from the path.
     """
-    verdict = _with_costs(
-        plan, _verdict(_prediction(plan), _intervals(obstacles(plan)))
-    )
+    verdict = _with_costs(plan, _verdict(_prediction(plan), _intervals(obstacles(plan))))
     if INTERVALS in verdict.usable_for:
         return verdict
     try:
@@ -354,17 +390,24 @@ def of_result(
     shown: list[Obstacle] = []
     if ess is None or rhat is None:
         shown.append(
-            Obstacle("the draws are too few, or move too little, for R-hat and ESS")
+            Obstacle(
+                "the draws are too few, or move too little, for R-hat and ESS",
+                "too few draws",
+            )
         )
     else:
         if not rhat <= RHAT:
             shown.append(
-                Obstacle(f"split R-hat is {rhat:.3g}, where at most {RHAT:g} is needed")
+                Obstacle(
+                    f"split R-hat is {rhat:.3g}, where at most {RHAT:g} is needed",
+                    _UNMIXED,
+                )
             )
         if not ess >= ESS:
             shown.append(
                 Obstacle(
-                    f"the effective sample size is {ess:.3g}, where {ESS:g} is needed"
+                    f"the effective sample size is {ess:.3g}, where {ESS:g} is needed",
+                    _UNMIXED,
                 )
             )
     if plan.privacy is None and plan.chains > 1 and not shown:
@@ -378,7 +421,7 @@ def of_one_shot(
     guarantee: Guarantee,
     num_records: int,
     target: Target,
-    intervals: tuple[bool, str],
+    intervals: Use,
     width: float | None = None,
 ) -> Verdict:
     """Return the verdict on a one-shot release before a record is read.
@@ -443,11 +486,12 @@ def _from_path(plan: Plan) -> str:
     return ""
 
 
-def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:
+def _verdict(prediction: Use, intervals: Use) -> Verdict:
     both = {PREDICTION: prediction, INTERVALS: intervals}
     return Verdict(
-        tuple(name for name, (usable, _) in both.items() if usable),
-        {name: why for name, (_, why) in both.items()},
+        tuple(name for name, use in both.items() if use.usable),
+        {name: use.why for name, use in both.items()},
+        briefly={name: use.briefly for name, use in both.items() if not use.usable},
     )
 
 
@@ -466,39 +510,42 @@ def _with_costs(
     return replace(predicted, relaxations=times, clip_bias=clip_bias(plan))
 
 
-def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bool, str]:
+def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> Use:
     if not found:
-        return True, (
+        return Use(
+            True,
             "Yes, if the model is right (a wrong one needs a sandwich variance): the draws have the posterior's "
-            "temperature, clipping does not bias them, and the chain mixes."
+            "temperature, clipping does not bias them, and the chain mixes.",
         )
     more = (
         "; several chains would let R-hat show it"
         if one_chain and all(one.of_mixing for one in found)
         else ""
     )
-    return False, f"{REFUSED}: {'; '.join(one.clause for one in found)}{more}."
+    why = f"{REFUSED}: {'; '.join(one.clause for one in found)}{more}."
+    return Use(False, why, found[0].briefly)
 
 
-def _prediction(plan: Plan) -> tuple[bool, str]:
+def _prediction(plan: Plan) -> Use:
     """Judge predictions of a sampler's draws by the signal that privacy leaves, and by heat."""
-    usable = True
-    why = "Yes: no noise is added for privacy."
+    found = Use(True, "Yes: no noise is added for privacy.")
     if plan.guarantee is not None:
-        usable, why = _signal(plan.guarantee, plan.num_records, plan.target)
+        found = _signal(plan.guarantee, plan.num_records, plan.target)
     spread = _spread(plan)
-    if usable and spread is not None and not spread <= SPREAD:
-        return False, (
+    if found.usable and spread is not None and not spread <= SPREAD:
+        return Use(
+            False,
             f"No: heat is predicted to make the draws {three_digits(spread)} times as wide as the prior, where at most "
-            f"{SPREAD:g} times is useful; take a smaller step or a larger epsilon."
+            f"{SPREAD:g} times is useful; take a smaller step or a larger epsilon.",
+            "heat hides what they say",
         )
-    return usable, why
+    return found
 
 
-def _signal(guarantee: Guarantee, num_records: int, target: Target) -> tuple[bool, str]:
+def _signal(guarantee: Guarantee, num_records: int, target: Target) -> Use:
     """Whether all records together can outweigh the noise of a guarantee."""
     if not math.isfinite(guarantee.epsilon):
-        return True, "Yes: epsilon has no finite bound, so privacy limits nothing."
+        return Use(True, "Yes: epsilon has no finite bound, so privacy limits nothing.")
     size = _size(target)
     signal = (
         num_records
@@ -507,11 +554,13 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> tuple[boo
     )
     noise = "its noise" if size is not None else "its noise in one coordinate"
     if signal < SIGNAL:
-        return False, (
+        return Use(
+            False,
             f"No: all records together can move the release at most {three_digits(signal)} times as far as {noise}, "
-            f"where {SIGNAL:g} times is needed; take more records or a larger epsilon."
+            f"where {SIGNAL:g} times is needed; take more records or a larger epsilon.",
+            "noise hides what they say",
         )
-    return (
+    return Use(
         True,
         "Yes: the noise of privacy leaves room for a signal; only test rows show how well the draws predict.",
     )

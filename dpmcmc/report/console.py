@@ -21,20 +21,20 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TextColumn,
     TimeRemainingColumn,
 )
 
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
-from dpmcmc.planning.description import Verdict
+from dpmcmc.planning.description import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import page
+from dpmcmc.report.lines import rows
 from dpmcmc.report.page import Circumstances, Kind, Settings
+from dpmcmc.report.screen import planned, promise, uses, width
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.targets import bind, record_shapes
 from dpmcmc.targets.base import Target
@@ -42,13 +42,13 @@ from dpmcmc.targets.base import Target
 # ----------------------------------------------------------------------------------------------------
 # Progress of a run: a bar in a terminal or a notebook, lines in a log.
 #
-# A log is kept, and the time that a run takes after it has begun is not public. So lines of a log come at fixed numbers
-# of steps, at most ten, unless the records are public. A line comes every ten seconds before a run has begun, when
-# nothing was computed from a record, and on public records, whose time is public.
+# A log is kept, and the time that a run takes after it has begun is not public. So a bar in a log grows at fixed numbers
+# of steps, ten in all. Before a run has begun, when nothing was computed from a record, a line comes after ten seconds,
+# and after twice as long each time.
 
 #: Called with (steps done, steps in all).
 Report = Callable[[int, int], None]
-#: Seconds between lines, and most lines at fixed numbers of steps.
+#: Seconds before the first line, and pieces of the bar.
 _SECONDS, _LINES = 10.0, 10
 
 
@@ -100,15 +100,8 @@ def report_steps(done: int, total: int) -> None:
 @contextlib.contextmanager
 def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
     steps = run.plan.steps if isinstance(run.plan, Plan) else None
-    text = TextColumn("sampling    " if steps else "drawing     ")
-    columns = (
-        text,
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
+    columns = (BarColumn(2 * _LINES), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=steps is None) as bar:
         task = bar.add_task("", total=steps)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -129,24 +122,27 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 
 @contextlib.contextmanager
 def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
+    """Draw the bar piece by piece, a tenth of the steps each; say before the run has begun that it has not."""
     began = time.monotonic()
     over = threading.Event()
     at = [0]
-    said = ["drawing      the release"]
-    doing = "sampling    " if run.plan.has_chains else "drawing     "
 
     def report(done: int, total: int) -> None:
-        said[0] = f"{doing} {done:,} of {total:,} steps"
         mark = done * _LINES // total
-        if not public and at[0] < mark < _LINES:
+        if mark > at[0]:
+            console.print("━━" * (mark - at[0]), end="")
             at[0] = mark
-            console.print(said[0])
+            if mark == _LINES:
+                console.print(f" {done:,}/{total:,}")
 
     def beat() -> None:
-        while not over.wait(_SECONDS):
-            if public or not run.begun:
-                now = said[0] if run.begun else "compiling    no record has been used yet"
-                console.print(f"{now}, {time.monotonic() - began:.0f} s so far")
+        seconds = _SECONDS
+        while not over.wait(seconds):
+            if not run.begun:
+                console.print(
+                    f"compiling; no record has been used yet, {time.monotonic() - began:.0f} s so far"
+                )
+            seconds *= 2
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -155,6 +151,8 @@ def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
     finally:
         over.set()
         thread.join()
+        if 0 < at[0] < _LINES:
+            console.print()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -183,6 +181,8 @@ class Declared(TypedDict, total=False):
 
     generated: bool
     settings: Settings | None
+    asked: float | None
+    command: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +203,8 @@ class PublicFacts:
         day: on which the run began.
         generated: whether the config declares that a program generated the records.
         settings: how these were chosen, as the config declares; None where nobody vouches.
+        asked: ε that the config asks for, or None.
+        command: what names the config on a command line; empty: the config's name.
     """
 
     name: str
@@ -218,6 +220,8 @@ class PublicFacts:
     day: datetime.date
     generated: bool = False
     settings: Settings | None = None
+    asked: float | None = None
+    command: str = ""
 
     @classmethod
     def of(
@@ -301,6 +305,13 @@ class PublicFacts:
             return f"{self.name}: no guarantee"
         return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
 
+    @property
+    def whence(self) -> str:
+        """Where the records are from, in words."""
+        if self.origin in ("stand-in", "generated"):
+            return {"stand-in": "a generated stand-in"}.get(self.origin, self.origin)
+        return f"real, {self.origin}" if self.sha256 else self.origin
+
     def described(self) -> str:
         """Return name and origin of the data in words."""
         where = (
@@ -346,41 +357,39 @@ def print_plan(
         devices: along the chains and along the records, of a run that shares them; None: one.
         console: to print on.
     """
-    spec = facts.spec
-    what = "records" if spec.records_per_owner is None else "owners"
-    held_out = f" and {_test_rows(facts)} test records" if spec.public else ""
-    console.print(facts.name, style="bold")
-    console.print(
-        f"data         {spec.name}: {facts.plan.num_records:,} training {what}{held_out}, {facts.num_features} "
-        f"features, from {facts.origin}"
+    lines = planned(
+        facts.name,
+        facts.plan,
+        facts.spec,
+        secret=facts.secret,
+        asked=facts.asked,
+        features=facts.num_features,
+        origin=facts.whence,
     )
     if facts.on_disk:
-        console.print(
-            "             on disk: no training-set scores and no non-private fit, which read all records"
-        )
-    note = facts.note(facts.planned)
-    if note:
-        console.print(f"             {note}", style="bold red")
-    for name, text in facts.plan.lines(facts.secret):
-        console.print(f"{name:<12} {text}")
+        lines.append(("on disk", "no fit without privacy, which reads all records"))
     if devices is not None:
-        console.print(
-            f"devices      {devices[0]} along the chains, {devices[1]} along the records"
+        lines.append(
+            ("devices", f"{devices[0]} along the chains, {devices[1]} along the records")
         )
     if jax.process_count() > 1:
-        console.print(
-            f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost"
+        lines.append(
+            (
+                "processes",
+                f"{jax.process_count()}, without a checkpoint: a run that is stopped is lost",
+            )
         )
-
-
-def _test_rows(facts: PublicFacts) -> str:
-    return "no" if facts.test is None else f"{len(facts.test['y']):,}"
+    console.print(rows(lines))
+    note = facts.note(facts.planned)
+    if note:
+        console.print(rows([("note", note)]), style="bold red")
 
 
 def print_result(
     facts: PublicFacts,
     guarantee: Guarantee | None,
     released: dict[str, Any],
+    verdict: Verdict,
     folder: Path,
     confidential: Path,
     console: Console,
@@ -391,81 +400,42 @@ def print_result(
         facts: of the run.
         guarantee: of its draws, which may be published with it (``facts.publishable``).
         released: ``metrics.json``.
+        verdict: on what is released.
         folder: that it is in.
         confidential: folder of what may not be published.
         console: to print on.
     """
     plain = released["non_private"] or {}
+    distance = plain.get("distance") or {}
     held_out = [
         (
             predictive.measure(facts.target) or "density",
             f"confidential: in {confidential / 'diagnostics.json'}",
         )
     ]
-    for name, text in scores(facts, released) or held_out:
-        console.print(f"{name:<12} {text}")
-    if plain.get("distance"):
-        d = plain["distance"]
-        width = (
-            ""
-            if d["std_ratio"] is None
-            else f"; draws observed {d['std_ratio']:.2f} times as wide"
-        )
-        console.print(
-            f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} of its std "
-            f"(mean over coordinates){width}"
-        )
-    if released["ess"] is not None:
-        needed = f"intervals need at least {ESS:g} and at most {RHAT:g}"
-        console.print(
-            f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f} ({needed})"
-        )
-    for name, text in Verdict.of_json(released).lines():
-        console.print(f"{name:<12} {text}")
-    if "noise_aware" in released:
-        refused = released["noise_aware"].get("refused")
-        console.print(
-            "noise-aware  the path gives a posterior whose intervals account for the noise: noise_aware in metrics.json"
-            f", or dpmcmc.Result.load({str(folder)!r}).summary()"
-            if refused is None
-            else refused.replace("noise_aware:", "noise-aware ")
-        )
-    _print_times(facts, released, confidential, console)
-    console.print(
-        f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold"
-    )
-    console.print(f"saved        {folder}; open {folder / page.FILE}")
-    console.print(f"never publish or archive {confidential}", style="red")
+    lines = scores(facts, released) or held_out
+    if INTERVALS in verdict.usable_for:
+        lines += width(distance.get("std_ratio"), verdict.predicted_width)
+    lines += uses(verdict, facts.plan, facts.command or facts.name)
+    if guarantee is not None and guarantee != facts.planned:
+        lines.append(("spent", promise(guarantee, facts.plan.unit)))
+    console.print(rows(lines))
+    inside = confidential.parent == folder
+    shared = f"share all but {confidential.name}/" if inside else "share it"
+    console.print(rows([("saved", f"{folder}   open {page.FILE}; {shared}")]))
 
 
 def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> None:
     """Print where the draws are of a run without a guarantee on private records."""
-    console.print("spent        no guarantee (see privacy.json)", style="bold")
-    console.print(f"saved        {confidential}")
-    console.print(
-        f"no guarantee, and {facts.spec.name} is not public: all that was computed from it is in this folder, readable "
-        f"by you alone; never publish or archive {confidential}",
-        style="bold red",
-    )
-
-
-def _print_times(
-    facts: PublicFacts, released: dict[str, Any], confidential: Path, console: Console
-) -> None:
-    """Print the seconds of a sampler's run; for private records only those before the first record was read."""
-    if facts.trace is None:
-        return
-    wall = released["wall_seconds"]
-    if wall["run"] is None:
-        console.print(
-            f"wall clock   calibrate {wall['calibrate']:.1f} s; the rest is confidential: in "
-            f"{confidential / 'diagnostics.json'}"
-        )
-        return
-    console.print(
-        f"wall clock   calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
-        f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
-    )
+    lines = [
+        ("saved", str(confidential)),
+        (
+            "note",
+            f"no guarantee, and {facts.spec.name} is not public: this folder, readable by you alone, holds all that was "
+            "computed from it; never publish or archive it",
+        ),
+    ]
+    console.print(rows(lines), style="bold red")
 
 
 def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]]:
@@ -478,21 +448,16 @@ def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]
     if facts.test is None:
         return []
     if measure is None:
-        against = (
-            f"; non-private fit {_number(plain['log_predictive_density'])}"
-            if plain
-            else ""
-        )
         density = _number(released["log_predictive_density"])
-        return [("density", f"{density} log predictive density of a test row{against}")]
-    score = released[measure]
-    against = (
-        f"; non-private fit {_number(plain[measure]['posterior_predictive'])}"
-        if plain
-        else ""
-    )
-    said = f"{_number(score['posterior_predictive'])} posterior predictive, {_number(score['mean'])} ± "
-    return [(measure, f"{said}{_number(score['std'])} single draw{against}")]
+        against = _against(_number(plain["log_predictive_density"])) if plain else ""
+        return [("density", f"{density} log density of a test row{against}")]
+    score = _number(released[measure]["posterior_predictive"])
+    against = _against(_number(plain[measure]["posterior_predictive"])) if plain else ""
+    return [(measure, f"{score}{against}")]
+
+
+def _against(number: str) -> str:
+    return f"   {number} without privacy"
 
 
 def _number(value: float | None) -> str:

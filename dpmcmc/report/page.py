@@ -12,17 +12,16 @@ import datetime
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
-from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS, round_up
@@ -33,7 +32,6 @@ from dpmcmc.storage.cache import installed
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression
 from dpmcmc.targets.transformed import PerOwner
-
 
 # ----------------------------------------------------------------------------------------------------
 # Contents of the files of a release, computed from public facts and released values.

@@ -37,6 +37,7 @@ from dpmcmc.mechanisms.sufficient import (
     calibrate_statistics,
     release_statistics,
 )
+from dpmcmc.planning.description import REFUSED, Use
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -190,26 +191,26 @@ class NoiseAware(Options, OneShot):
         """Return posterior draws with their evidence."""
         return strategy_of(self, plan.target).draw(plan, records, streams)
 
-    def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
+    def intervals(self, plan: MechanismPlan) -> Use:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
         if self.draws < _FEWEST_DRAWS:
-            return (
-                False,
-                f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more.",
-            )
+            why = f"{self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
+            return Use(False, f"{REFUSED}: {why}", "too few draws")
         refusal = strategy_of(self, plan.target).refusal(plan)
         if refusal is not None:
-            return False, f"Do not report intervals: {refusal}"
+            return Use(False, f"{REFUSED}: {refusal}", "not derived for this model")
         if self.covariance == "sandwich":
-            return True, (
+            return Use(
+                True,
                 "Yes, of the best-fitting coefficients, whether or not the model is true: the draws account for the "
                 "noise of privacy and for how scores vary. Supposed are independent records, and as many as make a "
-                "sum of scores normal."
+                "sum of scores normal.",
             )
         if isinstance(plan.target, PerOwner):
-            return True, (
+            return Use(
+                True,
                 "Yes, if the model and the prior are true and records of one owner are independent given the "
-                "parameters: the draws account for the noise of privacy, and for no effect of an owner."
+                "parameters: the draws account for the noise of privacy, and for no effect of an owner.",
             )
         said = "Yes, if the model and the prior are true: the draws account for the noise of privacy"
         if isinstance(plan.target, PoissonRegression):
@@ -217,7 +218,7 @@ class NoiseAware(Options, OneShot):
                 "; counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "
                 "centre (covariance sandwich learns their dispersion)"
             )
-        return True, f"{said}."
+        return Use(True, f"{said}.")
 
 
 def strategy_of(options: Options, target: Target) -> Strategy:

@@ -1,0 +1,181 @@
+"""What ``plan`` and ``run`` print of a plan and of a release.
+
+Both begin with the same lines (:func:`planned`), and end with what the release is for (:func:`uses`). A refusal has its
+reason in five words, and beside it the command that would do better and the command for all reasons. Everything here
+is made of public facts and of released values.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpmcmc.data.base import DataSpec
+from dpmcmc.inference.scores import score_of
+from dpmcmc.planning.description import INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.privacy.accounting.events import round_up, three_digits
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.sampling import Full, expected_batch
+from dpmcmc.report.lines import NO, WIDTH, YES, Row
+from dpmcmc.report.page import model
+
+_UNITS = {
+    "replace_one": "one {} replaced",
+    "add_remove": "one {} added or removed",
+    "zero_out": "one {} counted or not",
+}
+_RELEASED = {
+    "trace": "all iterates covered",
+    "last": "the last iterate alone covered",
+}
+
+
+def planned(
+    name: str,
+    plan: AnyPlan,
+    spec: DataSpec,
+    *,
+    secret: bool,
+    asked: float | None,
+    features: int | None,
+    origin: str,
+) -> list[Row]:
+    """Return what will be done and what it costs.
+
+    Args:
+        name: of the config.
+        plan: of the run.
+        spec: what is declared of the data.
+        secret: whether the noise of the run is.
+        asked: ε that the config asks for, or None.
+        features: columns of a row, or None.
+        origin: where the records are from, in words.
+    """
+    what = f"{plan.num_records:,} {plan.unit}s"
+    across = f" × {features:,} features" if features else ""
+    lines = [
+        (name, f"{_model(plan)}, {what}{across} ({origin})"),
+        ("privacy", _privacy(plan, secret, asked)),
+        _method(plan),
+    ]
+    if spec.records_per_owner is not None:
+        lines.insert(1, ("owners", f"of at most {spec.records_per_owner} rows each"))
+    return lines
+
+
+def _model(plan: AnyPlan) -> str:
+    said = model(plan.target).removeprefix("Bayesian ")
+    return said if len(said) <= WIDTH else type(plan.target).__name__
+
+
+def _privacy(plan: AnyPlan, secret: bool, asked: float | None) -> str:
+    if plan.guarantee is None:
+        return "none: nothing is promised of the draws"
+    said = promise(plan.guarantee, plan.unit, asked)
+    return said if secret else f"NONE: the noise is known; secret noise would give {said}"
+
+
+def promise(guarantee: Guarantee, unit: str, asked: float | None = None) -> str:
+    """Return a guarantee in one line.
+
+    Args:
+        guarantee: it.
+        unit: what is protected: a record or an owner.
+        asked: ε that was asked for, or None.
+    """
+    epsilon = (
+        str(round_up(guarantee.epsilon, 3))
+        if math.isfinite(guarantee.epsilon)
+        else "has no bound"
+    )
+    wanted = "" if asked is None else f" (asked {asked:g})"
+    neighbours = _UNITS[str(guarantee.adjacency)].format(unit)
+    released = _RELEASED.get(guarantee.release, "the release covered")
+    return f"ε {epsilon}{wanted}, δ {power(guarantee.delta)}, {neighbours}; {released}"
+
+
+def power(value: float) -> str:
+    """Return a small number in print: 1e-6."""
+    return f"{value:.3g}".replace("e-0", "e-")
+
+
+def _method(plan: AnyPlan) -> Row:
+    if not isinstance(plan, Plan):
+        if plan.label == "NoiseAware":
+            return (
+                "mechanism",
+                f"a noise-aware release, {plan.draws:,} draws from its posterior",
+            )
+        what = "one draw" if plan.draws == 1 else f"{plan.draws:,} draws"
+        return ("mechanism", f"{plan.label}, {what}")
+    chains = "1 chain" if plan.chains == 1 else f"{plan.chains:,} chains"
+    metric = " in a private metric" if plan.metric is not None else ""
+    batch = (
+        f"all {plan.unit}s"
+        if isinstance(plan.sampling, Full)
+        else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
+    )
+    hottest = float(plan.temperatures.max())
+    heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
+    return (
+        "sampler",
+        f"{plan.label}{metric}, {chains} × {plan.steps:,} steps, {batch}{heat}",
+    )
+
+
+#: Temperature from which on it is printed; the posterior's is 1.
+_HOT = 1.05
+
+
+def uses(verdict: Verdict, plan: AnyPlan, command: str) -> list[Row]:
+    """Return what a release is for; of a refusal its reason in short, what would do better, and where all reasons are.
+
+    Args:
+        verdict: on the release, or on its plan.
+        plan: that was made.
+        command: what names the config on a command line.
+    """
+    words = {PREDICTION: "predictions", INTERVALS: "intervals"}
+    said = []
+    for use, name in words.items():
+        if use not in verdict.usable_for:
+            said.append(f"{NO} {name}: {verdict.briefly.get(use, 'see why')}")
+        elif verdict.reasons[use].startswith("Yes, if the model"):
+            said.append(f"{YES} {name}, if the model is true")
+        else:
+            said.append(f"{YES} {name}")
+    lines = [("use", "   ".join(said))]
+    if len(verdict.usable_for) == len(said):
+        return lines
+    better = _better(verdict, plan)
+    if better:
+        lines.append(("better", f"dpmcmc run {command} {better}"))
+    return [*lines, ("why", f"dpmcmc plan {command} --all")]
+
+
+def _better(verdict: Verdict, plan: AnyPlan) -> str | None:
+    """Return the change of a config that would lead to what is refused; None where none is known."""
+    if PREDICTION not in verdict.usable_for:
+        if plan.guarantee is None:
+            return None
+        return f"--set privacy.epsilon={round_up(_MORE * plan.guarantee.epsilon, 1)}"
+    score = score_of(plan.target)
+    if score is None or plan.label == "NoiseAware" or plan.guarantee is None:
+        return None
+    return "--set mechanism.name=noise_aware"
+
+
+#: Factor of ε that is proposed where a release drowns in noise.
+_MORE = 4.0
+
+
+def width(observed: float | None, predicted: float | None) -> list[Row]:
+    """Return the line on the width of intervals over that without privacy; none where nothing is known of it."""
+    if observed is None and predicted is None:
+        return []
+    told = "" if predicted is None else f"predicted {three_digits(predicted)}"
+    if observed is None:
+        return [("intervals", f"{told} × as wide as without privacy")]
+    more = f" ({told})" if told else ""
+    return [("intervals", f"{three_digits(observed)} × as wide as without privacy{more}")]
