@@ -57,9 +57,9 @@ from dpmcmc.report.page import (
     draws_content,
     page,
     privacy_json,
-    title,
 )
 from dpmcmc.report.summary import ROWS, Reading, Summary
+from dpmcmc.report.words import title
 from dpmcmc.storage.files import (
     PRIVACY,
     RunFolder,
