@@ -414,11 +414,16 @@ class Result:
         """
         from dpmcmc.inference import convergence
 
-        return (
-            {"ess": None, "rhat": None}
-            if not self.plan.has_chains
-            else convergence.summary(self.draws)
-        )
+        if self.mixing is None:
+            return {"ess": None, "rhat": None}
+        return convergence.worst(*self.mixing)
+
+    @functools.cached_property
+    def mixing(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """ESS and split R-hat of every number of a draw, (numbers,) each; None of a one-shot mechanism's draws."""
+        from dpmcmc.inference import convergence
+
+        return convergence.every(self.draws) if self.plan.has_chains else None
 
     @functools.cached_property
     def verdict(self) -> Verdict:
