@@ -60,8 +60,8 @@ _MIXING = (
     "parameters has the numbers"
 )
 _EPSILON_DELTA = (
-    "ε at every δ: read δ as the chance that the promise fails, and ε as its strength otherwise, where less is "
-    "stronger; one run has all pairs on the curve, and the dot is the pair that it states"
+    "ε at every δ: one run promises less (a larger ε) the more rarely its promise may fail (a smaller δ), and the dot "
+    "is the pair that it states"
 )
 
 

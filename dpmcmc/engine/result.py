@@ -634,7 +634,16 @@ class Result:
         """
         context = context or Context(title(self.plan), today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        return page(self.plan, self.guarantee, self._summary(most=ROWS), context)
+        summary = self._summary(most=ROWS)
+        return page(self.plan, self.guarantee, summary, context, self._ratios())
+
+    def _ratios(self) -> Effects | None:
+        """Return the effects of a model whose coefficients are logs of ratios; None where there are none."""
+        try:
+            found = self.effects()
+        except (UnsupportedCombination, InputError):
+            return None
+        return found if found.has_ratios else None
 
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""

@@ -178,7 +178,7 @@ def prior(
     """
     wide = min(len(shown), 3)
     high = -(-len(shown) // wide)
-    with _picture(path, note, (2.4 * wide + 0.4, 1.7 * high + 0.9)) as figure:
+    with _picture(path, note, (7.6, 1.7 * high + 0.9)) as figure:
         axes = figure.subplots(high, wide, squeeze=False).ravel()
         for axis in axes[len(shown) :]:
             axis.set_visible(False)

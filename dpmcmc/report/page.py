@@ -29,6 +29,8 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.effects import Effects
+from dpmcmc.report.hazards import hazards
 from dpmcmc.report.summary import Summary
 from dpmcmc.report.words import accounting, estimated, method_in_words, model, prior
 from dpmcmc.storage.cache import installed
@@ -415,8 +417,16 @@ class Context:
     circumstances: Circumstances | None = None
 
 
+#: Rows of a table that the page shows open; a longer one is folded.
+_OPEN_ROWS = 30
+
+
 def page(
-    plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: Context
+    plan: AnyPlan,
+    guarantee: Guarantee | None,
+    summary: Summary,
+    context: Context,
+    effects: Effects | None = None,
 ) -> str:
     """Return the page of a run as HTML.
 
@@ -425,6 +435,7 @@ def page(
         guarantee: of what is released, or None.
         summary: of the draws, or of what follows from them.
         context: what else is said.
+        effects: of the columns, where they are more than the coefficients; None: no table of them.
     """
     said = dict(summary.said)
     assumed = prior(plan)
@@ -434,6 +445,7 @@ def page(
     }
     unit = plan.unit
     method = method_in_words(plan)
+    circumstances = context.circumstances or Circumstances.of_plan(plan)
     names = {
         "method": method,
         "unit": unit,
@@ -454,12 +466,16 @@ def page(
         },
         "claims": claims,
         "versions": versions(),
-        "circumstances": context.circumstances or Circumstances.of_plan(plan),
+        "circumstances": circumstances,
+        "forest": summary.forest(),
+        "effects": effects,
+        "open_rows": _OPEN_ROWS,
     }
     if guarantee is not None and math.isfinite(guarantee.epsilon):
         names["promise"] = guarantee
         names["accounting"] = accounting(guarantee)
         names["p"] = plain_numbers(guarantee)
+        names["hazards"] = hazards(plan, circumstances, summary.intervals)
         names["added_noise"] = all(
             event.mechanism in _ADDED for event in guarantee.events
         )

@@ -20,6 +20,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
 from dpmcmc.inference.names import flat
 from dpmcmc.planning.description import FROM_PATH, INTERVALS, Verdict, html_table
+from dpmcmc.report.effects import decimals
 from dpmcmc.report.forest import Forest, Spans, picture
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
@@ -328,11 +329,7 @@ class Summary:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
-        # The spread has two digits, and other numbers of its row as many decimal places.
-        places = [
-            int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0
-            for std in self.std[:ROWS]
-        ]
+        places = [decimals(std) for std in self.std[:ROWS]]
         titles = list(self.to_dict())
         rows = []
         for (name, *values), places_of_row in zip(
