@@ -77,6 +77,7 @@ COMMANDS = {
     "plan": "Say what a run would do and cost; read no record.",
     "suggest": "Choose the settings of a configuration from public facts; read no record.",
     "verify": "Recompute the epsilon of a privacy.json from its events.",
+    "export": "Write the entry of a run in OpenDP's registry of deployments.",
     "ledger": "The privacy budget of a data set: init, show, history.",
     "audit": "Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one.",
     "data": "Convert Parquet or Arrow files to a folder of .npy files.",

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -294,6 +294,73 @@ def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
             print(f"             {one_sided.about(unit)}")
 
 
+class _Recomputed(NamedTuple):
+    """What the events of a file say.
+
+    Attributes:
+        guarantee: computed from them.
+        checks: ε by the other accountants.
+        run: numbers that the file states.
+        shortfall: a clause on what the events do not cover, or None.
+    """
+
+    guarantee: Guarantee
+    checks: dict[str, float | None]
+    run: SavedRun
+    shortfall: str | None
+
+
+def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
+    """Return what the events of a file say; refuse a file that is not of this library."""
+    try:
+        with _bounded(path, patient):
+            recomputed = Guarantee.from_json(body)
+            checks = recomputed.cross_check()
+        run = SavedRun.from_json(body, recomputed.events)
+        str(recomputed)
+        shortfall = next(_shortfalls(run, recomputed), None)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CommandError(
+            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
+            "written."
+        ) from None
+    return _Recomputed(recomputed, checks, run, shortfall)
+
+
+def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
+    """Refuse a file whose events cost more than it states, or do not cover its run."""
+    run = found.run
+    recomputed = found.guarantee
+    many = kinds(recomputed.events)
+    few = grouped(many)
+    if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
+        problem = f"{path}: states epsilon {run.epsilon:.6g}, "
+        if len(few) < len(many):
+            problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
+            problem += (
+                f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
+            )
+            raise CommandError(problem, code=1)
+        raise CommandError(
+            f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
+            code=1,
+        )
+    if found.shortfall is not None:
+        raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
+
+
+def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
+    """Return (the JSON of a privacy.json, the guarantee that its events have).
+
+    Raises:
+        CommandError: it cannot be read, or states less than its events cost.
+    """
+    body = _read(path)
+    found = _recompute(path, body, patient=False)
+    _refuse_shortfall(path, found)
+    return body, found.guarantee
+
+
 app = typer.Typer(add_completion=False)
 
 
@@ -322,22 +389,13 @@ def verify(
             f"--group: {group} is not a number of records; give a whole number >= 1."
         )
     body = _read(path)
-    try:
-        with _bounded(path, patient):
-            recomputed = Guarantee.from_json(body)
-            checks = recomputed.cross_check()
-        run = SavedRun.from_json(body, recomputed.events)
-        said = str(recomputed)
-        shortfall = next(_shortfalls(run, recomputed), None)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise CommandError(
-            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
-            "written."
-        ) from None
+    found = _recompute(path, body, patient)
+    run = found.run
+    recomputed = found.guarantee
     many = kinds(recomputed.events)
     few = grouped(many)
     print(f"stated       epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
-    print(f"recomputed   {said}")
+    print(f"recomputed   {recomputed}")
     # A mechanism's file without the key is from a version whose noise was in floats, or was edited.
     if body.get("hardened", "mechanism" not in body) is False:
         print(
@@ -352,27 +410,14 @@ def verify(
             f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
             "largest rate, so the recomputed epsilon is an upper bound"
         )
-    for name, value in checks.items():
+    for name, value in found.checks.items():
         print(
             f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}"
         )
     if group is not None:
         with _bounded(path, patient):
             _print_group(recomputed, group, run.unit)
-    if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
-        problem = f"{path}: states epsilon {run.epsilon:.6g}, "
-        if len(few) < len(many):
-            problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
-            problem += (
-                f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
-            )
-            raise CommandError(problem, code=1)
-        raise CommandError(
-            f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
-            code=1,
-        )
-    if shortfall is not None:
-        raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
+    _refuse_shortfall(path, found)
     _check_files(path, body)
     if "trace" in recomputed.release.split(" + ") and not run.says_steps:
         print(
