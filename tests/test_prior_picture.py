@@ -31,6 +31,7 @@ def test_the_prior_is_that_of_the_target_or_of_the_release():
     assert "chosen from the released numbers" not in own.caption
     assert "chosen from the released numbers" in of(result, evidence(3, chosen=True)).caption
     assert of(result, evidence(2)) is None
+    assert of(released(result.draws[:, :99])) is None
 
 
 def test_up_to_six_parameters_evenly_spread_and_none_of_groups():
@@ -42,7 +43,7 @@ def test_up_to_six_parameters_evenly_spread_and_none_of_groups():
     target = dpmcmc.targets.LogisticRegression()
     facts = {"num_records": 5000, "epsilon": 1.0, "delta": 1e-6}
     plan = dpmcmc.mechanisms.NoiseAware(draws=100).plan(target, schema=schema, **facts)
-    draws = np.zeros((1, 50, 5), np.float32)
+    draws = np.zeros((1, 100, 5), np.float32)
     grouped = dpmcmc.Result(plan, draws, draws, None, plan.guarantee, {"run": 1.0})
     assert [row[0] for row in of(grouped).rows] == ["age", "intercept"]
     assert "a range is [-1, 1]" in of(grouped).units

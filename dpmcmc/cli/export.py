@@ -1,14 +1,14 @@
 """``dpmcmc export RUN --registry``: the entry of a run in OpenDP's registry of deployments of differential privacy.
 
-The entry follows ``schemas/deployments-schema.yaml`` of github.com/opendp/deployments-registry-data as of July 2026. Of
-its fields of tiers 1 and 2,
+The entry follows the schema of github.com/opendp/deployments-registry-data as of July 2026.
+Its fields of tiers 1 and 2 have these origins:
 
 * six and the authors are given, since no file of a run has them;
 * three come from privacy.json: the variant, the unit of privacy, and ε with δ;
 * four are the same for every run: a curator is trusted with the records (central), there is one release, the records do
   not change, and nobody asks them anything through it.
 
-Fields of tier 3 that the run's files tell are filled in too. Nothing is read but released files.
+Fields of tier 3 are filled in where the run's files tell them. Nothing is read but released files.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MOST_COLUMNS = 40
 
 
 def _slug(basic: dict[str, Any]) -> str:
-    """Return the registry's name of the entry, as its ``scripts/update_slug.py`` makes it."""
+    """Return the registry's name of the entry, as its own script makes it."""
     texts = basic["name"], "-".join(basic["data_curators"]), basic["publication_date"][:4]
     parts = [re.sub(r"\W+", "_", text.lower()) for text in texts]
     return "_".join(parts).replace("_", "-")
@@ -106,9 +106,9 @@ def _plan(folder: Path, privacy: dict[str, Any]) -> dict[str, Any]:
             raise InputError("plan.json is not a table")
         return plan
     except OSError as error:
-        why = error.strerror or error
+        why = str(error.strerror or error)
     except (InputError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        why = error
+        why = str(error)
     raise CommandError(
         f"{folder}: holds no run that has ended ({why}); give the folder of one."
     )
@@ -212,15 +212,17 @@ def export(
             "--registry", help="In the form of OpenDP's registry of deployments."
         ),
     ] = False,
-    name: Annotated[str, _text("name", "TEXT", "What the release is called.")] = "",
+    name: Annotated[str, _text("name", "TEXT", "Name of the release.")] = "",
     curator: Annotated[
         list[str] | None, _text("curator", "WHO", "Who publishes it. May be repeated.")
     ] = None,
-    use: Annotated[str, _text("use", "TEXT", "What it is for.")] = "",
+    use: Annotated[str, _text("use", "TEXT", "Its intended use.")] = "",
     region: Annotated[
-        str, _text("region", "PLACE", "Which the data describe, or whose laws apply.")
+        str, _text("region", "PLACE", "Region of the data, or whose laws apply.")
     ] = "",
-    description: Annotated[str, _text("description", "TEXT", "What it is.")] = "",
+    description: Annotated[
+        str, _text("description", "TEXT", "A sentence on the release.")
+    ] = "",
     published: Annotated[str, _text("published", "DAY", "When, as YYYY-MM-DD.")] = "",
     author: Annotated[
         list[str] | None,
@@ -230,7 +232,7 @@ def export(
         str,
         typer.Option(
             "--type",
-            help=f"Of the data product: {', '.join(_TYPES)}.",
+            help=f"Kind of data product: {', '.join(_TYPES)}.",
             **one_of(_TYPES) | {"metavar": "TYPE"},
         ),
     ] = _TYPES[0],
@@ -238,7 +240,7 @@ def export(
         str | None,
         typer.Option(
             "--sector",
-            help=f"That the data are about: {', '.join(_SECTORS)}.",
+            help=f"Subject of the data: {', '.join(_SECTORS)}.",
             **one_of(_SECTORS) | {"metavar": "SECTOR"},
         ),
     ] = None,

@@ -295,7 +295,7 @@ def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
 
 
 class _Recomputed(NamedTuple):
-    """What the events of a file say.
+    """A guarantee computed from the events of a file, beside what the file states.
 
     Attributes:
         guarantee: computed from them.

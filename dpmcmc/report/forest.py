@@ -30,7 +30,7 @@ _SCALES = {
 
 
 class Spans(NamedTuple):
-    """What turns coefficients in their own units into effects on one axis.
+    """Factors that turn coefficients in their own units into effects on one axis.
 
     Attributes:
         factors: half a range, 1 for a level, NaN for what is no effect, (numbers,).
@@ -125,9 +125,14 @@ def picture(
             axis.hlines(rows, forest.low, forest.high, lw=1.6)
         axis.plot(forest.mean, rows, "o", ms=3.5)
         for row, text in enumerate(texts):
-            beside = {"va": "center", "fontsize": 8, "color": "0.25"}
             axis.text(
-                1.02, row, plain(text), transform=axis.get_yaxis_transform(), **beside
+                1.02,
+                row,
+                plain(text),
+                va="center",
+                fontsize=8,
+                color="0.25",
+                transform=axis.get_yaxis_transform(),
             )
         axis.set_yticks(rows, [readable(name, 40) for name in names], fontsize=8)
         axis.set_ylim(count - 0.4, -0.6)

@@ -1,4 +1,4 @@
-"""What a promise of ε leaves open, as NIST SP 800-226 (2025) asks of a claim of differential privacy.
+"""Questions that a promise of ε leaves open, as NIST SP 800-226 (2025) asks of a claim of differential privacy.
 
 Its pyramid has, below ε and the unit of privacy: the bias of the release, the threat model, the query model, access to
 the records, and how they were collected. Sentences follow from public facts alone: the plan, its verdict, and whose

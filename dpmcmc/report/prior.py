@@ -22,6 +22,8 @@ from dpmcmc.targets.glm import (
 )
 from dpmcmc.targets.transformed import PerOwner, untempered
 
+#: Draws without which a histogram shows nothing.
+_LEAST_DRAWS = 100
 _KNOWN = (
     LinearRegression,
     LogisticRegression,
@@ -31,7 +33,7 @@ _KNOWN = (
 
 
 class BesidePrior(NamedTuple):
-    """What the picture has.
+    """Contents of the picture.
 
     Attributes:
         rows: (name, draws (n,), mean of the prior, its standard deviation) of each parameter.
@@ -51,7 +53,7 @@ class BesidePrior(NamedTuple):
         columns: Sequence[str] | None,
         evidence: Evidence | None,
     ) -> BesidePrior | None:
-        """Return up to six parameters; None where the prior of each coefficient is not a known normal law.
+        """Return up to six parameters; None where no prior is a known normal law, or draws are few.
 
         Args:
             plan: of the run.
@@ -63,7 +65,9 @@ class BesidePrior(NamedTuple):
         model = model.target if isinstance(model, PerOwner) else model
         if type(model) not in _KNOWN or np.ndim(draws) != 3:
             return None
-        size = draws.shape[2]
+        chains, count, size = draws.shape
+        if chains * count < _LEAST_DRAWS:
+            return None
         means, scales = np.zeros(size), np.full(size, model.prior_scale)  # type: ignore[attr-defined]
         chosen = False
         if evidence is not None:
