@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _TRACES = "Traces of up to six parameters as the model has them, one line for each chain"
 _MIXING = (
     "Mixing of the chains: each dot is a parameter, and the dashed lines are what intervals need. The table of "
-    "parameters has the numbers"
+    "parameters has ESS and R-hat too"
 )
 _EPSILON_DELTA = (
     "ε at every δ: one run promises less (a larger ε) the more rarely its promise may fail (a smaller δ), and the dot "
