@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import stat
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +85,7 @@ def test_run_writes_a_folder_that_can_be_published(finished, capsys):
         assert word in finished.printed
     files = {"config.yaml", "plan.json", "privacy.json", "metrics.json", "draws.nc", "report.html"}
     assert {p.name for p in out.iterdir()} == files | {"figures", "confidential"}
-    figures = {"traces.png", "calibration.png", "epsilon_delta.png", "temperature.png"}
+    figures = {"traces.png", "mixing.png", "calibration.png", "epsilon_delta.png"}
     assert {p.name for p in (out / "figures").iterdir()} == figures
     assert stat.S_IMODE(os.stat(out / "confidential").st_mode) == 0o700
     privacy = json.loads((out / "privacy.json").read_text())
@@ -99,6 +100,20 @@ def test_run_writes_a_folder_that_can_be_published(finished, capsys):
     assert call("plan", out / "config.yaml", "--json") == 0
     assert json.loads(capsys.readouterr().out)["guarantee"]["epsilon"] == privacy["epsilon"]
     assert call("verify", out / "privacy.json") == 0
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_a_picture_of_the_temperature_is_drawn_where_it_varies(varies):
+    from dpmcmc.cli import saved
+
+    heat = np.geomspace(1, 3, 50) if varies else np.full(50, 1.25)
+    plan = types.SimpleNamespace(temperatures=heat, noise_multipliers=np.ones(50))
+    facts = types.SimpleNamespace(title=lambda _: "a title", note=lambda _: None)
+    drawn = []
+    pictures = types.SimpleNamespace(begin=lambda name, *_: drawn.append(name))
+    run = types.SimpleNamespace(_drawn=(), trace=plan, pictures=pictures, facts=facts)
+    saved.ConfiguredRun.draw_planned(run, None)
+    assert drawn == (["temperature"] if varies else [])
 
 
 def test_verify_refuses_a_stated_epsilon_that_its_events_exceed(finished, tmp_path, capsys):

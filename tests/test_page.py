@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import yaml
 
+import dpmcmc
+from dpmcmc.data import Counts, Levels, Range, Schema
 from dpmcmc.privacy import Event, Guarantee, account
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.report.page import Context, plain_numbers
+from dpmcmc.report.page import Circumstances, Context, plain_numbers
 from tests.test_result import chain, classes, released
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,6 +92,108 @@ def test_the_page_of_a_chain_refuses_intervals_and_draws_none():
     assert "<u style" not in page
     assert "<u style" in released().page()
     assert "5 %" not in text(page.split("What ε means")[0])
+
+
+def rows(page, name):
+    """Cells of the table of a class."""
+    (table,) = re.findall(rf'<table class="{name}">.*?</table>', page, re.DOTALL)
+    return [[text(cell) for cell in row.split("</td>")] for row in table.split("<tr>")[2:]]
+
+
+def test_parameters_stand_below_the_checks_and_a_long_table_is_folded():
+    said = Context("census", DAY, scores=[("accuracy", "0.8")])
+    page = released().page(said)
+    assert page.index("Checks on released values") < page.index("<h2>Parameters</h2>")
+    assert "3 parameters</summary>" not in page
+    many = released(np.zeros((1, 100, 31), np.float32), columns=None).page(said)
+    assert "<summary>31 parameters</summary>" in many
+    assert Parsed(many).open == []
+
+
+def test_every_parameter_of_chains_has_its_mixing_on_the_page():
+    result = chain()
+    table = rows(result.page(Context("census", DAY)), "forest")
+    summary = result.summary()
+    assert [row[-2] for row in table] == [f"{number:.3f}" for number in summary.rhat]
+    assert [row[-3] for row in table] == [f"{number:.0f}" for number in summary.ess]
+
+
+def of_table(label, target):
+    """A noise-aware release of a table with these labels."""
+    schema = Schema({"age": Range(20, 60), "job": Levels(("none", "some")), "y": label}, label="y")
+    plan = dpmcmc.mechanisms.NoiseAware(draws=100).plan(
+        target, num_records=5000, epsilon=1.0, delta=1e-6, schema=schema
+    )
+    draws = np.random.default_rng(5).normal(0, 0.3, (1, 100, 4)).astype(np.float32)
+    return dpmcmc.Result(plan, draws, draws, None, plan.guarantee, {"run": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("label", "target", "ratio", "other"),
+    [
+        (Levels(("no", "yes")), dpmcmc.targets.LogisticRegression(), "odds", "rate"),
+        (Counts(20), dpmcmc.targets.PoissonRegression(), "rate", "odds"),
+    ],
+)
+def test_ratios_are_on_the_page_where_intervals_may_be_reported(label, target, ratio, other):
+    result = of_table(label, target)
+    page = result.page(Context("census", DAY))
+    assert f"<h2>{ratio.capitalize()} ratios</h2>" in page
+    assert f"{other} ratio" not in page
+    table = rows(page, "effects")
+    effects = result.effects()
+    assert [row[0] for row in table] == [
+        f"{name} {kind}" for name, kind in zip(effects.names, effects.kinds, strict=True)
+    ]
+    low, high = effects.intervals[1]
+    assert [float(cell) for cell in table[1][2:4]] == pytest.approx([low, high], abs=0.05)
+    assert Parsed(page).open == []
+
+
+@pytest.mark.parametrize("result", [released, chain])
+def test_no_ratios_are_on_the_page_of_draws_without_a_schema_or_without_intervals(result):
+    assert "ratios</h2>" not in result().page(Context("census", DAY))
+    label = Range(0, 1)
+    assert "ratios</h2>" not in of_table(label, dpmcmc.targets.LinearRegression(label_bound=1.0)).page()
+
+
+def test_the_questions_of_nist_are_answered_once_each():
+    page = released().page(Context("census", DAY))
+    part = page.split("<h2>What else to ask</h2>")[1].split("<h2>")[0]
+    labels = re.findall(r"<dt>(.*?)</dt>", part)
+    assert labels == ["unit of privacy", "threat model", "query model", "access", "collection", "small groups"]
+    whole = text(page)
+    for sentence in re.split(r"(?<=\.) ", text(part)):
+        assert whole.count(sentence) == 1, sentence
+    without = dataclasses.replace(released(), guarantee=None)
+    assert "What else to ask" not in without.page(Context("census", DAY))
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ("private", "The curator decides who may read the records"),
+        (None, "The curator decides who may read the records"),
+        ("public", "Nobody can be kept from records that are published"),
+        ("generated", "No person was asked for anything"),
+    ],
+)
+def test_access_and_collection_follow_from_whose_records_these_are(records, said):
+    page = released().page(Context("census", DAY, circumstances=Circumstances(records)))
+    found = {one for one in ("The curator decides", "Nobody can be kept", "No person was asked") if one in text(page)}
+    assert found == {one for one in found if said.startswith(one)}
+    assert said in text(page)
+
+
+def test_a_small_group_is_judged_by_its_interval_or_not_at_all():
+    assert "by the width of its interval" in text(released().page())
+    result = chain()
+    words = text(result.page())
+    assert "Draw no conclusion about a small group" in words
+    assert "draws estimates toward the common case" not in words
+    clipped = dataclasses.replace(result.plan.verdict, clip_bias="likely")
+    plan = dataclasses.replace(result.plan, verdict=clipped)
+    assert "draws estimates toward the common case" in text(dataclasses.replace(result, plan=plan).page())
 
 
 def test_only_noise_that_was_added_is_said_to_be():
@@ -192,3 +296,17 @@ def test_the_page_fits_two_widths_in_a_browser(width, columns, tmp_path):
     else:
         dark = measured(page, width, tmp_path, "--blink-settings=preferredColorScheme=0")
         assert (found["ground"], dark["ground"]) == ("rgb(255, 255, 255)", "rgb(20, 24, 30)")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed, so nobody looks at the page")
+@pytest.mark.parametrize("width", [380, 1200])
+@pytest.mark.parametrize("shown", ["ratios", "mixing"])
+def test_ratios_and_mixing_fit_two_widths_in_a_browser(shown, width, tmp_path):
+    result = of_table(Levels(("no", "yes")), dpmcmc.targets.LogisticRegression()) if shown == "ratios" else chain()
+    found = measured(result.page(Context(LONG[0], DAY)), width, tmp_path)
+    assert found["scroll"] <= width
+    assert found["over"] == []
+    assert found["tiny"] == 0
+    assert found["dots"] == 3  # the intercept of a table has none
+    assert found["columns"] == {("ratios", 380): 5, ("mixing", 380): 5}.get((shown, width), 6)

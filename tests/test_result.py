@@ -302,10 +302,17 @@ def test_classes_are_compared_with_the_first_by_their_levels_and_draws_stay_as_t
     assert str(loaded.summary()) == str(own)
 
 
-def test_a_figure_in_original_units_has_a_scale_for_every_row():
-    figure = classes(RNG.normal(size=(1, 100, 2, 3)) + np.array([0.0, 5.0, 9.0])).plot()
+def test_a_figure_in_original_units_has_effects_over_half_a_range_on_one_numbered_axis():
+    result = classes(RNG.normal(size=(1, 100, 2, 3)) + np.array([0.0, 5.0, 9.0]))
+    figure = result.plot()
     figure.canvas.draw()
     (axis,) = figure.axes
-    ends = np.array([segment[:, 0] for segment in axis.collections[0].get_segments()])
-    np.testing.assert_allclose(ends.max(axis=1), 1)
+    summary = result.summary()
+    half = np.log1p(100) / 2
+    (dots,) = (line for line in axis.lines if line.get_marker() == "o")
+    np.testing.assert_allclose(dots.get_xdata()[:2], summary.mean[:2] * half)
+    assert np.isnan(dots.get_xdata()[2:]).all()  # an intercept is no effect
     assert len(axis.texts) == 4
+    assert "not on the axis" in axis.texts[3].get_text()
+    assert "log odds over half the range" in axis.get_xlabel()
+    assert len([label for label in axis.get_xticklabels() if label.get_text()]) >= 2

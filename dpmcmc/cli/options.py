@@ -24,6 +24,24 @@ RUNS, CANARIES, CONFIDENCE = 1000, 500, 0.999
 #: Size of the problem on which the audit runs a one-shot mechanism. It is small, since every run reads all records.
 RECORDS, FEATURES = 500, 2
 
+#: Types of a data product and sectors that the schema knows.
+PRODUCT_TYPES = (
+    "Machine learning model",
+    "Summary statistics",
+    "Dataset",
+    "Synthetic data",
+    "Interactive API",
+    "SQL queries",
+)
+SECTORS = (
+    "Technology",
+    "Healthcare",
+    "Education",
+    "Government",
+    "Energy",
+    "Finance",
+)
+
 
 # ------------------------------------------------------------------------------------
 # Options.
@@ -81,3 +99,8 @@ def one_of(names: Iterable[str]) -> dict[str, Any]:
         return value
 
     return {"metavar": "|".join(known), "callback": checked}
+
+
+def text(name: str, metavar: str, said: str) -> Any:
+    """Return an option that takes a text."""
+    return typer.Option(f"--{name}", metavar=metavar, help=said)

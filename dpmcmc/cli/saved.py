@@ -30,17 +30,19 @@ from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
-from dpmcmc.inference.names import few
-from dpmcmc.planning.description import NO_DRAWS
+from dpmcmc.inference.names import few, flat
+from dpmcmc.planning.description import INTERVALS, NO_DRAWS
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
 from dpmcmc.report.console import Declared, PublicFacts
 from dpmcmc.report.page import Circumstances, privacy_json
 from dpmcmc.report.pictures import Pictures
+from dpmcmc.report.prior import BesidePrior
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.files import RunFolder, is_sealed
 from dpmcmc.storage.fingerprint import on_disk
@@ -50,6 +52,17 @@ from dpmcmc.targets.base import Target, target_offers
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
+
+#: Captions of pictures.
+_TRACES = "Traces of up to six parameters as the model has them, one line for each chain"
+_MIXING = (
+    "Mixing of the chains: each dot is a parameter, and the dashed lines are what intervals need. The table of "
+    "parameters has ESS and R-hat too"
+)
+_EPSILON_DELTA = (
+    "ε at every δ: one run promises less (a larger ε) the more rarely its promise may fail (a smaller δ), and the dot "
+    "is the pair that it states"
+)
 
 
 @dataclass
@@ -218,7 +231,7 @@ class ConfiguredRun:
         self.place.run_folder.state(said)
         run_folder.write("draws.nc", netcdf(result))
         result.write_trace(run_folder)
-        self._draw_chains(result)
+        self._draw_draws(result)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
         metrics |= self._seconds(result, calibrate_seconds)
         flat = result.flat_draws()
@@ -316,29 +329,43 @@ class ConfiguredRun:
         }
 
     def draw_planned(self, guarantee: Guarantee | None) -> None:
-        """Begin the pictures of temperature and of ε at every δ, unless they show this guarantee already."""
+        """Begin the pictures of a temperature that varies and of ε at every δ, unless they show this guarantee."""
         if self._drawn == (guarantee,):
             return
         self._drawn = (guarantee,)
         plan = self.trace
         draw = self.pictures.begin
         said = (self.facts.title(guarantee), self.facts.note(guarantee))
-        if plan is not None:
+        if (
+            plan is not None
+            and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max()
+        ):
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
-            draw("epsilon_delta", "ε at every δ", guarantee, *said)
+            draw("epsilon_delta", _EPSILON_DELTA, guarantee, *said)
 
-    def _draw_chains(self, result: Result) -> None:
-        """Begin the picture of traces, and draw the planned ones again if the run has come to cost more."""
+    def _draw_draws(self, result: Result) -> None:
+        """Begin the pictures of the draws, and draw the planned ones again if the run has come to cost more."""
         guarantee = result.guarantee
         plan = self.trace
+        said = self.facts.title(guarantee), self.facts.note(guarantee)
         if plan is not None:
             shown = few(result.released, result.columns)
             kept = (plan.burn_in, plan.thin)
-            said = self.facts.title(guarantee), self.facts.note(guarantee)
-            self.pictures.begin(
-                "traces", "Traces of up to six parameters", shown, kept, *said
-            )
+            self.pictures.begin("traces", _TRACES, shown, kept, *said)
+        if result.mixing is not None:
+            ess, rhat = result.mixing
+            if np.any(np.isfinite(ess) & np.isfinite(rhat)):
+                names, _ = flat(result.draws, result.columns)
+                needed = (RHAT, ESS)
+                self.pictures.begin("mixing", _MIXING, names, (rhat, ess), needed, *said)
+        beside = (
+            BesidePrior.of(result.plan, result.draws, result.columns, result.evidence)
+            if INTERVALS in result.usable_for
+            else None
+        )
+        if beside is not None:
+            self.pictures.begin("prior", beside.caption, beside.rows, beside.units, *said)
         self.draw_planned(guarantee)
 
     def _draw_predictions(

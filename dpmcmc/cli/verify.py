@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
@@ -300,6 +300,73 @@ def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
             _say("", one_sided.about(unit))
 
 
+class _Recomputed(NamedTuple):
+    """A guarantee computed from the events of a file, beside what the file states.
+
+    Attributes:
+        guarantee: computed from them.
+        checks: ε by the other accountants.
+        run: numbers that the file states.
+        shortfall: a clause on what the events do not cover, or None.
+    """
+
+    guarantee: Guarantee
+    checks: dict[str, float | None]
+    run: SavedRun
+    shortfall: str | None
+
+
+def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
+    """Return what the events of a file say; refuse a file that is not of this library."""
+    try:
+        with _bounded(path, patient):
+            recomputed = Guarantee.from_json(body)
+            checks = recomputed.cross_check()
+        run = SavedRun.from_json(body, recomputed.events)
+        str(recomputed)
+        shortfall = next(_shortfalls(run, recomputed), None)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CommandError(
+            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
+            "written."
+        ) from None
+    return _Recomputed(recomputed, checks, run, shortfall)
+
+
+def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
+    """Refuse a file whose events cost more than it states, or do not cover its run."""
+    run = found.run
+    recomputed = found.guarantee
+    many = kinds(recomputed.events)
+    few = grouped(many)
+    if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
+        problem = f"{path}: states epsilon {run.epsilon:.6g}, "
+        if len(few) < len(many):
+            problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
+            problem += (
+                f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
+            )
+            raise CommandError(problem, code=1)
+        raise CommandError(
+            f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
+            code=1,
+        )
+    if found.shortfall is not None:
+        raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
+
+
+def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
+    """Return (the JSON of a privacy.json, the guarantee that its events have).
+
+    Raises:
+        CommandError: it cannot be read, or states less than its events cost.
+    """
+    body = _read(path)
+    found = _recompute(path, body, patient=False)
+    _refuse_shortfall(path, found)
+    return body, found.guarantee
+
+
 def verify(privacy: str, group: int | None = None, patient: bool = False) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
@@ -310,22 +377,13 @@ def verify(privacy: str, group: int | None = None, patient: bool = False) -> Non
             f"--group: {group} is not a number of records; give a whole number >= 1."
         )
     body = _read(path)
-    try:
-        with _bounded(path, patient):
-            recomputed = Guarantee.from_json(body)
-            checks = recomputed.cross_check()
-        run = SavedRun.from_json(body, recomputed.events)
-        said = str(recomputed)
-        shortfall = next(_shortfalls(run, recomputed), None)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise CommandError(
-            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
-            "written."
-        ) from None
+    found = _recompute(path, body, patient)
+    run = found.run
+    recomputed = found.guarantee
     many = kinds(recomputed.events)
     few = grouped(many)
     _say("stated", f"epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
-    _say("computed", said)
+    _say("computed", str(recomputed))
     # A mechanism's file without the key is from a version whose noise was in floats, or was edited.
     if body.get("hardened", "mechanism" not in body) is False:
         _say(
@@ -343,7 +401,7 @@ def verify(privacy: str, group: int | None = None, patient: bool = False) -> Non
             f"{len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
             "largest rate, so the recomputed epsilon is an upper bound",
         )
-    for name, value in checks.items():
+    for name, value in found.checks.items():
         _say(
             name,
             "no derivation for this combination"
@@ -353,20 +411,7 @@ def verify(privacy: str, group: int | None = None, patient: bool = False) -> Non
     if group is not None:
         with _bounded(path, patient):
             _print_group(recomputed, group, run.unit)
-    if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
-        problem = f"{path}: states epsilon {run.epsilon:.6g}, "
-        if len(few) < len(many):
-            problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
-            problem += (
-                f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
-            )
-            raise CommandError(problem, code=1)
-        raise CommandError(
-            f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
-            code=1,
-        )
-    if shortfall is not None:
-        raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
+    _refuse_shortfall(path, found)
     _check_files(path, body)
     if "trace" in recomputed.release.split(" + ") and not run.says_steps:
         _say(

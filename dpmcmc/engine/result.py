@@ -58,9 +58,9 @@ from dpmcmc.report.page import (
     Context,
     page,
     privacy_json,
-    title,
 )
 from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
+from dpmcmc.report.words import title
 from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
@@ -260,11 +260,16 @@ class Result:
         """
         from dpmcmc.inference import convergence
 
-        return (
-            {"ess": None, "rhat": None}
-            if not self.plan.has_chains
-            else convergence.summary(self.released)
-        )
+        if self.mixing is None:
+            return {"ess": None, "rhat": None}
+        return convergence.worst(*self.mixing)
+
+    @functools.cached_property
+    def mixing(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """ESS and split R-hat of every number of an iterate, (numbers,) each; None of a one-shot mechanism's draws."""
+        from dpmcmc.inference import convergence
+
+        return convergence.every(self.released) if self.plan.has_chains else None
 
     @functools.cached_property
     def verdict(self) -> Verdict:
@@ -478,7 +483,16 @@ class Result:
         """
         context = context or Context(title(self.plan), today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        return page(self.plan, self.guarantee, self._summary(most=ROWS), context)
+        summary = self._summary(most=ROWS)
+        return page(self.plan, self.guarantee, summary, context, self._ratios())
+
+    def _ratios(self) -> Effects | None:
+        """Return the effects of a model whose coefficients are logs of ratios; None where there are none."""
+        try:
+            found = self.effects()
+        except (UnsupportedCombination, InputError):
+            return None
+        return found if found.has_ratios else None
 
     def flat_draws(self) -> PyTree:
         """Draws of all chains in one axis, leaves (chains·draws, ...), as the target's functions take them."""

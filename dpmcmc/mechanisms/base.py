@@ -71,7 +71,7 @@ class MechanismOffers:
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
     honours: frozenset[str] = frozenset()
     #: plan -> (whether intervals of the draws hold, why), of a mechanism whose draws account for its noise.
-    intervals: Callable[[Any], tuple[bool, str]] | None = None
+    intervals: Callable[[Any], Use] | None = None
     #: (plan, records, streams) -> (draws, evidence), of a mechanism that releases more than draws.
     drawn: Callable[[Any, Any, Any], Any] | None = None
 

@@ -12,6 +12,7 @@ A level's effect is that of its difference from the first level of its column.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,6 +47,11 @@ _MARGINAL, _CONTRAST = "average marginal effect", "contrast"
 _LARGEST = 700.0
 
 
+def decimals(std: float) -> int:
+    """Return how many decimal places give a spread two digits, and other numbers of its row as many; at most 9."""
+    return int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if 0 < std < math.inf else 0
+
+
 @dataclass(frozen=True, eq=False)
 class Effects:
     """Effects with their intervals.
@@ -74,6 +80,21 @@ class Effects:
         ends = ((1 - self.level) / 2, (1 + self.level) / 2)
         return np.quantile(self.draws, ends, axis=0).T
 
+    @property
+    def has_ratios(self) -> bool:
+        """Whether odds or rate ratios are among them."""
+        return any("ratio" in kind for kind in self.kinds)
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return (titles, rows) of the table in print."""
+        columns = self.to_dict()
+        rows = []
+        for name, kind, mean, std, *ends in zip(*columns.values(), strict=True):
+            places = decimals(std)
+            cells = (f"{number:.{places}f}" for number in (mean, std, *ends))
+            rows.append([name, kind, *cells])
+        return list(columns), rows
+
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return columns by name: ``name``, ``kind``, ``mean``, ``sd`` and the ends of the intervals."""
         low, high = (f"{50 * (1 + sign * self.level):g} %" for sign in (-1, 1))
@@ -88,13 +109,9 @@ class Effects:
         }
 
     def __str__(self) -> str:
-        columns = self.to_dict()
-        rows = [
-            [cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row]
-            for row in zip(*columns.values(), strict=True)
-        ]
-        lines = [list(columns), *rows]
-        widths = [max(len(line[k]) for line in lines) for k in range(len(columns))]
+        titles, rows = self.cells()
+        lines = [titles, *rows]
+        widths = [max(len(line[k]) for line in lines) for k in range(len(titles))]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             for line in lines
@@ -120,7 +137,7 @@ def effects_of(
         contrast: weights by name of a coefficient in its own units; None: all effects.
 
     Raises:
-        UnsupportedCombination: another model than a regression of one predictor.
+        UnsupportedCombination: another model than a regression of one predictor, or one without columns.
         InputError: a name that no coefficient has, or a level outside (0, 1).
     """
     if not 0 < level < 1:
@@ -165,6 +182,10 @@ def effects_of(
     slope = _mean_slope(draws, target, evidence)
     if slope is not None:
         found += [(names[j], _MARGINAL, coefficients[:, j] * slope) for j in kept]
+    if not found:
+        raise UnsupportedCombination(
+            "effects: no column has one; use result.summary(), or give the formula a column"
+        )
     return Effects(
         tuple(name for name, _, _ in found),
         tuple(kind for _, kind, _ in found),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,7 +13,7 @@ from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from dpmcmc.privacy.accounting.events import round_up
 
@@ -46,6 +47,27 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def readable(name: str, most: int = 80) -> str:
+    """Return the name of a number as a picture shows it.
+
+    A lone array is θ, the path of a network's layer is words, and a long name loses its middle. Names of columns stay
+    as they are.
+
+    Args:
+        name: as ``draws.nc`` has it.
+        most: characters.
+    """
+    text = " ".join(name.split())
+    if text.startswith("params."):
+        text = text.removeprefix("params.").replace(".", " ")
+    text = re.sub(r"^theta(?=\[|$)", "θ", text)
+    text = re.sub(r"(?<=\d),(?=\d+(?:,\d+)*\]$)", ", ", text)
+    if len(text) > most:
+        tail = most // 3
+        text = f"{text[: most - tail - 1]}…{text[-tail:]}"
+    return plain(text)
+
+
 def traces(
     path: File,
     shown: Mapping[str, np.ndarray],
@@ -70,7 +92,7 @@ def traces(
             axis.plot(steps, lines.T, lw=0.8)
             # Above: names of a network's parameters are longer than an axis is high.
             axis.set_title(
-                plain(label.replace("theta", "θ")),
+                readable(label),
                 loc="left",
                 fontsize=8,
                 color="0.35",
@@ -79,6 +101,108 @@ def traces(
             axis.yaxis.set_major_locator(MaxNLocator(3, prune="both"))
         figure.suptitle(plain(title), fontsize=STYLE["axes.titlesize"])
         axes[-1, 0].set_xlabel("step")
+
+
+#: Rows of the picture of mixing, at most.
+_MOST_ROWS = 40
+
+
+def mixing(
+    path: File,
+    names: Sequence[str],
+    numbers: tuple[np.ndarray, np.ndarray],
+    needed: tuple[float, float],
+    title: str,
+    note: str | None,
+) -> None:
+    """Save R-hat and ESS of each parameter beside what intervals need; of many parameters, of the worst 40.
+
+    Args:
+        path: file, a PNG where it is an open one.
+        names: of the parameters.
+        numbers: (split R-hat, ESS) of each, (parameters,); NaN or infinite where there is no estimate.
+        needed: largest R-hat and smallest ESS for intervals.
+        title: of the figure.
+        note: text that must stand on it, or None.
+    """
+    rhat, ess = numbers
+    known = np.isfinite(rhat) & np.isfinite(ess) & (ess > 0)
+    away = np.full(len(names), -np.inf)
+    away[known] = np.maximum((rhat[known] - 1) / (needed[0] - 1), needed[1] / ess[known])
+    order = np.argsort(-away, kind="stable")[: min(int(known.sum()), _MOST_ROWS)]
+    rows = np.arange(len(order))
+    with _picture(path, note, (6.4, 1.4 + 0.19 * len(order))) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axis, values, limit, name, side in (
+            (left, rhat[order], needed[0], "split R-hat", "at most"),
+            (right, ess[order], needed[1], "effective sample size", "at least"),
+        ):
+            axis.axvline(limit, color="C3", lw=1, ls="--")
+            axis.plot(values, rows, "o", ms=3.5)
+            axis.set_xlabel(f"{name}\n(intervals need {side} {limit:g})", fontsize=8)
+        left.xaxis.set_major_locator(MaxNLocator(4))
+        right.set_xscale("log")
+        digits = (
+            (1.0,)
+            if np.ptp(np.log10([*ess[order], needed[1]])) > 1.5
+            else (1.0, 2.0, 5.0)
+        )
+        right.xaxis.set_major_locator(LogLocator(subs=digits))
+        right.xaxis.set_major_formatter("{x:,g}")
+        right.xaxis.set_minor_formatter(NullFormatter())
+        left.set_yticks(
+            rows, [readable(names[place], 40) for place in order], fontsize=7.5
+        )
+        left.set_ylim(len(order) - 0.4, -0.6)
+        shown = "all parameters" if len(order) == len(names) else "parameters"
+        if len(order) < len(names):
+            shown = f"the worst {len(order)} of {len(names):,} parameters"
+        figure.suptitle(f"{plain(title)}\n{shown}", fontsize=STYLE["axes.titlesize"])
+
+
+def prior(
+    path: File,
+    shown: Sequence[tuple[str, np.ndarray, float, float]],
+    units: str,
+    title: str,
+    note: str | None,
+) -> None:
+    """Save the normal prior of a few parameters, and a histogram of their posterior draws.
+
+    Args:
+        path: file, a PNG where it is an open one.
+        shown: (name, draws (n,), mean of the prior, its standard deviation) of each.
+        units: of the numbers, in words.
+        title: of the figure.
+        note: text that must stand on it, or None.
+    """
+    wide = min(len(shown), 3)
+    high = -(-len(shown) // wide)
+    with _picture(path, note, (7.6, 1.7 * high + 0.9)) as figure:
+        axes = figure.subplots(high, wide, squeeze=False).ravel()
+        for axis in axes[len(shown) :]:
+            axis.set_visible(False)
+        for axis, (name, draws, mean, std) in zip(axes, shown, strict=False):
+            ends = min(draws.min(), mean - 3 * std), max(draws.max(), mean + 3 * std)
+            grid = np.linspace(*ends, 300)
+            density = np.exp(-0.5 * ((grid - mean) / std) ** 2) / (
+                std * np.sqrt(2 * np.pi)
+            )
+            axis.hist(
+                draws,
+                bins=30,
+                density=True,
+                histtype="stepfilled",
+                alpha=0.6,
+                label="posterior draws",
+            )
+            axis.plot(grid, density, color="C3", ls="--", lw=1.3, label="prior")
+            axis.set_title(readable(name, 32), fontsize=8.5)
+            axis.set_yticks([])
+            axis.xaxis.set_major_locator(MaxNLocator(4))
+        figure.suptitle(f"{plain(title)}\n{plain(units)}", fontsize=8.5)
+        handles = axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower left", ncols=2)
 
 
 def calibration(
@@ -175,7 +299,7 @@ def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None
     stated = f"stated: ε = {round_up(guarantee.epsilon, 3)} at δ = {guarantee.delta:.3g}"
     with _picture(path, note) as figure:
         axis = figure.subplots()
-        axis.plot(delta, epsilon, label=f"all released iterates ({guarantee.accountant})")
+        axis.plot(delta, epsilon, label=f"all that is released ({guarantee.accountant})")
         axis.plot([guarantee.delta], [guarantee.epsilon], "o", color="C3", label=stated)
         axis.set_xscale("log")
         axis.set_ylim(bottom=0)

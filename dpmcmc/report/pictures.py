@@ -66,7 +66,15 @@ def _png(name: str, arguments: tuple[object, ...]) -> bytes:
 
 
 #: Pictures in the order of a page.
-_ORDER = ("traces", "temperature", "epsilon_delta", "calibration", "predictions")
+_ORDER = (
+    "traces",
+    "mixing",
+    "prior",
+    "temperature",
+    "epsilon_delta",
+    "calibration",
+    "predictions",
+)
 
 
 class Pictures:

@@ -19,6 +19,8 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
 from dpmcmc.inference.names import flat
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
+from dpmcmc.report.effects import decimals
+from dpmcmc.report.forest import Forest, Spans, picture
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import GeneralisedLinear, SoftmaxRegression
@@ -38,6 +40,7 @@ class Shown(NamedTuple):
         total: of numbers.
         own_units: whether they are in the units of the columns before encoding.
         said: (label, sentence) pairs that explain the numbers.
+        spans: of the numbers in their own units; None of others.
     """
 
     names: list[str]
@@ -45,6 +48,7 @@ class Shown(NamedTuple):
     total: int
     own_units: bool
     said: tuple[tuple[str, str], ...]
+    spans: Spans | None = None
 
 
 class Reading(NamedTuple):
@@ -71,8 +75,10 @@ class Reading(NamedTuple):
         draws, units, own = self.in_units(draws)
         columns = self.columns
         said = [("units", units)]
+        spans = None
         if own and self.schema is not None:
             columns = self.schema.own_names
+            spans = Spans.of(self.schema)
         classes = self._classes(draws)
         if classes:
             reference, *others = classes
@@ -89,10 +95,14 @@ class Reading(NamedTuple):
                 :most
             ]
             numbers = draws.reshape(*draws.shape[:2], -1)[..., :most]
+            if spans is not None:
+                spans = spans._replace(factors=np.repeat(spans.factors, len(others)))
         else:
             names, numbers = flat(draws, columns, most)
         total = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(draws))
-        return Shown(names, numbers, total, own, tuple(said))
+        if spans is not None:
+            spans = spans._replace(factors=spans.factors[:most])
+        return Shown(names, numbers, total, own, tuple(said), spans)
 
     def _classes(self, draws: PyTree) -> Sequence[str]:
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
@@ -257,6 +267,7 @@ class Summary:
         total: number of parameters, of which the summary may have the first.
         ess, rhat: of each parameter, (parameters,), where the draws are chains; else None.
         own_units: whether numbers are in the units of the columns before their encoding.
+        spans: of the columns, where numbers are in their units; else None.
     """
 
     names: tuple[str, ...]
@@ -271,6 +282,7 @@ class Summary:
     ess: np.ndarray | None = None
     rhat: np.ndarray | None = None
     own_units: bool = False
+    spans: Spans | None = None
 
     @classmethod
     def of_draws(
@@ -307,6 +319,7 @@ class Summary:
             ess,
             rhat,
             shown.own_units,
+            shown.spans,
         )
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
@@ -348,11 +361,7 @@ class Summary:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
-        # The spread has two digits, and other numbers of its row as many decimal places.
-        places = [
-            int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0
-            for std in self.std[:ROWS]
-        ]
+        places = [decimals(std) for std in self.std[:ROWS]]
         titles = list(self.to_dict())
         rows = []
         for (name, *values), places_of_row in zip(
@@ -392,12 +401,46 @@ class Summary:
         titles, rows = self.cells()
         return html_table(rows, titles) + html_table(self.said)
 
+    def forest(self, most: int = ROWS) -> Forest:
+        """Return the first ``most`` numbers on one axis: effects over the spans of their columns in own units."""
+        factors = 1.0 if self.spans is None else self.spans.factors[:most]
+        mean = self.mean[:most] * factors
+        if not self.intervals:
+            return Forest.of(mean, mean, mean)
+        return Forest.of(mean, self.low[:most] * factors, self.high[:most] * factors)
+
+    @property
+    def axis_label(self) -> str:
+        """Name of the axis of :meth:`forest`."""
+        if self.spans is not None:
+            return self.spans.label
+        units = dict(self.said).get("units", "")
+        encoded = units.startswith("of the encoded columns")
+        return (
+            "coefficient of the encoded column" if encoded else "value of the parameter"
+        )
+
     def plot(self) -> Figure:
         """Return a Matplotlib figure: a line for each parameter from ``low`` to ``high`` with its mean.
 
-        Where intervals may not be reported it has the means alone, and says so.
+        In own units the axis has the change over half a column's range or for a level, and numbers in own units stand
+        beside the lines. Where intervals may not be reported it has the means alone, and says so.
         """
-        return _forest(self, ROWS)
+        forest = self.forest()
+        texts = []
+        if self.own_units:
+            for (_, *cells), place in zip(self.cells()[1], forest.mean, strict=True):
+                ends = f" [{cells[2]}, {cells[3]}]" if self.intervals else ""
+                absent = "; not on the axis" if np.isnan(place) else ""
+                texts.append(f"{cells[0]}{ends}{absent}")
+        shown = f"mean and {100 * self.level:g} % interval"
+        if not self.intervals:
+            shown = "means of the draws; their verdict refuses intervals"
+        label = self.axis_label
+        if texts:
+            label += "\nnumbers at the right: per unit of the column"
+        names = list(self.names[:ROWS])
+        return picture(forest, names, texts, label, shown, self.intervals)
 
 
 def _tails(level: float) -> tuple[float, float]:
@@ -416,61 +459,3 @@ def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
         ("usable for", " and ".join(verdict.usable_for) or "nothing"),
         *verdict.reasons.items(),
     )
-
-
-def _forest(summary: Summary, most: int) -> Figure:
-    """Return a figure with a line for each of the first ``most`` parameters, and means alone without intervals."""
-    # Matplotlib takes long to import, and most results are never plotted.
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    from dpmcmc.report.figures import STYLE, plain
-
-    count = min(len(summary), most)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 1.2 + 0.22 * count), layout="constrained")
-        axis = figure.subplots()
-        rows = np.arange(count)
-        mean = summary.mean[:count]
-        low, high = (
-            (summary.low[:count], summary.high[:count])
-            if summary.intervals
-            else (mean, mean)
-        )
-        # In their own units every coefficient has an axis of its own, from its least to its largest number or 0.
-        least = np.zeros(count)
-        width = np.ones(count)
-        if not summary.own_units:
-            axis.axvline(0, color="0.6", lw=1, ls="--")
-        else:
-            least = np.minimum(low, 0)
-            width = np.maximum(np.maximum(high, 0) - least, 1e-300)
-            axis.set_xticks([], [])
-            axis.set_xlabel("every line has a scale of its own; the grey mark is 0")
-            axis.plot(-least / width, rows, "|", ms=9, color="0.4", zorder=3)
-            for row, (_, *cells) in enumerate(summary.cells()[1]):
-                text = (
-                    f"{cells[0]} [{cells[2]}, {cells[3]}]"
-                    if summary.intervals
-                    else cells[0]
-                )
-                axis.text(
-                    1.02,
-                    row,
-                    text,
-                    va="center",
-                    fontsize=8,
-                    transform=axis.get_yaxis_transform(),
-                )
-        if summary.intervals:
-            axis.hlines(rows, (low - least) / width, (high - least) / width, lw=1.6)
-        axis.plot((mean - least) / width, rows, "o", ms=3.5)
-        axis.set_yticks(rows, [plain(name) for name in summary.names[:count]], fontsize=8)
-        axis.set_ylim(count - 0.4, -0.6)
-        shown = f"mean and {100 * summary.level:g} % interval"
-        axis.set_title(
-            shown
-            if summary.intervals
-            else "means of the draws; their verdict refuses intervals"
-        )
-        return figure

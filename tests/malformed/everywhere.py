@@ -24,6 +24,7 @@ from tests.malformed.ledgers import good as good_ledger
 FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "intervals")
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
+_ENTRY = "--registry --name a --curator b --use c --region d --description e --published 2026-01-02 --author f"
 INPUTS = (
     "plan IN",
     "suggest IN",
@@ -32,6 +33,7 @@ INPUTS = (
     "audit IN",
     "per_record IN --out HERE/out",
     "verify IN",
+    "export IN --registry",
     "ledger show IN",
     "ledger history IN --json",
     "ledger show HERE/small.ledger --receipt IN",
@@ -68,6 +70,7 @@ OUTPUTS = (
     "data HERE/rows.parquet OUT --x a --y b",
     f"ledger init OUT {_BUDGET}",
     "schema --out OUT",
+    f"export HERE/released {_ENTRY} --out OUT",
     *(f"{name} --quick --out OUT" for name in FIGURES),
     "fig3_2 --panel two_normals --quick --out OUT",
     "fig3_2 choose --panel two_normals --out OUT",
@@ -124,6 +127,9 @@ FLAGS = (
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
     "adaops",
+    *("export", "export a", "export a b", "export HERE/released", "export HERE/released --registry --nonsense"),
+    *(f"export HERE/released {_ENTRY} --{more}" for more in ("published x", "sector Games", "name EMPTY")),
+    "export HERE/released --registry",
     *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml", "suggest --json"),
     *(f"experiments.suggest --{flag}" for flag in ("nonsense", "out", "tables nothing", "splits x", "truths x")),
     *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
@@ -156,6 +162,16 @@ def _parquet() -> bytes:
         return path.read_bytes()
 
 
+@functools.cache
+def _released() -> dict[str, bytes]:
+    """Files of a result, for a command that reads one."""
+    from tests.test_result import released
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = released().save(Path(name) / "released")
+        return {f"released/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}
+
+
 def _before(folder: Path) -> list[str]:
     on_file(npz(records()))(folder)
     plant(
@@ -170,6 +186,7 @@ def _before(folder: Path) -> list[str]:
             "rows.parquet": _parquet(),
             "receipt.json": b'{"id": "a", "sequence": Infinity, "hash": "b"}',
             "deep.json": b"[" * 100_000,
+            **_released(),
             "bad/summary.csv": b"epsilon,accuracy\nx,y\n",
             "good/summary.csv": ",".join(_SUMMARY).encode() + b"\n" + b"1" + b",1" * (len(_SUMMARY) - 1) + b"\n",
         },

@@ -1,0 +1,94 @@
+"""Questions that a promise of ε leaves open, as NIST SP 800-226 (2025) asks of a claim of differential privacy.
+
+Its pyramid has, below ε and the unit of privacy: the bias of the release, the threat model, the query model, access to
+the records, and how they were collected. Sentences follow from public facts alone: the plan, its verdict, and whose
+records a run used. ``report.html`` shows them beside what ε means.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dpmcmc.planning.stages import AnyPlan
+
+
+class Whose(Protocol):
+    """Whose records a run used, as :class:`dpmcmc.report.page.Circumstances` says."""
+
+    @property
+    def nobodys(self) -> bool:
+        """Whether a program generated the records."""
+
+    @property
+    def records(self) -> str | None:
+        """``public``, ``private`` or another kind; None where it is not declared."""
+
+
+def hazards(plan: AnyPlan, whose: Whose, intervals: bool) -> list[tuple[str, str]]:
+    """Return (label, sentences) pairs.
+
+    Args:
+        plan: of a run with a guarantee.
+        whose: records these are.
+        intervals: whether they may be reported.
+    """
+    return [
+        ("unit of privacy", _unit(plan.unit)),
+        (
+            "threat model",
+            "Central model: a curator holds all records and is trusted with them. Computation and noise happen on the "
+            "curator's side, and an attacker sees the released files alone.",
+        ),
+        (
+            "query model",
+            "One release, not interactive: it answers a fixed list of questions, and nobody puts further ones to the "
+            f"{plan.unit}s through it. Whatever is computed from the released files is free.",
+        ),
+        ("access", _access(plan.unit, whose)),
+        ("collection", _collection(plan.unit, whose)),
+        ("small groups", _groups(plan, intervals)),
+    ]
+
+
+def _unit(unit: str) -> str:
+    if unit == "record":
+        return (
+            "One record, and a record is one person's only if nobody has two. A person with K records has a weaker "
+            "promise, which dpmcmc verify --group K states."
+        )
+    return (
+        f"One {unit} with all rows that belong to it. A person who is several {unit}s has a weaker promise, which "
+        "dpmcmc verify --group K states."
+    )
+
+
+def _access(unit: str, whose: Whose) -> str:
+    if whose.nobodys:
+        return f"Nobody has to be kept from the {unit}s, which a program can make again."
+    if whose.records == "public":
+        return f"Nobody can be kept from {unit}s that are published elsewhere."
+    return f"The curator decides who may read the {unit}s. This page does not know who does, and ε limits no insider."
+
+
+def _collection(unit: str, whose: Whose) -> str:
+    if whose.nobodys:
+        return "No person was asked for anything."
+    return (
+        f"How the {unit}s were collected, stored and sent to the curator is not known here. ε begins when the "
+        "computation reads them, and protects nothing before."
+    )
+
+
+def _groups(plan: AnyPlan, intervals: bool) -> str:
+    said = "The noise has one size for all, so it hides more of a small group than of a large one. "
+    if plan.verdict.clip_bias in ("likely", "unknown"):
+        said += (
+            "Contributions were clipped, which draws estimates toward the common case and may bias those of unusual "
+            f"{plan.unit}s. "
+        )
+    if intervals:
+        return (
+            said
+            + "Judge a small group by the width of its interval, not by its mean alone."
+        )
+    return said + "Draw no conclusion about a small group from these numbers."
