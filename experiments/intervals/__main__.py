@@ -73,7 +73,7 @@ def measured(asked: list[table.Asked], out: Path, workers: int) -> list[Row]:
         with running(workers) as run:
             for one in those:
                 facts = (name, one.records, one.epsilon, one.delta, one.level)
-                tasks = [Task(*facts, number, _estimand(name)) for number in range(one.tables)]
+                tasks = [Task(*facts, number, _estimand(name), one.chain) for number in range(one.tables)]
                 add(one, summarised(run(tasks), tasks[0]))
     return rows
 

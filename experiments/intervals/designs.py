@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -36,7 +37,8 @@ from scipy.special import expit, ndtr
 from scipy.stats import norm
 
 import dpmcmc
-from dpmcmc import data
+from dpmcmc import config, data
+from dpmcmc.config import file as config_file
 from dpmcmc.data import Counts, Levels, Range, Schema
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LogisticRegression
@@ -49,6 +51,13 @@ Columns = dict[str, np.ndarray]
 Rows = Callable[[np.random.Generator, int, int], np.ndarray]
 #: (rng, rows (N, k), η (N,)) -> labels (N,)
 Respond = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+
+
+class Chain(NamedTuple):
+    """A shipped config of a chain, and changes of it as ``--set`` takes them."""
+
+    config: str
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,15 +82,32 @@ class Design:
     formula: str | None = None
     precision: float = 0.0
 
-    def fit(self, table: Columns, epsilon: float, delta: float | None) -> dpmcmc.Result:
-        """Fit a table privately, as a user does."""
+    def fit(self, table: Columns, epsilon: float, delta: float | None, chain: Chain | None = None) -> dpmcmc.Result:
+        """Fit a table privately, as a user does: by ``dpmcmc.fit``, or by a shipped config of a chain."""
+        if chain is not None:
+            return self._run(table, epsilon, delta, chain)
         if self.schema is None:
             return _fit_adult(table, epsilon, delta)
         return dpmcmc.fit(self.formula, table, self.schema, epsilon, delta=delta, progress=False)
 
-    def reference(self, table: Columns) -> reference.Estimate:
-        """Return the non-private fit of a table, the measured coefficients first."""
-        found = reference.fitted(self._matrix(table), table[LABEL], self.family, self.precision)
+    def _run(self, table: Columns, epsilon: float, delta: float | None, chain: Chain) -> dpmcmc.Result:
+        n = len(table[LABEL])
+        changes = [f"privacy.epsilon={epsilon}", f"privacy.delta={delta or n**-1.2}", *chain.changes]
+        if self.schema is not None:
+            rows = {"path": "simulated.csv", "num_records": n, "schema": self.schema.to_yaml()}
+            changes.append(f"data={json.dumps(rows)}")
+        plan = config.make_plan(config_file.load(chain.config, changes))
+        return dpmcmc.sample(plan, table, progress=False)
+
+    def reference(self, table: Columns, precision: float | None = None) -> reference.Estimate:
+        """Return the non-private fit of a table, the measured coefficients first.
+
+        Args:
+            table: simulated.
+            precision: of the prior in place of the design's own, or None.
+        """
+        precision = self.precision if precision is None else precision
+        found = reference.fitted(self._matrix(table), table[LABEL], self.family, precision)
         return reference.Estimate(found.theta[: len(self.names)], found.error[: len(self.names)])
 
     def best_fitting(self, rows: int = ROWS) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MechanismPlan
-from experiments.intervals.designs import INTERCEPT, design
+from experiments.intervals.designs import INTERCEPT, Chain, design
 
 Row = dict[str, str | float | int]
 #: A worker does its sums on one thread.
@@ -36,7 +36,12 @@ _ONE_THREAD = {
 
 
 class Task(NamedTuple):
-    """One table of a design at one ε; ``estimand``: the coefficients that its intervals should contain."""
+    """One table of a design at one ε.
+
+    Attributes:
+        estimand: coefficients that its intervals should contain.
+        chain: that is run in place of ``dpmcmc.fit``, or None.
+    """
 
     design: str
     records: int
@@ -45,6 +50,7 @@ class Task(NamedTuple):
     level: float
     table: int
     estimand: tuple[float, ...]
+    chain: Chain | None = None
 
 
 class Seen(NamedTuple):
@@ -101,7 +107,7 @@ def seen(task: Task) -> Seen | Failure:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = of.fit(table, task.epsilon, task.delta)
+            result = of.fit(table, task.epsilon, task.delta, task.chain)
             low, high = intervals_of(result, task.level, of.names)
     except Exception as error:
         return Failure(type(error).__name__, isinstance(error, InputError))
@@ -112,7 +118,8 @@ def seen(task: Task) -> Seen | Failure:
 
 def _predicted(result: dpmcmc.Result) -> float:
     """Return the predicted width, the geometric mean of a range."""
-    found = result.plan.settings.get("predicted_width") if isinstance(result.plan, MechanismPlan) else None
+    chain = not isinstance(result.plan, MechanismPlan)
+    found = result.verdict.predicted_width if chain else result.plan.settings.get("predicted_width")
     if found is None:
         return math.nan
     with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ from pydantic import Field
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from experiments.figure_files import FigureSection, write_table
-from experiments.intervals.designs import NAMES, design
+from experiments.intervals.designs import NAMES, Chain, design
 from experiments.intervals.measure import Row
 
 Positive = Annotated[float, Field(gt=0)]
@@ -62,6 +62,7 @@ class Asked(NamedTuple):
     delta: float | None
     level: float
     tables: int
+    chain: Chain | None
     goal: Goal
     width: float | None
     mean_width: float | None
@@ -94,6 +95,8 @@ class Cell(FigureSection):
     gdp: list[Positive] | None = Field(None, description="μ of Gaussian differential privacy, turned into ε at delta.")
     delta: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="δ; null: the default of fit.")
     level: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="Nominal coverage.")
+    chain: str | None = Field(None, description="Shipped config of a chain that is run in place of dpmcmc.fit.")
+    changes: list[str] = Field([], description="Changes of that config, as --set takes them.")
     goal: Goal = Field(default_factory=Goal, description="Goals of its rows.")
 
     @pydantic.model_validator(mode="after")
@@ -119,8 +122,9 @@ class Cell(FigureSection):
             for number, *goals in zip(given, width, mean_width, strict=True):
                 mu = number if self.gdp else None
                 epsilon = gaussian_epsilon(number, self.delta) if self.gdp and self.delta else number
-                facts = (self.name, name, self.records, epsilon, mu, self.delta, self.level, tables, self.goal)
-                yield Asked(*facts, *goals)
+                facts = (self.name, name, self.records, epsilon, mu, self.delta, self.level, tables)
+                chain = None if self.chain is None else Chain(self.chain, tuple(self.changes))
+                yield Asked(*facts, chain, self.goal, *goals)
 
 
 class Quick(FigureSection):
