@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.cli.commands import COMMANDS
+from dpmcmc import config
+from dpmcmc.cli.commands import COMMANDS, main
+from dpmcmc.config import file as config_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -98,13 +100,48 @@ def test_a_table_leads_to_a_named_interval_in_ten_lines(capsys):
     assert names["result"].guarantee.epsilon <= 1
 
 
-def test_the_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_table_of_the_readme_gives_intervals(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(block, {})
+    exec(BLOCKS[2], {})
     said = capsys.readouterr().out
     assert "usable for   prediction and intervals" in said
     assert (tmp_path / "runs" / "late" / "report.html").exists()
+
+
+def test_a_sampler_and_a_model_of_the_readme_run_in_twenty_lines(capsys):
+    lines = [line for line in BLOCKS[1].splitlines() if line.strip() and not line.startswith(("import", "from"))]
+    assert len(lines) <= 20
+    with pytest.warns(dpmcmc.NotForIntervals):
+        exec(BLOCKS[1], {"__name__": "readme"})
+    assert "(1, 25, 3)" in capsys.readouterr().out
+
+
+def test_the_main_job_of_the_readme_is_the_config_in_eight_lines_of_python(capsys):
+    """The same plan: noise, guarantee, kept steps and metric; and it ends in a posterior."""
+    lines = [line for line in BLOCKS[0].splitlines() if line.strip() and not line.startswith("import")]
+    assert len(lines) <= 8
+    names = {}
+    exec(BLOCKS[0], names)
+    made, shipped = names["plan"], config.make_plan(config_file.load("adult"))
+    np.testing.assert_array_equal(made.noise_std, shipped.noise_std)
+    assert made.guarantee == shipped.guarantee
+    for name in ("target", "sampler", "sampling", "steps", "burn_in", "thin", "metric"):
+        assert getattr(made, name) == getattr(shipped, name), name
+    assert names["result"].posterior is not None
+    assert "Posterior(1,000 draws of" in capsys.readouterr().out
+
+
+def test_the_screen_of_the_readme_is_that_of_the_main_job(capsys):
+    """Its first lines, which hold public facts alone; later ones have noise."""
+    (screen,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    assert main(["plan", "adult"]) == 0
+    planned = capsys.readouterr().out.splitlines()
+    assert screen.splitlines()[0] == planned[0].replace("(none read)", "(real, DPMCMC_DATA)")
+    assert screen.splitlines()[1:3] == planned[1:3]
+    assert max(map(len, screen.splitlines())) <= 80
 
 
 @pytest.mark.slow
