@@ -34,7 +34,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import page
 from dpmcmc.report.lines import rows
 from dpmcmc.report.page import Circumstances, Kind, Settings
-from dpmcmc.report.screen import planned, promise, uses, width
+from dpmcmc.report.screen import planned, promise, saved, uses, width
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.targets import bind, record_shapes
 from dpmcmc.targets.base import Target
@@ -422,7 +422,7 @@ def print_result(
     console.print(rows(lines))
     inside = confidential.parent == folder
     shared = f"share all but {confidential.name}/" if inside else "share it"
-    console.print(rows([("saved", f"{folder}   open {page.FILE}; {shared}")]))
+    console.print(rows(saved(folder, f"open {page.FILE}; {shared}")))
 
 
 def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> None:

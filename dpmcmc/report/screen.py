@@ -8,8 +8,10 @@ is made of public facts and of released values.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from dpmcmc.data.base import DataSpec
+from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.description import INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan
@@ -17,8 +19,11 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up, three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, expected_batch
-from dpmcmc.report.lines import NO, WIDTH, YES, Row
-from dpmcmc.report.page import model
+from dpmcmc.report.lines import LABEL, NO, WIDTH, YES, Row
+from dpmcmc.report.words import model
+from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.base import parameter_shapes
+from dpmcmc.targets.glm import LinearRegression
 
 _UNITS = {
     "replace_one": "one {} replaced",
@@ -65,8 +70,8 @@ def planned(
 
 
 def _model(plan: AnyPlan) -> str:
-    said = model(plan.target).removeprefix("Bayesian ")
-    return said if len(said) <= WIDTH else type(plan.target).__name__
+    said = model(plan.target).removeprefix("Bayesian ").partition(" with ")[0]
+    return said if len(said) <= WIDTH - LABEL else type(plan.target).__name__
 
 
 def _privacy(plan: AnyPlan, secret: bool, asked: float | None) -> str:
@@ -161,10 +166,23 @@ def _better(verdict: Verdict, plan: AnyPlan) -> str | None:
         if plan.guarantee is None:
             return None
         return f"--set privacy.epsilon={round_up(_MORE * plan.guarantee.epsilon, 1)}"
-    score = score_of(plan.target)
-    if score is None or plan.label == "NoiseAware" or plan.guarantee is None:
+    if plan.label == "NoiseAware" or plan.guarantee is None or not _derived(plan):
         return None
-    return "--set mechanism.name=noise_aware"
+    if plan.has_chains:
+        return "--set mechanism.name=noise_aware"
+    return "--set 'mechanism={name: noise_aware}'"
+
+
+def _derived(plan: AnyPlan) -> bool:
+    """Whether a noise-aware release is derived for a plan's model as it is declared."""
+    score = score_of(plan.target)
+    if score is None:
+        return False
+    if isinstance(plan.target, LinearRegression):
+        return plan.target.label_bound is not None
+    shapes = parameter_shapes(plan.target)
+    few = shapes is None or size_of(shapes) <= MOST_COEFFICIENTS
+    return score.size == 1 or few
 
 
 #: Factor of ε that is proposed where a release drowns in noise.
@@ -180,3 +198,11 @@ def width(observed: float | None, predicted: float | None) -> list[Row]:
         return [("intervals", f"{told} × as wide as without privacy")]
     more = f" ({told})" if told else ""
     return [("intervals", f"{three_digits(observed)} × as wide as without privacy{more}")]
+
+
+def saved(folder: Path, then: str) -> list[Row]:
+    """Return where a release is and what to do with it, in one line if it fits."""
+    line = f"{folder}   {then}"
+    if len(line) <= WIDTH - LABEL:
+        return [("saved", line)]
+    return [("saved", str(folder)), ("", then)]

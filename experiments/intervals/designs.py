@@ -92,12 +92,11 @@ class Design:
 
     def _run(self, table: Columns, epsilon: float, delta: float | None, chain: Chain) -> dpmcmc.Result:
         n = len(table[LABEL])
-        changes = [f"privacy.epsilon={epsilon}", f"privacy.delta={delta or n**-1.2}", *chain.changes]
+        changes = (f"privacy.epsilon={epsilon}", f"privacy.delta={delta or n**-1.2}", *chain.changes)
         if self.schema is not None:
             rows = {"path": "simulated.csv", "num_records": n, "schema": self.schema.to_yaml()}
-            changes.append(f"data={json.dumps(rows)}")
-        plan = config.make_plan(config_file.load(chain.config, changes))
-        return dpmcmc.sample(plan, table, progress=False)
+            changes = (*changes, f"data={json.dumps(rows)}")
+        return dpmcmc.sample(_planned(chain.config, changes), table, progress=False)
 
     def reference(self, table: Columns, precision: float | None = None) -> reference.Estimate:
         """Return the non-private fit of a table, the measured coefficients first.
@@ -127,6 +126,12 @@ class Design:
         if GROUP in table:  # an intercept a group
             return np.append(x, table[GROUP][:, None] == np.unique(table[GROUP]), axis=1).astype(np.float64)
         return np.append(x, np.ones((len(x), 1)), axis=1)
+
+
+@functools.lru_cache(maxsize=1)
+def _planned(name: str, changes: tuple[str, ...]) -> dpmcmc.Plan:
+    """Return the plan of a shipped config; tables of one row share it, and what is compiled for it."""
+    return config.make_plan(config_file.load(name, list(changes)))
 
 
 # ----------------------------------------------------------------------------------------------------

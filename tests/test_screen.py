@@ -1,0 +1,147 @@
+"""The screen: fifteen lines of eighty columns at most, nothing twice, and commands that do what they are proposed for."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from dpmcmc import config
+from dpmcmc.cli.commands import main
+from dpmcmc.config import file as config_file
+from dpmcmc.config.shipped import shipped
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.report import console as room
+from dpmcmc.report.lines import rows
+
+LINES, COLUMNS = 15, 80
+
+
+def check(screen: str) -> list[str]:
+    """Lines of a screen that is as it should be: no line and no sentence stands twice."""
+    lines = screen.splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+    words = [line for line in lines if line.strip("━ 0123456789/,")]
+    assert len(words) == len(set(words))
+    text = " ".join(line[10:].strip() for line in lines if not line.startswith("━"))
+    sentences = [part.strip() for part in re.split(r"[;.] ", text) if len(part.split()) > 3]
+    assert len(sentences) == len(set(sentences))
+    return lines
+
+
+def facts_of(name: str) -> room.PublicFacts:
+    """Public facts of a shipped config, without its records."""
+    loaded = config_file.load(name)
+    plan = config.make_plan(loaded)
+    spec = config.describe_data(loaded)
+    columns = tuple(f"column {k}" for k in range(spec.num_features or 8))
+    test = {"x": np.zeros((1, len(columns))), "y": np.zeros(1)}
+    about = (config.is_secret(loaded), spec, "DPMCMC_DATA", {"file": "0" * 64}, columns, plan.target, False, test)
+    day = datetime.date(2026, 1, 1)
+    return room.PublicFacts(
+        loaded.name, plan, *about, day, asked=getattr(loaded.privacy, "epsilon", None), command=name
+    )
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
+    facts = facts_of(name)
+    text = io.StringIO()
+    console = Console(file=text, highlight=False, soft_wrap=True, markup=False)
+    room.print_plan(facts, (2, 2), console)
+    with room.shown(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
+        for done in range(0, 101, 7):
+            report(min(done, 100), 100)
+        report(100, 100)
+    number = dict.fromkeys(("posterior_predictive", "mean", "std"), 0.84567)
+    plain = {"accuracy": number, "rmse": number, "log_predictive_density": -1.2, "distance": {"std_ratio": 1.234}}
+    released = facts.metrics() | {
+        "accuracy": number,
+        "rmse": number,
+        "log_predictive_density": -1.3,
+        "non_private": plain,
+    }
+    arguments = (facts.planned, released, facts.plan.verdict, Path("runs/adult-2026-01-31-abcdef"))
+    room.print_result(facts, *arguments, Path("runs/adult-2026-01-31-abcdef/confidential"), console)
+    lines = check(text.getvalue())
+    assert any(line.endswith(" 100/100") and line.startswith("━━━━") for line in lines)
+    assert "share all but confidential/" in text.getvalue()
+    if "intervals" in facts.plan.usable_for:
+        assert any(line.startswith("intervals 1.23 × as wide") for line in lines)
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
+    assert main(["plan", name]) == 0
+    lines = check(capsys.readouterr().out)
+    better = [line.split("dpmcmc run ")[1] for line in lines if line.startswith("better")]
+    refused = [line for line in lines if "✗" in line]
+    why = [line for line in lines if line.startswith("why")]
+    assert len(why) == len(refused) <= 1
+    for line in refused:
+        reason = line.split("✗ ")[1].split(": ")[1]
+        assert 2 <= len(reason.split()) <= 5, reason
+    for words in better:
+        name, *changes = shlex.split(words)
+        made = config.make_plan(config_file.load(name, changes[1::2], note=lambda _: None))
+        assert made.usable_for == ["prediction", "intervals"]
+    chain = isinstance(config.make_plan(config_file.load(name)), Plan)
+    assert not (refused and chain and "adult" in name) or better, "a chain on Adult has a way to intervals"
+
+
+def test_a_long_line_goes_on_under_its_beginning():
+    text = rows([("label", "word " * 30), ("a long label of its own", "text"), ("", "")])
+    lines = text.splitlines()
+    assert lines[0].startswith("label     word")
+    assert lines[1].startswith("          word")
+    assert "a long label of its own" in lines
+    assert "          text" in lines
+    assert rows([("path", "x" * 100)]).endswith("x" * 100), "a word is never cut"
+
+
+def test_run_prints_json_alone(tmp_path, capsys):
+    out = tmp_path / "run"
+    changes = ["--set", "run={steps: 10, burn_in: 0, thin: 1}"]
+    assert main(["run", "two_normals", "--json", "--out", str(out), *changes]) == 0
+    printed = capsys.readouterr()
+    said = json.loads(printed.out)
+    assert said["folder"] == said["draws"] == str(out)
+    stated = json.loads((out / "privacy.json").read_text())
+    assert said["epsilon"] == stated["epsilon"]
+    assert said["metrics"] == json.loads((out / "metrics.json").read_text())
+    assert main(["run", "two_normals", "--json", "--quiet"]) == 2
+    assert "--json: prints the folder already" in capsys.readouterr().err
+    assert main(["verify", str(out)]) == 0
+    assert "✓ verified" in check(capsys.readouterr().out)[-1]
+
+
+def test_the_ledger_shows_each_run_and_what_the_next_may_cost(tmp_path, capsys):
+    file = tmp_path / "budget.ledger"
+    ledger = Ledger.init(file, name="people", num_records=32561, adjacency="replace_one", epsilon=3.0, delta=1e-5)
+    guarantee = config.make_plan(config_file.load("adult")).guarantee
+    ledger.reserve(guarantee, "first")
+    assert main(["ledger", "show", str(file)]) == 0
+    lines = check(capsys.readouterr().out)
+    (spent,) = (line for line in lines if line.startswith("spent"))
+    state = ledger.state()
+    assert f"of 3; next run up to ε {state.epsilon_left:.2f}"[:20] in spent
+    (run,) = (line for line in lines if line.startswith("run"))
+    assert "ε 0.999" in run
+    assert "running or crashed" in run
+    assert run.endswith("first")
+    for number in range(8):
+        ledger.reserve(config.make_plan(config_file.load("adult", ["privacy.epsilon=0.1"])).guarantee, f"run {number}")
+    assert main(["ledger", "show", str(file)]) == 0
+    lines = check(capsys.readouterr().out)
+    assert any("3 earlier" in line for line in lines)
+    assert main(["ledger", "history", str(file)]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
