@@ -358,7 +358,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence():
 # --- command line ---------------------------------------------------------------------------------------------------
 
 SMALL = ["--set", "run.passes=null", "--set", "run.steps=2", "--set", "sampling={scheme: full}", "--runs", "50"]
-ADULT = "configs/adult.yaml"
+ADULT = "configs/adult_prediction.yaml"
 
 
 def test_the_command_prints_a_consistent_verdict_and_reads_no_record(capsys, monkeypatch):
@@ -368,7 +368,7 @@ def test_the_command_prints_a_consistent_verdict_and_reads_no_record(capsys, mon
     monkeypatch.setattr(data_room, "load", forbidden)
     assert main(["audit", ADULT, *SMALL, "--seed", "1", "--set", "run.thin=1"]) == 0
     out = capsys.readouterr()
-    for word in ("claimed", "lower bound", "synthetic records only", "consistent", "ESTIMATE"):
+    for word in ("claimed", "bound", "synthetic records only", "consistent", "ESTIMATE"):
         assert word in out.out
     assert "50 runs" in out.err
 

@@ -151,8 +151,10 @@ def half_written(case: Case, folder, code: int) -> list[str]:
     for path in out.rglob("*.json"):
         json.loads(path.read_bytes(), parse_constant=pytest.fail)
     if code == 0:
-        with xarray.open_dataset(out / "draws.nc", group="posterior", engine="h5netcdf") as draws:
-            assert draws.sizes["draw"] >= 1
+        with xarray.open_datatree(out / "draws.nc", engine="h5netcdf") as draws:
+            held = [name for name in ("posterior", "path", "draws") if name in draws.children]
+            assert held
+            assert all(draws[name].sizes["draw"] >= 1 for name in held)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as error:
         stated = json.loads((out / "privacy.json").read_bytes())["epsilon"] is not None
         if stated and main(["verify", str(out / "privacy.json")]):

@@ -198,7 +198,7 @@ def test_the_noise_of_the_file_in_plain_jax():
     stated = numbers(
         re.findall(r"^noise added .*\ntemperature .*\nguarantee .*$", page("docs/from_scratch.md"), re.M)[0]
     )
-    plan = make_plan(load(ROOT / "configs" / "adult.yaml"))
+    plan = make_plan(load(ROOT / "configs" / "adult_prediction.yaml"))
     own = float(plan.sampler.noise_std(0))
     temperature = float(plan.sampler.temperature_at(plan.noise_std[0], 0))
     expected = [plan.noise_std[0], own, plan.noise_std[0], plan.noise_multipliers[0], temperature]

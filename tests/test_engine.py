@@ -278,10 +278,10 @@ def test_saved_result_opens_as_arviz_netcdf_and_verifies(tmp_path):
     import xarray
 
     result = dpmcmc.sample(make(), DATA, out=tmp_path / "run")
-    posterior = xarray.open_dataset(tmp_path / "run" / "draws.nc", group="posterior", engine="h5netcdf")
-    assert posterior["theta"].dims[:2] == ("chain", "draw")
-    np.testing.assert_array_equal(posterior["theta"].values, result.draws)
-    stats = xarray.open_dataset(tmp_path / "run" / "draws.nc", group="sample_stats", engine="h5netcdf")
+    path = xarray.open_dataset(tmp_path / "run" / "draws.nc", group="path", engine="h5netcdf")
+    assert path["theta"].dims[:2] == ("chain", "draw")
+    np.testing.assert_array_equal(path["theta"].values, result.path)
+    stats = xarray.open_dataset(tmp_path / "run" / "draws.nc", group="path_stats", engine="h5netcdf")
     assert set(stats) == {"gradient_norm", "temperature"}
     released = {"draws.nc", "plan.json", "privacy.json", "metrics.json", "report.html"}
     assert {p.name for p in (tmp_path / "run").iterdir()} == released

@@ -189,7 +189,7 @@ def test_cost_to_each_record():
 
 
 def test_one_step_of_the_run_whose_records_are_shown():
-    plan = make_plan(load(ROOT / "configs" / "adult.yaml", ["privacy.adjacency=zero_out"]))
+    plan = make_plan(load(ROOT / "configs" / "adult_prediction.yaml", ["privacy.adjacency=zero_out"]))
     flat = " ".join(section("Cost of a private run on Adult to each record").split())
     renyi, pld = re.findall(r"one step costs ([\d.]+) by Rényi divergences, ([\d.]+) by", flat)[0]
     for cell, accountant in ((renyi, "rdp"), (pld, "pld")):

@@ -295,7 +295,7 @@ def test_a_sampler_s_run_promises_a_trace_alone(capsys):
 
 
 def test_a_hybrid_s_run_may_say_that_it_releases_its_trace(capsys):
-    assert call("plan", ROOT / "configs" / "adult_hybrid.yaml", "--set", "privacy.release=trace") == 0
+    assert call("plan", ROOT / "configs" / "adult_hybrid.yaml", "--all", "--set", "privacy.release=trace") == 0
     assert "one_sample + trace" in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ from tests.test_result import COLUMNS, chain, released
 
 
 def of(result, evidence=None):
-    return BesidePrior.of(result.plan, result.draws, result.columns, evidence)
+    return BesidePrior.of(result.plan, result.released, result.columns, evidence)
 
 
 def evidence(size, **more):

@@ -36,20 +36,33 @@ def logged(monkeypatch, begun, public, steps=100, seconds=3):
     return out.getvalue().splitlines()
 
 
-def test_a_log_of_private_records_has_lines_at_fixed_steps_however_long_it_takes(monkeypatch):
+def test_a_log_has_a_bar_that_says_nothing_of_the_time(monkeypatch):
     lines = logged(monkeypatch, begun=True, public=False)
-    assert lines == [f"sampling     {done} of 100 steps" for done in range(10, 100, 10)]
+    assert lines == ["━━━━━━━━━━━━━━━━━━━━ 100/100"]
     assert lines == logged(monkeypatch, begun=True, public=False, seconds=50)
-    assert logged(monkeypatch, begun=True, public=False, steps=1) == []
+    assert logged(monkeypatch, begun=True, public=False, steps=3) == ["━━━━━━━━━━━━━━━━━━━━ 3/3"]
 
 
-def test_a_line_comes_every_ten_seconds_on_public_records_and_until_a_run_begins(monkeypatch):
-    lines = logged(monkeypatch, begun=True, public=True)
-    assert len(lines) == 3
-    assert all("s so far" in line for line in lines)
+def test_the_bar_of_a_log_grows_by_a_tenth_of_the_steps():
+    class Watched(io.StringIO):
+        pieces = []
+
+        def write(self, text):
+            self.pieces.append(text.strip())
+            return super().write(text)
+
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=100), begun=True)
+    with shown(True, run, Console(file=Watched(), width=200)) as report:
+        for done in range(99):
+            report(done + 1, 100)
+    assert [piece for piece in Watched.pieces if piece] == ["━━"] * 9
+
+
+def test_lines_come_until_a_run_begins(monkeypatch):
+    assert not any("so far" in line for line in logged(monkeypatch, begun=True, public=True))
     lines = [line for line in logged(monkeypatch, begun=False, public=False) if "so far" in line]
     assert len(lines) == 3
-    assert all(line.startswith("compiling    no record has been used yet") for line in lines)
+    assert all(line.startswith("compiling; no record has been used yet") for line in lines)
 
 
 def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
@@ -63,14 +76,14 @@ def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar_that_leaves_nothing_behind():
+def test_a_terminal_has_a_bar_that_stays():
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
     console = Console(file=out, force_terminal=True, width=80)
     with shown(None, run, console) as report:
         report(4, 10)
-    assert "steps" in out.getvalue()
-    assert out.getvalue().endswith("\x1b[2K")
+        report(10, 10)
+    assert "10/10" in out.getvalue().splitlines()[-2]
 
 
 def test_a_notebook_has_one_cell_that_moves(monkeypatch):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -197,7 +198,10 @@ def test_json_of_a_suggestion_is_the_same_config_with_its_reasons_and_its_plan(g
     assert main([*options, "--json"]) == 0
     said = json.loads(capsys.readouterr().out, parse_constant=strict)
     assert said["config"] == yaml.safe_load(text)
-    assert [f"# {reason}" for reason in said["reasons"]] == [line for line in text.splitlines() if line[0] == "#"][:-1]
+    remarks = [line for line in text.splitlines() if line[0] == "#"]
+    assert max(map(len, remarks)) <= 80
+    unwrapped = re.sub(r"\n#   ", " ", "\n".join(remarks)).splitlines()
+    assert [f"# {reason}" for reason in said["reasons"]] == unwrapped[:-1]
     assert "sampler" in said["chosen_anew"]
     assert said["plan"]["guarantee"]["epsilon"] <= 4
     assert goal in said["plan"]["usable_for"]

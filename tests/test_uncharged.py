@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import result as uncharged
+from dpmcmc.engine import uncharged
 from dpmcmc.estimators import PrivateLinearRegression
 from dpmcmc.mechanisms import OPS, Chain, Hybrid, PrivateSelection, SufficientStatistics
 from dpmcmc.privacy.ledger import Ledger

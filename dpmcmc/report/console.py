@@ -307,7 +307,7 @@ class PublicFacts:
 
     @property
     def whence(self) -> str:
-        """Where the records are from, in words."""
+        """The origin of the records in words."""
         if self.origin in ("stand-in", "generated"):
             return {"stand-in": "a generated stand-in"}.get(self.origin, self.origin)
         return f"real, {self.origin}" if self.sha256 else self.origin

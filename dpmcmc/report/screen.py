@@ -1,4 +1,4 @@
-"""What ``plan`` and ``run`` print of a plan and of a release.
+"""Lines that ``plan`` and ``run`` print of a plan and of a release.
 
 Both begin with the same lines (:func:`planned`), and end with what the release is for (:func:`uses`). A refusal has its
 reason in five words, and beside it the command that would do better and the command for all reasons. Everything here
@@ -57,7 +57,8 @@ def planned(
         features: columns of a row, or None.
         origin: where the records are from, in words.
     """
-    what = f"{plan.num_records:,} {plan.unit}s"
+    unit = plan.unit.partition(" (")[0]
+    what = f"{plan.num_records:,} {unit}s"
     across = f" × {features:,} features" if features else ""
     lines = [
         (name, f"{_model(plan)}, {what}{across} ({origin})"),
@@ -70,7 +71,8 @@ def planned(
 
 
 def _model(plan: AnyPlan) -> str:
-    said = model(plan.target).removeprefix("Bayesian ").partition(" with ")[0]
+    said = model(plan.target).removeprefix("Bayesian ")
+    said = said.partition(" with ")[0].partition(", in which ")[0]
     return said if len(said) <= WIDTH - LABEL else type(plan.target).__name__
 
 
@@ -95,7 +97,7 @@ def promise(guarantee: Guarantee, unit: str, asked: float | None = None) -> str:
         else "has no bound"
     )
     wanted = "" if asked is None else f" (asked {asked:g})"
-    neighbours = _UNITS[str(guarantee.adjacency)].format(unit)
+    neighbours = _UNITS[str(guarantee.adjacency)].format(unit.partition(" (")[0])
     released = _RELEASED.get(guarantee.release, "the release covered")
     return f"ε {epsilon}{wanted}, δ {power(guarantee.delta)}, {neighbours}; {released}"
 
@@ -117,7 +119,7 @@ def _method(plan: AnyPlan) -> Row:
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains:,} chains"
     metric = " in a private metric" if plan.metric is not None else ""
     batch = (
-        f"all {plan.unit}s"
+        f"all {plan.unit.partition(' (')[0]}s"
         if isinstance(plan.sampling, Full)
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )
