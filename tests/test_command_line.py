@@ -158,8 +158,7 @@ def test_insecure_seed_reproduces_the_run_and_loses_the_guarantee(breast, tmp_pa
     assert "no guarantee" in capsys.readouterr().out
     assert json.loads((tmp_path / "a" / "privacy.json").read_text())["epsilon"] is None
     a, b = (
-        xarray.open_dataset(tmp_path / n / "draws.nc", group="path", engine="h5netcdf")["theta"].values
-        for n in "ab"
+        xarray.open_dataset(tmp_path / n / "draws.nc", group="path", engine="h5netcdf")["theta"].values for n in "ab"
     )
     np.testing.assert_array_equal(a, b)
 

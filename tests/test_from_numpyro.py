@@ -219,6 +219,23 @@ def test_a_result_predicts_from_the_models_own_arguments_by_name():
             result.predict(**arguments)
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_a_loaded_result_predicts_what_the_fresh_one_does(private, tmp_path):
+    """The draws of a positive site lie on another scale than the positions that the model predicts from."""
+    data = {"x": X, "y": X[:, 0].astype(np.float32)}
+    target = bound(robust, data)
+    privacy = dpmcmc.Privacy(epsilon=8.0, delta=1e-3, clip=1.0) if private else None
+    plan = dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=20, privacy=privacy)
+    fresh = dpmcmc.sample(plan, data)
+    assert np.any(fresh.path["low"] != fresh.positions["low"])
+    fresh.save(tmp_path / "run", public=True)
+    loaded = dpmcmc.Result.load(tmp_path / "run", target)
+    np.testing.assert_allclose(loaded.predict(X[:5]), fresh.predict(X[:5]), rtol=1e-5)
+    assert str(loaded.summary()) == str(fresh.summary())
+    for name, leaf in fresh.path.items():
+        np.testing.assert_array_equal(loaded.path[name], leaf)
+
+
 @pytest.mark.parametrize(
     ("model", "data", "reason"),
     [

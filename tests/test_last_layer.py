@@ -162,3 +162,17 @@ def test_calibration_error_tells_a_calibrated_classifier_from_a_confident_one():
     sharper = p**2 / (p**2).sum(axis=1, keepdims=True)
     assert predictive.expected_calibration_error(p, y) < 0.02
     assert predictive.expected_calibration_error(sharper, y) > 0.04
+
+
+def test_a_loaded_result_says_and_predicts_what_the_fresh_one_does(tmp_path):
+    fresh = dpmcmc.sample(plan_of(TARGET), records())
+    fresh.save(tmp_path / "run")
+    loaded = dpmcmc.Result.load(tmp_path / "run", TARGET)
+    x = records(1)["x"][:5]
+    np.testing.assert_allclose(loaded.predict(x), fresh.predict(x), rtol=1e-5)
+    assert str(loaded.summary()) == str(fresh.summary())
+    assert loaded.columns is None
+    np.testing.assert_array_equal(loaded.path, fresh.path)
+    alone = dpmcmc.Result.load(tmp_path / "run")
+    with pytest.raises(InputError, match=r"target: .* is not in the folder; give it"):
+        alone.predict(x)

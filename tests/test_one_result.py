@@ -355,7 +355,9 @@ def test_draws_say_what_they_may_be_used_for(tmp_path):
 
 def test_arviz_is_told_that_draws_are_not_for_intervals(tmp_path):
     for one in (result(5.0), dpmcmc.Result.load(result(5.0).save(tmp_path / "run"))):
-        with pytest.warns(dpmcmc.NotForIntervals, match=r"^Do not report intervals.*There is no group posterior") as seen:
+        with pytest.warns(
+            dpmcmc.NotForIntervals, match=r"^Do not report intervals.*There is no group posterior"
+        ) as seen:
             made = one.to_arviz()
         assert [one.filename for one in seen if one.category is dpmcmc.NotForIntervals] == [__file__]
         assert made["draws"].attrs["usable_for"] == "prediction"

@@ -44,18 +44,18 @@ def test_a_log_has_a_bar_that_says_nothing_of_the_time(monkeypatch):
 
 
 def test_the_bar_of_a_log_grows_by_a_tenth_of_the_steps():
-    class Watched(io.StringIO):
-        pieces = []
+    pieces = []
 
+    class Watched(io.StringIO):
         def write(self, text):
-            self.pieces.append(text.strip())
+            pieces.append(text.strip())
             return super().write(text)
 
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=100), begun=True)
     with shown(True, run, Console(file=Watched(), width=200)) as report:
         for done in range(99):
             report(done + 1, 100)
-    assert [piece for piece in Watched.pieces if piece] == ["━━"] * 9
+    assert [piece for piece in pieces if piece] == ["━━"] * 9
 
 
 def test_lines_come_until_a_run_begins(monkeypatch):

@@ -1,4 +1,4 @@
-"""The screen: fifteen lines of eighty columns at most, nothing twice, and commands that do what they are proposed for."""
+"""The screen: at most fifteen lines of eighty columns, nothing twice, and commands that do what they are for."""
 
 from __future__ import annotations
 

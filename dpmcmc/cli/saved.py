@@ -353,10 +353,11 @@ class ConfiguredRun:
             shown = few(result.released, result.columns)
             kept = (plan.burn_in, plan.thin)
             self.pictures.begin("traces", _TRACES, shown, kept, *said)
-        if result.mixing is not None:
+        # A posterior that follows from the path does not wait for the chain to mix.
+        if result.mixing is not None and not result.verdict.from_path:
             ess, rhat = result.mixing
             if np.any(np.isfinite(ess) & np.isfinite(rhat)):
-                names, _ = flat(result.draws, result.columns)
+                names, _ = flat(result.released, result.columns)
                 needed = (RHAT, ESS)
                 self.pictures.begin("mixing", _MIXING, names, (rhat, ess), needed, *said)
         beside = (

@@ -228,8 +228,8 @@ class Result:
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
-        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. The intervals hold if the model and its prior are true. A saved run has
-        it too: ``dpmcmc.inference.Trace.load(folder).posterior()``.
+        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. The intervals hold if the model and its
+        prior are true.
 
         Args:
             gram: public second moment Σ x xᵀ/N of the rows, (d, d); None: the one that the metric was made of.
@@ -314,7 +314,8 @@ class Result:
 
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
 
-        From the second run on as many records without a ledger, it says what the runs of the process add up to (``uncharged``).
+        From the second run on as many records without a ledger, it says what the runs of the process add up to
+        (``uncharged``).
 
         Args:
             level: share of the draws that the range holds.

@@ -33,8 +33,8 @@ _BETWEEN_DRAWS = 1.5
 
 
 _NO_METRIC = (
-    "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a path were "
-    "seen to cover .04 of a nominal .90; plan it with metric=dpmcmc.PrivateMetric(), or use mechanism noise_aware."
+    "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a path "
+    "were seen to cover .04 of a nominal .90; plan it with metric=dpmcmc.PrivateMetric(), or use mechanism noise_aware."
 )
 
 

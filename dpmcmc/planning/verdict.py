@@ -180,7 +180,7 @@ def _temperature(plan: Plan) -> Obstacle | None:
         )
     if _adapts(plan):
         return Obstacle(
-            f"{type(plan.sampler).__name__} finds its temperature while it runs, and whether it has found it is unknown",
+            f"{type(plan.sampler).__name__} finds its temperature as it runs, and whether it has found it is unknown",
             "its temperature is not known",
         )
     return None

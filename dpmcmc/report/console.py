@@ -42,8 +42,8 @@ from dpmcmc.targets.base import Target
 # ----------------------------------------------------------------------------------------------------
 # Progress of a run: a bar in a terminal or a notebook, lines in a log.
 #
-# A log is kept, and the time that a run takes after it has begun is not public. So a bar in a log grows at fixed numbers
-# of steps, ten in all. Before a run has begun, when nothing was computed from a record, a line comes after ten seconds,
+# A log is kept, and the time that a run takes after it has begun is not public. So a bar in a log grows at fixed steps,
+# ten in all. Before a run has begun, when nothing was computed from a record, a line comes after ten seconds,
 # and after twice as long each time.
 
 #: Called with (steps done, steps in all).
@@ -431,8 +431,8 @@ def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> 
         ("saved", str(confidential)),
         (
             "note",
-            f"no guarantee, and {facts.spec.name} is not public: this folder, readable by you alone, holds all that was "
-            "computed from it; never publish or archive it",
+            f"no guarantee, and {facts.spec.name} is not public: this folder, readable by you alone, holds all "
+            "that was computed from it; never publish or archive it",
         ),
     ]
     console.print(rows(lines), style="bold red")

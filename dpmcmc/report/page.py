@@ -306,7 +306,13 @@ def page(
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
     unit = plan.unit
+    from_path = said[INTERVALS] == FROM_PATH
     method = method_in_words(plan)
+    if from_path:
+        method += ", and the posterior given all that its path released"
+    kept = f"{plan.draws:,}"
+    if from_path:
+        kept = f"of the posterior, and {plan.draws:,} points of the path,"
     circumstances = context.circumstances or Circumstances.of_plan(plan)
     names = {
         "method": method,
@@ -314,8 +320,8 @@ def page(
         "estimated": estimated(plan),
         "fitted": f"We fitted a {model(plan.target)}{f' with {assumed}' if assumed else ''} to "
         f"N = {plan.num_records:,} {unit}s with dpmcmc {versions()['dpmcmc']}, by {method}",
-        "noise_aware": plan.label == "NoiseAware"
-        or said[INTERVALS].startswith(FROM_PATH),
+        "noise_aware": plan.label == "NoiseAware" or from_path,
+        "kept": kept,
         # The plan's verdict was given before the draws; the page has the verdict on the draws.
         "lines": [
             line

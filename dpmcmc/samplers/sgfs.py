@@ -13,7 +13,7 @@ noised.
     Var = (T/w) / (1 + T(ŵ − w)/s²),      stable iff  w < s²/T + ŵ,
 
 so a wrong estimate costs O(ηw), and ŵ = 0 is SGLD. (A noisy estimate projected onto D >= 0 is too large where the data
-say little: such directions move slower and run colder, by 14 % at the settings of ``configs/adult_prediction_sgfs.yaml``.) The
+say little: such directions move slower and run colder, by 14 % at the settings of ``adult_prediction_sgfs``.) The
 noise is known, so the chain keeps temperature T whatever noise privacy needs, and more noise makes it slower: a small
 step is η = 2T/s². With T > 1 the chain is faster and hotter. (The printed algorithm has noise FFᵀ/η beside the damping
 4FFᵀ/η: temperature 1/4.)

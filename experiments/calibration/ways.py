@@ -61,7 +61,7 @@ class Way(NamedTuple):
             result = dpmcmc.sample(plan, records)
         if self.path:
             return result.noise_aware().draws(1000), result
-        draws = np.asarray(result.draws, np.float64)
+        draws = np.asarray(result.released, np.float64)
         return draws.reshape(draws.shape[0] * draws.shape[1], -1), result
 
 
