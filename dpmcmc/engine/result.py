@@ -228,7 +228,7 @@ class Result:
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
-        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. The intervals hold if the model and its
+        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the model and the
         prior are true.
 
         Args:
@@ -237,7 +237,11 @@ class Result:
         Raises:
             UnsupportedCombination: the run does not identify a posterior; the reason, and what would.
         """
-        return self.trace.posterior(gram)
+        return self._given_path if gram is None else self.trace.posterior(gram)
+
+    @functools.cached_property
+    def _given_path(self) -> NoiseAwarePosterior:
+        return self.trace.posterior()
 
     @property
     def steps_per_second(self) -> float | None:
