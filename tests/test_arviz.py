@@ -16,7 +16,8 @@ import sys, warnings
 warnings.simplefilter("ignore")
 import arviz, numpy
 opened = arviz.from_netcdf(sys.argv[1])
-posterior, stats = opened["posterior"], opened["sample_stats"]
+posterior, stats = opened["path"], opened["path_stats"]
+assert "posterior" not in (opened.groups() if callable(getattr(opened, "groups", None)) and not hasattr(opened, "children") else opened.children)
 assert dict(posterior.sizes)["chain"] == 2 and dict(posterior.sizes)["draw"] == 100, posterior.sizes
 assert "gradient_norm" in stats and stats["gradient_norm"].shape == (2, 100)
 assert "DP" in posterior.attrs["guarantee"]
@@ -24,9 +25,10 @@ import dpmcmc
 result = dpmcmc.Result.load(sys.argv[2])
 names = list(result.columns)
 for made in (opened, result.to_arviz()):
-    assert list(made["posterior"].coords["column"].values) == names, made
-    assert made["posterior"]["theta"].dims == ("chain", "draw", "column")
-ess = arviz.ess(opened, method="mean") if "method" in arviz.ess.__code__.co_varnames else arviz.ess(opened)
+    assert list(made["path"].coords["column"].values) == names, made
+    assert made["path"]["theta"].dims == ("chain", "draw", "column")
+path = posterior.to_dataset() if hasattr(posterior, "to_dataset") else posterior
+ess = arviz.ess(path, method="mean") if "method" in arviz.ess.__code__.co_varnames else arviz.ess(path)
 print(float(numpy.min(ess["theta"].values)))
 """
 
@@ -59,3 +61,38 @@ def test_draws_open_in_arviz(tmp_path):
     # Two estimators of one number: rank-free and rank-normalised split chains differ by tens of percent.
     assert np.isfinite(own)
     assert 0.3 < float(done.stdout) / own < 3
+
+
+POSTERIOR = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import arviz, numpy
+import dpmcmc
+result = dpmcmc.Result.load(sys.argv[1])
+for opened in (arviz.from_netcdf(sys.argv[1] + "/draws.nc"), result.to_arviz()):
+    table = arviz.summary(opened)
+    assert len(table) == len(result.columns), table
+    numpy.testing.assert_allclose(table["mean"].astype(float), result.noise_aware().mean, atol=0.01)
+    assert (table["r_hat"].astype(float) < 1.02).all(), table
+"""
+
+
+@pytest.mark.slow
+def test_the_summary_of_arviz_is_that_of_the_posterior_of_a_path(tmp_path):
+    data = dpmcmc.data.load("two_normals")
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(num_features=3, row_bound=1.0),
+        num_records=1000,
+        sampler=dpmcmc.SGLD(4.0),
+        steps=80,
+        burn_in=0.5,
+        privacy=dpmcmc.Privacy(epsilon=20.0, delta=1e-5),
+        metric=dpmcmc.PrivateMetric(),
+    )
+    result = dpmcmc.sample(plan, data, out=tmp_path / "out")
+    assert result.posterior is not None
+    done = subprocess.run(
+        [sys.executable, "-c", POSTERIOR, tmp_path / "out"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Shape validation failed" not in done.stderr

@@ -76,8 +76,8 @@ if TYPE_CHECKING:
 
 #: Runs without a ledger from which on a summary adds them up.
 _SEVERAL = 2
-#: Least draws of a posterior that follows from a path.
-_DRAWS = 1000
+#: Least draws of a posterior that follows from a path, and the chains that they stand in.
+_DRAWS, _CHAINS = 1000, 4
 
 
 class DivergedError(RuntimeError):
@@ -196,13 +196,14 @@ class Result:
     def draws(self) -> PyTree:
         """Draws of the posterior, leaves (chains, draws, ...); where the run has none, what it released.
 
-        A posterior that follows from a path has one chain of independent draws, (1, draws, d).
+        Those of a posterior that follows from a path are independent, (4, draws, d): ArviZ asks for several chains.
         """
         if not self.verdict.from_path:
             return self.released
         found = self.noise_aware()
-        count = max(_DRAWS, 4 * len(found.mean))
-        return found.draws(count)[None].astype(np.float32)
+        each = max(_DRAWS // _CHAINS, len(found.mean))
+        drawn = found.draws(_CHAINS * each).astype(np.float32)
+        return drawn.reshape(_CHAINS, each, -1)
 
     @functools.cached_property
     def posterior(self) -> Posterior | None:
