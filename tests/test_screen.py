@@ -122,6 +122,15 @@ def test_run_prints_json_alone(tmp_path, capsys):
     assert "--json: prints the folder already" in capsys.readouterr().err
     assert main(["verify", str(out)]) == 0
     assert "✓ verified" in check(capsys.readouterr().out)[-1]
+    assert main(["verify", str(out), "--json", "--group", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verified"]
+    assert (found["stated_epsilon"], found["epsilon"]) == (stated["epsilon"], stated["epsilon"])
+    assert found["group"][0]["epsilon"] > found["epsilon"] == found["accountants"]["pld"]
+    assert "released files are those" in found["remarks"][-1]
+    (out / "metrics.json").write_text("{}")
+    assert main(["verify", str(out), "--json"]) == 1
+    assert not capsys.readouterr().out
 
 
 def test_the_ledger_shows_each_run_and_what_the_next_may_cost(tmp_path, capsys):

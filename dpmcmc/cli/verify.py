@@ -22,7 +22,7 @@ from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.report.lines import rows
+from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
     KEY,
     PRIVACY,
@@ -251,8 +251,8 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
 
 
-def _check_files(path: Path, body: dict[str, Any]) -> None:
-    """Say which files the digests of a privacy.json cover; refuse files with other digests."""
+def _files(path: Path, body: dict[str, Any]) -> Row:
+    """Return which files the digests of a privacy.json cover; refuse files with other digests."""
     folder = path.parent
     try:
         wrong = (
@@ -266,38 +266,30 @@ def _check_files(path: Path, body: dict[str, Any]) -> None:
     if wrong is not None:
         raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
     if not has_digests(body):
-        _say(
+        return (
             "unchecked",
             "an earlier version wrote it, without digests, so the files beside it may be of other runs",
         )
-    elif not has_ended(body):
-        _say(
+    if not has_ended(body):
+        return (
             "not ended",
-            "the run has not ended: the file states what it may cost, and nothing is released yet",
+            "the file states what the run may cost, and nothing is released yet",
         )
-    elif path.name != PRIVACY or not released(folder):
-        _say(
+    if path.name != PRIVACY or not released(folder):
+        return (
             "alone",
             "no released file lies beside it, so none is compared with its digests",
         )
-    else:
-        _say(
-            "files", f"{len(body[KEY])} released files are those whose digests it states"
-        )
+    return ("files", f"{len(body[KEY])} released files are those whose digests it states")
 
 
-def _say(label: str, text: str) -> None:
-    print(rows([(label, text)]))
-
-
-def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
-    """Print the guarantee for any ``size`` records together, and on one side where that is less."""
+def _groups(guarantee: Guarantee, size: int) -> list[Guarantee]:
+    """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
     whole = guarantee.for_group(size)
-    _say("group", whole.about(unit))
-    if size > 1 and guarantee.adjacency != Adjacency.REPLACE_ONE:
-        one_sided = guarantee.for_group(size, one_sided=True)
-        if one_sided.epsilon < whole.epsilon:
-            _say("", one_sided.about(unit))
+    if size == 1 or guarantee.adjacency == Adjacency.REPLACE_ONE:
+        return [whole]
+    one_sided = guarantee.for_group(size, one_sided=True)
+    return [whole, one_sided] if one_sided.epsilon < whole.epsilon else [whole]
 
 
 class _Recomputed(NamedTuple):
@@ -367,7 +359,12 @@ def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
     return body, found.guarantee
 
 
-def verify(privacy: str, group: int | None = None, patient: bool = False) -> None:
+def verify(
+    privacy: str,
+    group: int | None = None,
+    patient: bool = False,
+    as_json: bool = False,
+) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
     if path.is_dir():
@@ -378,44 +375,89 @@ def verify(privacy: str, group: int | None = None, patient: bool = False) -> Non
         )
     body = _read(path)
     found = _recompute(path, body, patient)
-    run = found.run
+    together = []
+    if group is not None:
+        with _bounded(path, patient):
+            together = _groups(found.guarantee, group)
+    remarks = list(_remarks(body, found))
+    if not as_json:
+        print(rows([*_computed(found, together), *remarks]))
+    _refuse_shortfall(path, found)
+    files = _files(path, body)
+    if as_json:
+        print(json.dumps(_stated(found, together, [*remarks, files]), indent=2))
+        return
+    print(rows([files]))
+    print(f"{YES} verified: the stated epsilon covers the events")
+
+
+def _computed(found: _Recomputed, together: list[Guarantee]) -> list[Row]:
+    """Return what a file states and what its events cost."""
     recomputed = found.guarantee
-    many = kinds(recomputed.events)
-    few = grouped(many)
-    _say("stated", f"epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
-    _say("computed", str(recomputed))
+    stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
+    none = "no derivation for this combination"
+    return [
+        ("stated", stated),
+        ("computed", str(recomputed)),
+        *(
+            (name, none if value is None else f"epsilon {value:.6g}")
+            for name, value in found.checks.items()
+        ),
+        *(
+            ("" if number else "group", one.about(found.run.unit))
+            for number, one in enumerate(together)
+        ),
+    ]
+
+
+def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
+    """Yield what a guarantee does not rest on a proof for, and what the file does not tell."""
     # A mechanism's file without the key is from a version whose noise was in floats, or was edited.
     if body.get("hardened", "mechanism" not in body) is False:
-        _say(
+        yield (
             "unproved",
             "noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved",
         )
     elif body.get("in_floats"):
-        _say(
+        yield (
             "unproved",
             "a part of this release is drawn in floating point: its plan names it",
         )
+    many = kinds(found.guarantee.events)
+    few = grouped(many)
     if len(few) < len(many):
-        _say(
+        yield (
             "grouped",
             f"{len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
             "largest rate, so the recomputed epsilon is an upper bound",
         )
-    for name, value in found.checks.items():
-        _say(
-            name,
-            "no derivation for this combination"
-            if value is None
-            else f"epsilon {value:.6g}",
-        )
-    if group is not None:
-        with _bounded(path, patient):
-            _print_group(recomputed, group, run.unit)
-    _refuse_shortfall(path, found)
-    _check_files(path, body)
-    if "trace" in recomputed.release.split(" + ") and not run.says_steps:
-        _say(
+    if "trace" in found.guarantee.release.split(" + ") and not found.run.says_steps:
+        yield (
             "unchecked",
             "the file does not say how many steps the run took, so they may be more than its events",
         )
-    print("✓ verified: the stated epsilon covers the events")
+
+
+def _stated(
+    found: _Recomputed, together: list[Guarantee], remarks: list[Row]
+) -> dict[str, object]:
+    """Return what was verified, as JSON takes it; an ε without a bound is null."""
+    recomputed = found.guarantee
+
+    def finite(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    return {
+        "verified": True,
+        "stated_epsilon": finite(found.run.epsilon),
+        "epsilon": finite(recomputed.epsilon),
+        "delta": recomputed.delta,
+        "adjacency": str(recomputed.adjacency),
+        "release": recomputed.release,
+        "accountant": recomputed.accountant,
+        "accountants": {name: finite(value) for name, value in found.checks.items()},
+        "group": [
+            {"epsilon": finite(one.epsilon), "delta": one.delta} for one in together
+        ],
+        "remarks": [text for _, text in remarks],
+    }

@@ -229,8 +229,8 @@ class Result:
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
-        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the model and the
-        prior are true.
+        It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the
+        model and the prior are true.
 
         Args:
             gram: public second moment Σ x xᵀ/N of the rows, (d, d); None: the one that the metric was made of.

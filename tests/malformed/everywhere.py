@@ -33,6 +33,7 @@ INPUTS = (
     "audit IN",
     "per_record IN --out HERE/out",
     "verify IN",
+    "verify IN --json",
     "export IN --registry",
     "ledger show IN",
     "ledger history IN --json",
