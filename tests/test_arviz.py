@@ -17,7 +17,8 @@ warnings.simplefilter("ignore")
 import arviz, numpy
 opened = arviz.from_netcdf(sys.argv[1])
 posterior, stats = opened["path"], opened["path_stats"]
-assert "posterior" not in (opened.groups() if callable(getattr(opened, "groups", None)) and not hasattr(opened, "children") else opened.children)
+held = opened.children if hasattr(opened, "children") else opened.groups()
+assert "posterior" not in held
 assert dict(posterior.sizes)["chain"] == 2 and dict(posterior.sizes)["draw"] == 100, posterior.sizes
 assert "gradient_norm" in stats and stats["gradient_norm"].shape == (2, 100)
 assert "DP" in posterior.attrs["guarantee"]

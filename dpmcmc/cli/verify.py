@@ -20,7 +20,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
 from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
-from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
@@ -283,7 +283,7 @@ def _files(path: Path, body: dict[str, Any]) -> Row:
     return ("files", f"{len(body[KEY])} released files are those whose digests it states")
 
 
-def _groups(guarantee: Guarantee, size: int) -> list[Guarantee]:
+def _groups(guarantee: Guarantee, size: int) -> list[GroupGuarantee]:
     """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
     whole = guarantee.for_group(size)
     if size == 1 or guarantee.adjacency == Adjacency.REPLACE_ONE:
@@ -391,7 +391,7 @@ def verify(
     print(f"{YES} verified: the stated epsilon covers the events")
 
 
-def _computed(found: _Recomputed, together: list[Guarantee]) -> list[Row]:
+def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
     stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
@@ -439,7 +439,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
 
 
 def _stated(
-    found: _Recomputed, together: list[Guarantee], remarks: list[Row]
+    found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]
 ) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
