@@ -544,3 +544,40 @@ def test_linear_regression_with_room_for_every_gradient(records, monkeypatch):
     mean, covariance = target.posterior({"x": x, "y": y})
     assert np.all(np.abs(found.mean - mean) < 3 * found.std)
     assert np.all(found.std > 0.97 * np.sqrt(np.diag(covariance)))
+
+
+# --- the prior -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("truth", "scale", "refused"), [(0.0, 0.0, False), (2.0, 1.0, False), (9.0, 0.0, True)])
+def test_a_release_that_contradicts_a_prior_with_a_pull_is_refused(truth, scale, refused):
+    """Conjugate: θ̂ ~ N(θ, s²) under a prior N(0, 1); a truth of nine standard deviations is drawn to zero."""
+    rng, size, variance = np.random.default_rng(0), 6, 0.5
+    theta = truth + scale * rng.normal(size=size)
+    estimate = theta + math.sqrt(variance) * rng.normal(size=size)
+    covariance = np.eye(size) / (1 + 1 / variance)
+    found = from_trace.Gaussian(covariance @ estimate / variance, covariance)
+    if refused:
+        with pytest.raises(UnsupportedCombination, match=r"contradicts the prior \(p \de-\d+\), which draws"):
+            from_trace.check_pull(found, 1.0)
+    else:
+        from_trace.check_pull(found, 1.0)
+
+
+def test_a_contradicted_prior_that_does_not_pull_is_kept():
+    """So much is told that the prior moves nothing."""
+    covariance = np.eye(4) / (1 + 1e8)
+    from_trace.check_pull(from_trace.Gaussian(np.full(4, 9.0), covariance), 1.0)
+
+
+def test_p_values_of_truths_from_the_prior_are_uniform():
+    """Nothing is refused where the prior is true: one in a thousand would contradict it, and few of these are pulled."""
+    rng, refused = np.random.default_rng(3), 0
+    covariance = np.eye(5) / (1 + 1 / 0.3)
+    for _ in range(2000):
+        estimate = rng.normal(size=5) + math.sqrt(0.3) * rng.normal(size=5)
+        try:
+            from_trace.check_pull(from_trace.Gaussian(covariance @ estimate / 0.3, covariance), 1.0)
+        except UnsupportedCombination:
+            refused += 1
+    assert refused <= 8

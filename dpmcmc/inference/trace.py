@@ -44,6 +44,7 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtri
+from scipy.stats import chi2
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import curvature, names, noise_aware
@@ -257,6 +258,9 @@ _FEWEST_STEPS = 32
 _WIDEST, _FARTHEST = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
 _STRONGEST = 3.0
+#: A prior is contradicted below this p-value, where a wider one moves the mean by more posterior standard deviations
+#: (root mean square). Directions count in which the release takes this share of the prior's variance away.
+_RARE, _PULLED, _LEAST_TOLD = 1e-3, 0.8, 1e-6
 NO_SECOND_MOMENT = (
     "noise_aware: the curvature of this model is made of the second moment of the rows, and the run released none; run "
     "it with metric gram, or give a public one: noise_aware(gram=Σ x xᵀ/N)."
@@ -287,6 +291,38 @@ def check_prior(precision: float, row_bound: float | None) -> None:
         raise UnsupportedCombination(
             f"noise_aware: logits spread over up to {margins:.3g} under the prior, and intervals were seen to "
             f"cover up to {_STRONGEST:g}; take a smaller prior_scale."
+        )
+
+
+def check_pull(found: Gaussian, precision: float) -> None:
+    """Refuse a posterior whose prior the release contradicts, and that draws coefficients to itself.
+
+    In the linear law the posterior's mean has the covariance P⁻¹ − Σ under model and prior. It is asked in the
+    directions in which the release tells anything. A prior twice as wide then shows how far the prior draws.
+
+    Args:
+        found: posterior N(m, Σ).
+        precision: P of the prior, of every coefficient.
+
+    Raises:
+        UnsupportedCombination: with the p-value.
+    """
+    size = len(found.mean)
+    told = np.eye(size) / precision - found.covariance
+    values, vectors = np.linalg.eigh((told + told.T) / 2)
+    some = values > _LEAST_TOLD / precision
+    away = (vectors.T @ found.mean)[some] / np.sqrt(values[some])
+    p = float(chi2.sf(away @ away, max(1, len(away))))
+    if p >= _RARE:
+        return
+    inverse = np.linalg.inv(found.covariance)
+    wider = inverse - (1 - 1 / 4) * precision * np.eye(size)
+    moved = np.linalg.solve(wider, inverse @ found.mean) - found.mean
+    pull = float(np.sqrt(np.mean(moved**2 / np.diag(found.covariance))))
+    if pull > _PULLED:
+        raise UnsupportedCombination(
+            f"noise_aware: the release contradicts the prior (p {p:.1g}), which draws coefficients to itself; take a "
+            "larger prior_scale, or mechanism noise_aware with prior_scale evidence."
         )
 
 
@@ -434,6 +470,7 @@ class Trace:
         found = conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
         if not isinstance(self.score.family, Linear):
             self._check_path(path, found, known.gram)
+        check_pull(found, self.prior_precision)
         return NoiseAwarePosterior(*found)
 
     def path(self) -> PathGradients:
