@@ -212,7 +212,12 @@ def test_workers_run_tables_on_one_thread_and_leave_the_environment_as_it_was():
 def test_the_shipped_cells_are_those_of_the_benchmark():
     settings = load(CONFIGS / "intervals.yaml", table.Settings)
     asked = intervals.asked_rows(settings, None, None)
-    assert {row.design for row in asked} == set(designs.NAMES) - {"eight_1x"}
+    assert {row.design for row in asked} == set(designs.NAMES)
+    chains = [row for row in asked if row.chain is not None]
+    assert {row.chain.config for row in chains} == {"adult", "adult_sghmc", "adult_sgnht", "adult_sgfs"}
+    assert {(row.chain.config, row.epsilon) for row in chains if row.design == "adult"} == {
+        (row.chain.config, row.epsilon) for row in chains if row.design == "eight_1x"
+    }
     assert len({row.key for row in asked}) == len(asked)
     assert settings.tables >= 40
     assert sum(row.design == "awan_wang" for row in asked) == 25

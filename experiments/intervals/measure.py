@@ -130,8 +130,11 @@ def _reference(name: str, records: int, table: int, precision: float | None) -> 
 
 def _predicted(result: dpmcmc.Result) -> float:
     """Return the predicted width, the geometric mean of a range."""
-    chain = not isinstance(result.plan, MechanismPlan)
-    found = result.verdict.predicted_width if chain else result.plan.settings.get("predicted_width")
+    found = None
+    if isinstance(result.plan, MechanismPlan):
+        found = result.plan.settings.get("predicted_width")
+    elif isinstance(result.plan, dpmcmc.Plan):
+        found = result.verdict.predicted_width
     if found is None:
         return math.nan
     with np.errstate(all="ignore"):

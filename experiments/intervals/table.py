@@ -11,6 +11,7 @@ from pydantic import Field
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.samplers import SAMPLERS
 from experiments.figure_files import FigureSection, write_table
 from experiments.intervals.designs import NAMES, Chain, design
 from experiments.intervals.measure import Row
@@ -223,13 +224,20 @@ _BEGIN, _END = "<!-- intervals -->\n", "<!-- /intervals -->"
 
 
 def page(rows: list[Row]) -> str:
-    """Return the table of a page, in Markdown: a line for each row, failures first."""
+    """Return the table of a page, in Markdown: a line for each row, failures first; a cell of a chain has its name."""
     lines = [
         "| finding | design | N | ε | tables | coverage | non-private | width | called intervals |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in ordered(rows):
-        cells = [str(row["finding"]), f"`{row['design']}`", f"{float(row['N']):,.0f}", f"{float(row['epsilon']):.3g}"]
+        sampler = str(row["cell"]).split()[0]
+        way = f", {sampler}" if sampler.lower() in SAMPLERS else ""
+        cells = [
+            str(row["finding"]),
+            f"`{row['design']}`{way}",
+            f"{float(row['N']):,.0f}",
+            f"{float(row['epsilon']):.3g}",
+        ]
         cells.append(f"{float(row['measured']):g}")
         if "coverage" in row:
             cells.append(f"{float(row['coverage']):.2f} ± {float(row['coverage_error']):.2f}")
