@@ -571,7 +571,7 @@ def test_a_contradicted_prior_that_does_not_pull_is_kept():
 
 
 def test_p_values_of_truths_from_the_prior_are_uniform():
-    """Nothing is refused where the prior is true: one in a thousand would contradict it, and few of these are pulled."""
+    """Hardly anything is refused where the prior is true: one in a thousand would contradict it."""
     rng, refused = np.random.default_rng(3), 0
     covariance = np.eye(5) / (1 + 1 / 0.3)
     for _ in range(2000):

@@ -421,7 +421,11 @@ def print_result(
         lines.append(("spent", promise(guarantee, facts.plan.unit)))
     console.print(rows(lines))
     inside = confidential.parent == folder
-    shared = f"share all but {confidential.name}/" if inside else "share it"
+    shared = (
+        f"share all but {confidential.name}/"
+        if inside
+        else f"share it, and keep {confidential} to yourself"
+    )
     console.print(rows(saved(folder, f"open {page.FILE}; {shared}")))
 
 

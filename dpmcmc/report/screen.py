@@ -32,7 +32,7 @@ _UNITS = {
 }
 _RELEASED = {
     "trace": "all iterates covered",
-    "last": "the last iterate alone covered",
+    "last_iterate": "the last iterate alone covered",
 }
 
 
