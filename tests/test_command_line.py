@@ -155,7 +155,7 @@ def test_secret_keys_and_seeds_are_in_no_released_file(finished):
 def test_insecure_seed_reproduces_the_run_and_loses_the_guarantee(breast, tmp_path, capsys):
     for name in ("a", "b"):
         assert call("run", breast, "--out", tmp_path / name, "--set", "privacy.insecure_noise_seed=0") == 0
-    assert "no guarantee" in capsys.readouterr().out
+    assert "privacy   NONE: the noise is known" in capsys.readouterr().out
     assert json.loads((tmp_path / "a" / "privacy.json").read_text())["epsilon"] is None
     a, b = (
         xarray.open_dataset(tmp_path / n / "draws.nc", group="path", engine="h5netcdf")["theta"].values for n in "ab"

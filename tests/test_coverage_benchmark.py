@@ -156,7 +156,9 @@ def test_shipped_configs_are_for_what_the_benchmark_finds(tmp_path):
     } - {*("noise_aware_evidence", "metric_path", "sgld_planned_path")}
     for row in rows:
         aware = str(row["way"]).startswith("noise_aware")
-        assert (row["verdict"] == "intervals") == aware, row["way"]
+        # The plan of a chain in a metric promises the posterior of its path; some ways measure its iterates.
+        of_path = WAYS[str(row["way"])].config == "adult"
+        assert (row["verdict"] == "intervals") == (aware or of_path), row["way"]
         if aware and "coverage" in row:
             assert coverage.covers(row), row
             assert float(row["tarp_error"]) < 1.5 * float(row["floor"])

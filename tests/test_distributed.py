@@ -175,7 +175,7 @@ def test_two_processes_release_one_folder_whose_guarantee_verifies(together, cap
     assert main(["verify", str(folder / "privacy.json")]) == 0
     assert "verified" in capsys.readouterr().out
     # One of them prints.
-    assert printed.count("two_normals:") == 1
+    assert printed.count("logistic regression, 1,000 records") == 1
     assert "1 along the chains, 2 along the records" in printed
     assert "without a checkpoint" in printed
 

@@ -132,7 +132,7 @@ def test_every_page_says_of_a_width_over_that_without_privacy_whether_it_was_pre
             if re.search(r"\d\S* times as wide|times as wide as without", sentence) and "the prior" not in sentence:
                 found += 1
                 assert re.search("predict|observed", sentence), (page.name, sentence)
-    assert found > 3
+    assert found >= 3
 
 
 def test_more_budget_or_records_never_cost_more():

@@ -242,11 +242,11 @@ def test_a_run_gives_the_draws_of_the_same_records_in_memory(tmp_path, capsys):
     save(tmp_path / "mine", x_test=X[:50], y_test=Y[:50])
     path = config(tmp_path)
     assert main(["run", path, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
-    assert "on disk: no training-set scores and no non-private fit" in capsys.readouterr().out
+    assert "on disk   no fit without privacy, which reads all records" in capsys.readouterr().out
     inside = dpmcmc.sample(make_plan(config_file.load(path)), {"x": X, "y": Y}, key=1).draws
     # The noise of this config is known and its records are not public, so its draws are confidential.
     path = tmp_path / "out" / "confidential" / "draws.nc"
-    with xarray.open_dataset(path, group="posterior", engine="h5netcdf") as draws:
+    with xarray.open_dataset(path, group="path", engine="h5netcdf") as draws:
         np.testing.assert_allclose(draws["theta"].values, inside, rtol=1e-4, atol=1e-6)
     kept = json.loads((tmp_path / "out" / "confidential" / "diagnostics.json").read_text())
     assert kept["train"] is None

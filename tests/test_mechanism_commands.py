@@ -52,11 +52,11 @@ def write(tmp_path):
 def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys):
     path, out = write({"name": name, **MECHANISMS[name]}), tmp_path / "run"
     assert call("plan", path) == 0
-    assert "guarantee" in capsys.readouterr().out
+    assert "privacy   ε " in capsys.readouterr().out
     assert call("run", path, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "accuracy" in printed
-    assert "never publish" in printed
+    assert "share all but confidential/" in printed
     privacy = json.loads((out / "privacy.json").read_text())
     assert privacy["epsilon"] <= 1.0
     assert privacy["release"] in ("one_sample", "last_iterate", "estimate")
@@ -69,8 +69,8 @@ def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys
     assert set(metrics["wall_seconds"]) == {"calibrate"}
     draws = xarray.open_datatree(out / "draws.nc", engine="h5netcdf")
     count = MECHANISMS[name].get("draws", 1)
-    assert draws["posterior"]["theta"].shape == (1, count, 3)
-    assert "sample_stats" not in draws.children
+    assert draws["draws"]["theta"].shape == (1, count, 3)
+    assert set(draws.children) == {"draws"}
     assert not (out / "figures" / "traces.png").exists()
     assert call("verify", out / "privacy.json") == 0
     # The config that was written runs again.
@@ -89,14 +89,15 @@ def test_a_hybrid_is_one_guarantee(write, tmp_path, capsys):
     )
     out = tmp_path / "run"
     assert call("run", path, "--out", out) == 0
-    assert "one_sample + trace" in capsys.readouterr().out
+    assert "✗ intervals" in capsys.readouterr().out
     privacy = json.loads((out / "privacy.json").read_text())
+    assert privacy["release"] == "one_sample + trace"
     assert privacy["epsilon"] <= 1.0
     # The last is what noise in integers costs beyond a Gaussian's.
     assert {e["mechanism"] for e in privacy["events"]} == {"posterior_draw", "gaussian", "approximate_draw"}
     assert any("exact" in sentence for sentence in privacy["assumptions"])
     draws = xarray.open_datatree(out / "draws.nc", engine="h5netcdf")
-    assert draws["posterior"]["theta"].shape == (2, 60, 3)
+    assert draws["path"]["theta"].shape == (2, 60, 3)
     # An estimate of the ESS is below zero where neighbouring draws correlate by less than -1/2: with 120 draws that
     # correlate by no less than zero, more than five standard errors away.
     assert json.loads((out / "metrics.json").read_text())["ess"] > 0
@@ -306,7 +307,7 @@ def test_insecure_seeds_take_the_guarantee_away(write, tmp_path, capsys):
         assert call("run", path, "--out", tmp_path / name) == 0
     assert "NONE" in capsys.readouterr().out
     first, second = (
-        xarray.open_datatree(tmp_path / n / "draws.nc", engine="h5netcdf")["posterior"]["theta"].values for n in "ab"
+        xarray.open_datatree(tmp_path / n / "draws.nc", engine="h5netcdf")["draws"]["theta"].values for n in "ab"
     )
     assert np.array_equal(first, second)
     assert json.loads((tmp_path / "a" / "privacy.json").read_text())["epsilon"] is None

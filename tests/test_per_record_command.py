@@ -47,7 +47,7 @@ def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, cap
     released = capsys.readouterr().out + "".join(p.read_text() for p in folder.glob("*.json"))
     assert len(numbers) > 100
     assert not any(number in released for number in numbers)
-    with xarray.open_dataset(folder / "draws.nc", group="posterior") as draws:
+    with xarray.open_dataset(folder / "draws.nc", group="path") as draws:
         assert draws.sizes["draw"] == 3
     for wrong, said in (
         (arguments, "already holds a run that is done"),

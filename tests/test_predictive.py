@@ -369,7 +369,7 @@ def test_predictions_of_a_private_file_stay_confidential(tmp_path, monkeypatch, 
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert {metrics[key] for key in ("accuracy", "rmse", "log_predictive_density", "non_private")} == {None}
     assert not (tmp_path / "out" / "figures" / "predictions.png").exists()
-    assert "rmse         confidential" in capsys.readouterr().out
+    assert "rmse      confidential" in capsys.readouterr().out
     hidden = json.loads((tmp_path / "out" / "confidential" / "diagnostics.json").read_text())
     assert hidden["rmse"]["posterior_predictive"] > 0
     assert hidden["non_private"]["rmse"]

@@ -83,7 +83,9 @@ def test_a_terminal_has_a_bar_that_stays():
     with shown(None, run, console) as report:
         report(4, 10)
         report(10, 10)
-    assert "10/10" in out.getvalue().splitlines()[-2]
+    assert "10/10" in out.getvalue()
+    *_, last = out.getvalue().split("10/10")
+    assert "\x1b[2K" not in last.partition("\n")[2], "the bar is erased"
 
 
 def test_a_notebook_has_one_cell_that_moves(monkeypatch):

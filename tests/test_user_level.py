@@ -315,8 +315,8 @@ def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys):
     out = tmp_path / "out"
     assert call("run", written(tmp_path), "--out", out) == 0
     said = capsys.readouterr().out
-    assert "45 training owners" in said
-    assert "a record is one owner (at most 4 rows)" in said
+    assert "45 owners" in said
+    assert "owners    of at most 4 rows each" in said
     privacy = json.loads((out / "privacy.json").read_text())
     assert privacy["unit"] == "owner (at most 4 rows)"
     assert privacy["num_records"] == 45

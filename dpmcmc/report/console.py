@@ -101,9 +101,11 @@ def report_steps(done: int, total: int) -> None:
 def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
     steps = run.plan.steps if isinstance(run.plan, Plan) else None
     columns = (BarColumn(2 * _LINES), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=steps is None) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task("", total=steps)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+        # A release without steps leaves no bar.
+        bar.update(task, visible=bar.tasks[0].total is not None)
 
 
 @contextlib.contextmanager

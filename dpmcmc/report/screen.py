@@ -73,7 +73,9 @@ def planned(
 def _model(plan: AnyPlan) -> str:
     said = model(plan.target).removeprefix("Bayesian ")
     said = said.partition(" with ")[0].partition(", in which ")[0]
-    return said if len(said) <= WIDTH - LABEL else type(plan.target).__name__
+    # The words for an object that describes itself by nothing but its address are its class.
+    plain = len(said) <= WIDTH - LABEL and " object at 0x" not in said
+    return said if plain else type(plan.target).__name__
 
 
 def _privacy(plan: AnyPlan, secret: bool, asked: float | None) -> str:

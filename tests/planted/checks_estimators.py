@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.engine import result as uncharged
+from dpmcmc.engine import uncharged
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import PrivateLinearRegression, PublicKFold
 from dpmcmc.mechanisms import Exponential, SufficientStatistics
