@@ -59,7 +59,9 @@ def type_name(hint: object) -> str:
         return f"{{{values}}}" if "," in values else values
     if origin is typing.Annotated:
         kind, *bounds = typing.get_args(hint)
-        limits = [f"{_SYMBOLS[type(b)]} {getattr(b, type(b).__name__.lower()):.10g}" for b in bounds]
+        limits = [
+            f"{_SYMBOLS[type(b)]} {getattr(b, type(b).__name__.lower()):.10g}" for b in bounds if type(b) in _SYMBOLS
+        ]
         return " ".join([type_name(kind), ", ".join(limits)]).strip()
     if origin in (typing.Union, types.UnionType):
         names = [type_name(a) for a in alternatives(hint)]

@@ -27,7 +27,7 @@ from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
-from dpmcmc.privacy.calibration import smallest_noise
+from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
 from dpmcmc.privacy.query.metric import SecondMoment
@@ -114,7 +114,7 @@ def test_full_batches_and_closed_form_meet_their_target():
         assert made.guarantee.epsilon <= 0.01
         # Nothing but the deviation's own share of δ: no noise is spent on it.
         uncharged = dataclasses.replace(made.schedule, coordinates=None).with_noise(np.zeros(4))
-        assert made.required_multiplier == pytest.approx(smallest_noise(uncharged, privacy), rel=1e-3)
+        assert made.required_multiplier == pytest.approx(asked_noise(uncharged, privacy), rel=1e-3)
 
 
 def test_a_second_moment_is_charged_by_the_entry():

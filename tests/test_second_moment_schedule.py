@@ -54,7 +54,7 @@ def test_noise_that_changes_is_charged_with_the_steps_that_ask(accountant):
     queries = Schedule(floors, Full(), 400, multiples=(0.5,), every=5)
     expected = sorted([0.5 / (1 + KAPPA)] * 4 + [3.0 / (1 + KAPPA)] * 16)
     np.testing.assert_allclose(np.sort(queries.charged), expected)
-    needed = dpmcmc.privacy.calibration.smallest_noise(
+    needed = dpmcmc.privacy.calibration.asked_noise(
         queries, dpmcmc.Privacy(epsilon=3.0, delta=1e-5, accountant=accountant)
     )
     z = np.maximum(floors, needed) / (1 + KAPPA)

@@ -7,14 +7,21 @@ the same constructors.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from dpmcmc.config import sections
 from dpmcmc.config.sections import (
@@ -30,12 +37,12 @@ from dpmcmc.config.sections import (
     refused,
 )
 from dpmcmc.data import DataRequest
-from dpmcmc.errors import Checked, DataError, InputError, check_fields
+from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
-from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.privacy.accounting.charging import CalibratorName, Privacy
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
@@ -162,15 +169,44 @@ class Records(DataRequest):
             )
 
 
+def _calibrator(name: str) -> str:
+    """Return the name of a calibrator, or of a user's own function.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    known = get_args(CalibratorName)
+    if name in known or re.match(sections.PATTERN, name):
+        return name
+    raise refused(
+        (
+            f"must be one of {', '.join(known)} or your own module:attribute{meant(name, known)}",
+            (),
+        ),
+        value=name,
+    )
+
+
+_CALIBRATORS = {"anyOf": [{"enum": list(get_args(CalibratorName))}, sections.OWN_NAME]}
+#: Name of a calibrator in a YAML.
+CalibratorKey = Annotated[
+    str, AfterValidator(_calibrator), sections.InEditors(lambda _: _CALIBRATORS)
+]
+
+
 @dataclass(frozen=True)
 class Promise(Privacy):
     """Promised guarantee. Write ``privacy: null`` for plain SG-MCMC without a guarantee.
 
     Args:
+        calibrator: how the noise is chosen: numeric, closed_form, free, or your own function ``module:attribute``. It
+            is called with (queries, promise), and its annotation says that it returns a float or an array.
         insecure_noise_seed: makes a run bit-reproducible, and takes its guarantee away.
         ledger: budget ledger of the data set, relative to the config file; the run is charged to it.
     """
 
+    # A function's name is a string here; ``plans.py`` finds the function.
+    calibrator: CalibratorKey = "numeric"  # type: ignore[assignment]
     insecure_noise_seed: int | None = None
     ledger: str | None = None
 
@@ -365,13 +401,15 @@ def is_secret(config: Config) -> bool:
 
 
 def modules_of_ones_own(config: Config) -> dict[str, str]:
-    """Return section -> ``module:attribute``, for the target and the sampler that are no registered ones."""
+    """Return section -> ``module:attribute``, for the target, the sampler and the calibrator that are the user's."""
     sections = config.sections("target", "sampler")
-    return {
+    names = {
         key: section.name
         for key, section in sections.items()
         if isinstance(section, CustomSection)
     }
+    calibrator = "" if config.privacy is None else str(config.privacy.calibrator)
+    return names | ({"privacy.calibrator": calibrator} if ":" in calibrator else {})
 
 
 def dump(config: Config, folder: Path) -> str:

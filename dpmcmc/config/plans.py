@@ -250,12 +250,17 @@ def _privacy(config: Config) -> Privacy | None:
     """The promise without what only a config says of it."""
     if config.privacy is None:
         return None
-    return Privacy(
-        **{
-            field.name: getattr(config.privacy, field.name)
-            for field in dataclasses.fields(Privacy)
-        }
-    )
+    values = {
+        field.name: getattr(config.privacy, field.name)
+        for field in dataclasses.fields(Privacy)
+    }
+    name = str(config.privacy.calibrator)
+    if ":" in name:
+        try:
+            values["calibrator"] = own_code.found_calibrator(name)
+        except InputError as error:
+            raise ConfigError.at("privacy.calibrator", f"{name} {error}") from None
+    return Privacy(**values)
 
 
 def target_of(config: Config, spec: DataSpec) -> Target:

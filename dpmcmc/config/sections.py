@@ -34,6 +34,7 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
 import pydantic
 from pydantic import (
     BaseModel,
@@ -123,6 +124,22 @@ def found(section: str, name: str) -> Callable[..., Any]:
     Raises:
         ValueError: it cannot be imported, or declares no such thing; nothing was called.
     """
+    item = _imported(name)
+    missing = _missing(section, item)
+    if missing:
+        raise InputError(
+            f"{missing}, so it is not called; name a class with the methods of the {section.title()} protocol, or "
+            f"annotate the function that makes one with its type, for example -> {_EXAMPLES[section]}"
+        )
+    return item
+
+
+def _imported(name: str) -> Any:
+    """Import what ``module:attribute`` names.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):
@@ -143,13 +160,33 @@ def found(section: str, name: str) -> Callable[..., Any]:
         raise InputError(
             f"cannot be imported ({said(error)}); it is looked for from the current folder"
         ) from None
-    missing = _missing(section, item)
-    if missing:
+    return item
+
+
+def found_calibrator(name: str) -> Callable[..., Any]:
+    """The function that ``module:attribute`` names, which must say that it returns a number or an array of them.
+
+    Raises:
+        ValueError: it cannot be imported, or says no such thing; nothing was called.
+    """
+    item = _imported(name)
+    made = _returned(item) if inspect.isfunction(item) else None
+    if made not in (float, np.ndarray):
         raise InputError(
-            f"{missing}, so it is not called; name a class with the methods of the {section.title()} protocol, or "
-            f"annotate the function that makes one with its type, for example -> {_EXAMPLES[section]}"
+            "is no function that says that it returns a noise multiplier, so it is not called; write for example "
+            "def mine(queries, promise) -> float"
         )
     return item
+
+
+def _returned(item: types.FunctionType) -> object:
+    """Return the return annotation of a function; None of one that has none or cannot be read."""
+    made = item.__annotations__.get("return")
+    try:
+        stub = types.SimpleNamespace(__annotations__={"return": made})
+        return typing.get_type_hints(stub, inspect.unwrap(item).__globals__)["return"]
+    except Exception:  # an annotation may be any expression
+        return None
 
 
 def _missing(section: str, item: object) -> str:
@@ -488,7 +525,7 @@ def derived(
 
 
 #: JSON schema of the name of a user's own code.
-_OWN_NAME = {
+OWN_NAME = {
     "type": "string",
     "pattern": PATTERN,
     "description": "Your own module:attribute.",
@@ -548,8 +585,8 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
             ({"const": name}, section) for name, section in sections.items()
         ]
         if own is not None:
-            names.append(_OWN_NAME)
-            if_named.append((_OWN_NAME, own))
+            names.append(OWN_NAME)
+            if_named.append((OWN_NAME, own))
         mapping = {
             "type": "object",
             "required": [tag],
@@ -562,7 +599,7 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
                 for named, section in if_named
             ],
         }
-        return mapping if own is None else {"anyOf": [mapping, _OWN_NAME]}
+        return mapping if own is None else {"anyOf": [mapping, OWN_NAME]}
 
     return Annotated[Hint, PlainValidator(validated), InEditors(schema)]
 

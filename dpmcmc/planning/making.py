@@ -28,10 +28,11 @@ from dpmcmc.privacy.accounting.charging import (
     Schedule,
     check_delta,
     check_proved,
+    named,
 )
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
-from dpmcmc.privacy.calibration import smallest_noise
+from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.metric import (
     SecondMoment,
     asked,
@@ -322,7 +323,13 @@ def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler
             "it",
             "step_size",
         )
-    alone = smallest_noise(queries, privacy)
+    alone = asked_noise(queries, privacy)
+    if not isinstance(alone, float):
+        raise InputError(
+            f"step_size auto and friction matched are solved from one noise multiplier, and calibrator "
+            f"{named(privacy.calibrator)} returns one a step; give a number",
+            "step_size",
+        )
     solved = with_noise(alone / unit_of(queries, privacy) * (1 + 1e-9))
     if asked(solved.queries) != asked(sampler.queries):
         raise InputError(

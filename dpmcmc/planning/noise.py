@@ -25,12 +25,13 @@ from dpmcmc.privacy.accounting.charging import (
     Schedule,
     charged_guarantee,
     check_proved,
+    named,
 )
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import expected_batch
-from dpmcmc.privacy.calibration import smallest_noise
+from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits
 from dpmcmc.privacy.query.gaussian_release import GramRelease, RowFacts
 from dpmcmc.privacy.query.metric import SecondMoment
@@ -72,19 +73,24 @@ def calibrated(
         slots = queries.sampling.capacity(queries.num_records, 1e-18)[0]
         return Noise(_round_up(own), slots, None)
     unit = unit_of(queries, privacy)
-    required = smallest_noise(queries.with_noise(own * unit), privacy)
+    required = asked_noise(queries.with_noise(own * unit), privacy)
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
     for _ in range(6):
         noise_std = _round_up(np.maximum(own, required / unit))
         noise_multipliers, guarantee, slots = charged(noise_std, queries, privacy)
         if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
             break
-        required = 1.002 * max(required, float(own.min()) * unit)
+        required = 1.002 * np.maximum(required, float(own.min()) * unit)
     else:
+        name = named(privacy.calibrator)
+        mend = (
+            "The thesis's formula is proved by accountant advanced; use that one, or calibrator numeric"
+            if name == "closed_form"
+            else "Let it ask for more, or use calibrator numeric"
+        )
         raise CalibrationError(
-            f"calibrator {privacy.calibrator} asks for noise that accountant {privacy.accountant} does not accept: "
-            f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
-            "accountant advanced; use that one, or calibrator numeric"
+            f"calibrator {name} asks for noise that accountant {privacy.accountant} does not accept: epsilon "
+            f"{guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. {mend}"
         )
     check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
     free = float(np.mean(noise_std == _round_up(own)))
@@ -95,7 +101,7 @@ def calibrated(
         promise=privacy,
         guarantee=guarantee,
         noise_multipliers=noise_multipliers,
-        required_multiplier=required,
+        required_multiplier=float(np.max(required)),
         free_fraction=free,
         bits=bits,
         second_bits=second_bits,
@@ -348,10 +354,10 @@ def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[Privacy, float
             "metric: a private metric is released at a share of a privacy budget, and this run has none; leave it out.",
             "metric",
         )
-    if privacy.epsilon is None or privacy.calibrator != "numeric":
+    if privacy.epsilon is None or privacy.calibrator in ("closed_form", "free"):
         raise UnsupportedCombination(
-            f"metric: calibrator {privacy.calibrator} leaves no room for the metric's release; use calibrator numeric "
-            "with an epsilon.",
+            f"metric: calibrator {named(privacy.calibrator)} leaves no room for the metric's release; use calibrator "
+            "numeric with an epsilon.",
             "metric",
         )
     if sampler_offers(sampler).metric is not None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from types import FunctionType
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -44,7 +45,9 @@ from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
 AdjacencyName = Literal["replace_one", "add_remove", "zero_out"]
 #: Accountants of a sampler's trace.
 TraceAccountant = Literal["pld", "rdp", "advanced"]
-Calibrator = Literal["numeric", "closed_form", "free"]
+CalibratorName = Literal["numeric", "closed_form", "free"]
+#: A name; or a function (queries, promise) -> noise multiplier, a number or one a step.
+Calibrator = CalibratorName | Callable[..., Any]
 Clipping = Literal["residual", "label_blind"]
 
 
@@ -59,7 +62,9 @@ class Privacy:
         release: all that may be published: trace, every iterate. Leave it out with a mechanism, which has a release of
             its own: certified_ops a last iterate, ops posterior draws.
         accountant: how ε is computed.
-        calibrator: how the noise is chosen.
+        calibrator: how the noise is chosen. A function (queries, promise) -> noise multiplier, a number or one a step,
+            serves too; in a YAML its name is ``module:attribute``. No proof rests on it: what is added is charged, and
+            what exceeds ε is refused.
         clip: C, the l2 norm each record's gradient is clipped to. Beyond its bounds float32 has no grid for exact sums.
         clipping: residual shrinks each gradient by its own norm, which biases the draws; label_blind by the largest
             norm that any label would give it, which does not. Label_blind is the default of targets with bounded
@@ -92,7 +97,7 @@ class Privacy:
         refuse_floats(self.hardened)
         if self.calibrator != "free" and self.epsilon is None:
             raise InputError(
-                f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it",
+                f"calibrator {named(self.calibrator)} needs epsilon; only free reports it instead of taking it",
                 "epsilon",
             )
         if self.calibrator == "free" and self.epsilon is not None:
@@ -100,6 +105,15 @@ class Privacy:
                 "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out",
                 "epsilon",
             )
+
+
+def named(calibrator: Calibrator) -> str:
+    """Return the name of a calibrator; a function's is its own."""
+    if isinstance(calibrator, str):
+        return calibrator
+    if isinstance(calibrator, FunctionType):
+        return f"{calibrator.__module__}:{calibrator.__qualname__}"
+    return type(calibrator).__name__
 
 
 def refuse_floats(hardened: bool | None) -> None:

@@ -2,7 +2,9 @@
 
 * ``numeric``     smallest z any accountant accepts, given the noise the sampler already adds;
 * ``closed_form`` the thesis's formula, constant corrected;
-* ``free``        adds nothing and reports what the unmodified sampler gives.
+* ``free``        adds nothing and reports what the unmodified sampler gives;
+* a function of the user's, (queries, promise) -> z, a number or one a step. Nothing rests on it: the plan charges
+  max(own noise, z) by the accountant, and refuses what exceeds the target.
 """
 
 from __future__ import annotations
@@ -12,20 +14,24 @@ from typing import Literal
 
 import numpy as np
 
-from dpmcmc.errors import CalibrationError
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting.charging import (
     AdjacencyName,
-    Calibrator,
+    CalibratorName,
     Privacy,
     Schedule,
     TraceAccountant,
     check_counts,
+    named,
     per_step,
 )
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import closed_form, numeric
 
-__all__ = ["CalibrationError", "calibrate", "smallest_noise"]
+__all__ = ["CalibrationError", "asked_noise", "calibrate"]
+
+#: Characters of an error of a user's function that a refusal quotes.
+_LONGEST = 200
 
 
 def calibrate(
@@ -39,7 +45,7 @@ def calibrate(
     adjacency: AdjacencyName = "replace_one",
     accountant: TraceAccountant = "pld",
     release: Literal["trace"] = "trace",
-    calibrator: Calibrator = "numeric",
+    calibrator: CalibratorName = "numeric",
     floor: float | Sequence[float] | np.ndarray = 0.0,
     multiples: tuple[float, ...] = (1.0,),
 ) -> float:
@@ -77,20 +83,37 @@ def calibrate(
     # A promise with calibrator free states no epsilon.
     searching = "numeric" if calibrator == "free" else calibrator
     promise = Privacy(epsilon, delta, adjacency, release, accountant, searching)
-    return 0.0 if calibrator == "free" else smallest_noise(schedule, promise)
+    return 0.0 if calibrator == "free" else float(asked_noise(schedule, promise))
 
 
-def smallest_noise(schedule: Schedule, privacy: Privacy) -> float:
-    """Noise multiplier z such that the schedule, with at least z in every step, keeps the promise.
+def asked_noise(schedule: Schedule, privacy: Privacy) -> float | np.ndarray:
+    """Noise multiplier that the calibrator asks for: a number, or one a step where a user's function says so.
 
     Args:
         schedule: queries, with the noise that each step has already.
-        privacy: promise, and the calibrator that is asked for.
+        privacy: promise, and its calibrator.
 
     Raises:
         CalibrationError, UnsupportedCombination: as :func:`calibrate`.
+        InputError: a user's function fails, or returns what is no noise.
     """
-    if privacy.calibrator == "free":
+    own = privacy.calibrator
+    if own == "free":
         return 0.0
-    room = closed_form if privacy.calibrator == "closed_form" else numeric
-    return room.noise_multiplier(schedule, privacy)
+    if isinstance(own, str):
+        room = closed_form if own == "closed_form" else numeric
+        return room.noise_multiplier(schedule, privacy)
+    name = named(own)
+    try:
+        found = np.asarray(own(schedule, privacy), np.float64)
+    except Exception as error:  # a user's function may raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+        raise InputError(f"calibrator {name} says: {said}", "calibrator") from None
+    steps = schedule.noise_multipliers.shape
+    if found.shape not in ((), steps) or not np.all(np.isfinite(found) & (found >= 0)):
+        raise InputError(
+            f"calibrator {name} must return a finite noise multiplier >= 0, a number or one for each of the "
+            f"{steps[0]:,} steps",
+            "calibrator",
+        )
+    return float(found) if found.ndim == 0 else found
