@@ -65,8 +65,9 @@ def bad_values(hint) -> list:
         for bound in typing.get_args(kind)[1:] if typing.get_origin(kind) is Annotated else ():
             whole = typing.get_args(kind)[0] is int
             beyond = {Gt: lambda b: b.gt, Ge: lambda b: b.ge - 1, Lt: lambda b: b.lt, Le: lambda b: 2 * b.le + 1}
-            value = beyond[type(bound)](bound)
-            out.append(int(value) if whole else value)
+            if type(bound) in beyond:
+                value = beyond[type(bound)](bound)
+                out.append(int(value) if whole else value)
         if kind in (float, int, bool) or typing.get_origin(kind) in (Annotated, Literal):
             out.append("nonsense")
     return out

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -169,29 +168,9 @@ class Records(DataRequest):
             )
 
 
-def _calibrator(name: str) -> str:
-    """Return the name of a calibrator, or of a user's own function.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    known = get_args(CalibratorName)
-    if name in known or re.match(sections.PATTERN, name):
-        return name
-    raise refused(
-        (
-            f"must be one of {', '.join(known)} or your own module:attribute{meant(name, known)}",
-            (),
-        ),
-        value=name,
-    )
-
-
 _CALIBRATORS = {"anyOf": [{"enum": list(get_args(CalibratorName))}, sections.OWN_NAME]}
 #: Name of a calibrator in a YAML.
-CalibratorKey = Annotated[
-    str, AfterValidator(_calibrator), sections.InEditors(lambda _: _CALIBRATORS)
-]
+CalibratorKey = Annotated[str, sections.InEditors(lambda _: _CALIBRATORS)]
 
 
 @dataclass(frozen=True)
@@ -209,6 +188,17 @@ class Promise(Privacy):
     calibrator: CalibratorKey = "numeric"  # type: ignore[assignment]
     insecure_noise_seed: int | None = None
     ledger: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = get_args(CalibratorName)
+        name = self.calibrator
+        if name not in known and not re.match(sections.PATTERN, str(name)):
+            near = meant(str(name), known)
+            raise InputError(
+                f"calibrator must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
+                "calibrator",
+            )
 
 
 class CustomSection(Section):
