@@ -26,7 +26,7 @@ def test_the_page_shows_the_file_and_the_file_is_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS[1:], ids=["sampler", "target", "last layer", "mechanism"])
+@pytest.mark.parametrize("block", BLOCKS[1:], ids=["sampler", "target", "last layer", "mechanism", "calibrator"])
 def test_python_of_the_page_runs(block, monkeypatch):
     monkeypatch.chdir(ROOT)
     exec(compile(block, "docs/extending.md", "exec"), {"__name__": "__main__"})

@@ -190,7 +190,6 @@ class Promise(Privacy):
     ledger: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         known = get_args(CalibratorName)
         name = self.calibrator
         if name not in known and not re.match(sections.PATTERN, str(name)):
@@ -199,6 +198,7 @@ class Promise(Privacy):
                 f"calibrator must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
                 "calibrator",
             )
+        super().__post_init__()
 
 
 class CustomSection(Section):
