@@ -82,7 +82,7 @@ for opened in (arviz.from_netcdf(sys.argv[1] + "/draws.nc"), result.to_arviz()):
 def test_the_summary_of_arviz_is_that_of_the_posterior_of_a_path(tmp_path):
     data = dpmcmc.data.load("two_normals")
     plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(num_features=3, row_bound=1.0),
+        dpmcmc.targets.LogisticRegression(3.0, num_features=3, row_bound=1.0),
         num_records=1000,
         sampler=dpmcmc.SGLD(4.0),
         steps=80,

@@ -65,7 +65,8 @@ def acts():
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.uniform(-0.5, 0.5, N), np.full(N, 0.5)]).astype(np.float32)
     records = {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}
-    frame, target = pd.DataFrame({"a": x[:, 0], "y": records["y"]}), LogisticRegression(num_features=2, row_bound=1.0)
+    labels = (x[:, 0] + rng.normal(size=N) > 0).astype(np.int32)
+    frame, target = pd.DataFrame({"a": x[:, 0], "y": labels}), LogisticRegression(num_features=2, row_bound=1.0)
     schema, bound = Schema({"a": Range(-1, 1), "y": Levels([0, 1])}, label="y"), bind(target, record_shapes(records))
     private = {"num_records": N, "steps": 4, "privacy": dpmcmc.Privacy(epsilon=2.0, delta=1e-4)}
     model = bind(counts(), record_shapes(records))

@@ -18,6 +18,7 @@ released numbers and costs no privacy. The intervals hold if the model and its p
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -317,6 +318,21 @@ class Denoised(NamedTuple):
     error: Callable[[np.ndarray], np.ndarray]
 
 
+class _BootstrappedError:
+    """Q -> mean_b E_b Q E_b of errors that are made when they are first asked for; several threads make them once."""
+
+    def __init__(self, make: Callable[[], np.ndarray]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._of: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __call__(self, q: np.ndarray) -> np.ndarray:
+        with self._lock:
+            if self._of is None:
+                self._of = bootstrapped_error(self._make())
+        return self._of(q)
+
+
 def denoised(
     noisy: NoisyGram,
     structure: RowStructure | None,
@@ -336,14 +352,16 @@ def denoised(
     noise_std = noisy.noise_std
     trace = noisy.trace
     nearest = project(noisy.gram, trace, structure)
-    again = (
-        project(
-            nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure
+    # Drawn now, since the generator is the caller's; projected once the error is asked for, which many never do.
+    noises = [symmetric_noise(rng, len(nearest)) for _ in range(bootstraps)]
+    of_shape = _BootstrappedError(
+        lambda: np.stack(
+            [
+                project(nearest + noise_std * noise, trace, structure) - nearest
+                for noise in noises
+            ]
         )
-        for _ in range(bootstraps)
     )
-    errors = np.stack([one - nearest for one in again])
-    of_shape = bootstrapped_error(errors)
     return Denoised(
         nearest,
         lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * nearest @ q @ nearest,

@@ -43,8 +43,7 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
-from scipy.special import ndtri
-from scipy.stats import chi2
+from scipy.special import gammaincc, ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import curvature, names, noise_aware
@@ -312,7 +311,7 @@ def check_pull(found: Gaussian, precision: float) -> None:
     values, vectors = np.linalg.eigh((told + told.T) / 2)
     some = values > _LEAST_TOLD / precision
     away = (vectors.T @ found.mean)[some] / np.sqrt(values[some])
-    p = float(chi2.sf(away @ away, max(1, len(away))))
+    p = float(gammaincc(max(1, len(away)) / 2, away @ away / 2))  # the upper tail of χ²
     if p >= _RARE:
         return
     inverse = np.linalg.inv(found.covariance)
