@@ -40,7 +40,7 @@ def values(config):
 
 
 def problems(config):
-    """What is wrong, in every alternative of a value too."""
+    """Return the faults, also those of every alternative of a value."""
     found = [*SCHEMA.iter_errors(config)]
     for error in found:
         found += error.context

@@ -19,7 +19,7 @@ GIVEN = {
     "published": "2026-12-01",
     "author": "A. Name",
 }
-#: What the schema requires of ``basic``, and values of what else it enumerates (July 2026).
+#: Keys that the schema requires of ``basic``, and values of others that it enumerates (July 2026).
 REQUIRED = {
     "name",
     "data_curators",

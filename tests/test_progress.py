@@ -24,23 +24,23 @@ class Clock(threading.Event):
         return self.times < 0
 
 
-def logged(monkeypatch, begun, public, steps=100, seconds=3):
+def logged(monkeypatch, begun, steps=100, seconds=3):
     """Lines in a log of a run of 100 steps, reported one by one."""
     monkeypatch.setattr(Clock, "times", seconds)
     monkeypatch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
-    with shown(True, run, Console(file=out, width=200), public) as report:
+    with shown(True, run, Console(file=out, width=200)) as report:
         for done in range(steps):
             report(done + 1, steps)
     return out.getvalue().splitlines()
 
 
 def test_a_log_has_a_bar_that_says_nothing_of_the_time(monkeypatch):
-    lines = logged(monkeypatch, begun=True, public=False)
+    lines = logged(monkeypatch, begun=True)
     assert lines == ["━━━━━━━━━━━━━━━━━━━━ 100/100"]
-    assert lines == logged(monkeypatch, begun=True, public=False, seconds=50)
-    assert logged(monkeypatch, begun=True, public=False, steps=3) == ["━━━━━━━━━━━━━━━━━━━━ 3/3"]
+    assert lines == logged(monkeypatch, begun=True, seconds=50)
+    assert logged(monkeypatch, begun=True, steps=3) == ["━━━━━━━━━━━━━━━━━━━━ 3/3"]
 
 
 def test_the_bar_of_a_log_grows_by_a_tenth_of_the_steps():
@@ -59,8 +59,8 @@ def test_the_bar_of_a_log_grows_by_a_tenth_of_the_steps():
 
 
 def test_lines_come_until_a_run_begins(monkeypatch):
-    assert not any("so far" in line for line in logged(monkeypatch, begun=True, public=True))
-    lines = [line for line in logged(monkeypatch, begun=False, public=False) if "so far" in line]
+    assert not any("so far" in line for line in logged(monkeypatch, begun=True))
+    lines = [line for line in logged(monkeypatch, begun=False) if "so far" in line]
     assert len(lines) == 3
     assert all(line.startswith("compiling; no record has been used yet") for line in lines)
 

@@ -417,7 +417,7 @@ def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False)
     done_by.history(file, receipt, as_json)
 
 
-@app.command(epilog="Example: dpmcmc audit adult --runs 500")
+@app.command(epilog="Example: dpmcmc audit adult_prediction --runs 500")
 def audit(
     config: ConfigName,
     overrides: Overrides = None,

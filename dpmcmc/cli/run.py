@@ -309,5 +309,5 @@ def _compute_and_save(
 
 def _computed(run: ConfiguredRun, console: Console) -> Result:
     """Compute the release, and show how far it is."""
-    with shown(True, run.life, console, run.facts.spec.public) as report, _together():
+    with shown(True, run.life, console) as report, _together():
         return run.life.carry_out(report)

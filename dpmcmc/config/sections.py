@@ -170,7 +170,10 @@ def found_calibrator(name: str) -> Callable[..., Any]:
         ValueError: it cannot be imported, or says no such thing; nothing was called.
     """
     item = _imported(name)
-    made = _returned(item) if inspect.isfunction(item) else None
+    try:
+        made = _returned(item) if inspect.isfunction(item) else None
+    except Exception:  # an annotation may be any expression
+        made = None
     if made not in (float, np.ndarray):
         raise InputError(
             "is no function that says that it returns a noise multiplier, so it is not called; write for example "
@@ -179,14 +182,13 @@ def found_calibrator(name: str) -> Callable[..., Any]:
     return item
 
 
-def _returned(item: types.FunctionType) -> object:
-    """Return the return annotation of a function; None of one that has none or cannot be read."""
-    made = item.__annotations__.get("return")
-    try:
-        stub = types.SimpleNamespace(__annotations__={"return": made})
-        return typing.get_type_hints(stub, inspect.unwrap(item).__globals__)["return"]
-    except Exception:  # an annotation may be any expression
-        return None
+def _returned(item: types.FunctionType) -> Any:
+    """Return the return annotation of a function, ``inspect.Signature.empty`` where there is none; raises anything."""
+    made = item.__annotations__.get("return", inspect.Signature.empty)
+    if made is inspect.Signature.empty:
+        return made
+    stub = types.SimpleNamespace(__annotations__={"return": made})
+    return typing.get_type_hints(stub, inspect.unwrap(item).__globals__)["return"]
 
 
 def _missing(section: str, item: object) -> str:
@@ -200,14 +202,12 @@ def _missing(section: str, item: object) -> str:
         )
     if not inspect.isfunction(item):
         return f"is a {type(item).__name__}, neither a class nor a function that is written in Python"
-    made = item.__annotations__.get("return", inspect.Signature.empty)
-    if made is inspect.Signature.empty:
-        return "is a function that does not say what it returns"
     try:
-        stub = types.SimpleNamespace(__annotations__={"return": made})
-        made = typing.get_type_hints(stub, inspect.unwrap(item).__globals__)["return"]
+        made = _returned(item)
     except Exception as error:  # an annotation may be any expression
         return f"is a function whose return annotation cannot be read ({said(error)})"
+    if made is inspect.Signature.empty:
+        return "is a function that does not say what it returns"
     made = typing.get_origin(made) or made
     if not inspect.isclass(made):
         return f"is a function that returns {made}, which is no class"

@@ -90,12 +90,12 @@ class Means(NamedTuple):
             return total / precisions.sum(axis=1)[:, None]
 
         steps = blocks(self.positions)
-        positions = mean(steps)
+        found = Means(mean(steps), mean(blocks(self.gradients)))
         if thin == 1:
-            return Means(positions, mean(blocks(self.gradients)))
-        away = steps - positions[:, :, None]
+            return found
+        away = steps - found.positions[:, :, None]
         scatter = np.einsum("cbti,cbtj,bt->cij", away, away, precisions, optimize=True)
-        return Means(positions, mean(blocks(self.gradients)), scatter)
+        return found._replace(scatter=scatter)
 
 
 class RecordedState(NamedTuple):

@@ -39,22 +39,18 @@ from typing import Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import chdtrc
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import names as saved
-from dpmcmc.inference.noise_aware import Gaussian
+from dpmcmc.inference.noise_aware import PULLED, RARE, Gaussian, beyond
 from dpmcmc.inference.trace import NoiseAwarePosterior
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 
 #: Coefficients, by number or by name.
 Without = str | Sequence[int | str]
-#: p-value below which a check speaks against a release; share of the prior's variance that it must remove.
-_RARE, _LEAST_LEARNED = 1e-3, 0.1
-#: Pull of a prior beyond which its contradiction takes intervals away. Adult's is .5 to .6 for a truth 1.6 times as
-#: wide as the prior, where coefficients cover .83 to .91; where it was 1.2 they covered .33.
-_PULLED = 0.8
+#: Share of the prior's variance that a release must remove.
+_LEAST_LEARNED = 0.1
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -150,7 +146,7 @@ class Evidence:
         """
         marginal = self._marginal(self._prior((), None))
         away = self.statistic - self.curvature @ self._means(())
-        return _beyond(float(away @ np.linalg.solve(marginal, away)), len(away))
+        return beyond(float(away @ np.linalg.solve(marginal, away)), len(away))
 
     def rows_check(self) -> float:
         """Return the p-value of the released Gram matrix under what is declared of the rows.
@@ -179,7 +175,7 @@ class Evidence:
         )
         square = float(apart @ np.linalg.solve(left @ left.T, apart))
         square += float(np.sum(released[zero] ** 2))
-        return _beyond(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
+        return beyond(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
 
     @property
     def objections(self) -> tuple[str, ...]:
@@ -189,7 +185,7 @@ class Evidence:
         """
         out = list(self.doubts)
         # A prior that the release contradicts does harm where it draws coefficients to itself.
-        if not self.chosen and self.prior_check() < _RARE and self._pull() > _PULLED:
+        if not self.chosen and self.prior_check() < RARE and self._pull() > PULLED:
             out.append(
                 f"the release contradicts the prior (p {self.prior_check():.1g}), which draws coefficients to itself; "
                 "take prior_scale evidence or a wider prior"
@@ -198,7 +194,7 @@ class Evidence:
             rows = self.rows_check()
         except UnsupportedCombination:
             rows = 1.0
-        if rows < _RARE:
+        if rows < RARE:
             out.append(
                 f"rows are not as they are declared (p {rows:.1g}); declare no structure that they do not have"
             )
@@ -334,11 +330,6 @@ class Evidence:
         return saved.loaded(
             Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it"
         )
-
-
-def _beyond(square: float, degrees: int) -> float:
-    """P(χ² > square); ``scipy.stats`` gives the same bits and takes half a second to import."""
-    return float(chdtrc(degrees, np.maximum(square, 0.0)))
 
 
 def _equations(

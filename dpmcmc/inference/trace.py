@@ -43,12 +43,20 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
-from scipy.special import gammaincc, ndtri
+from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import curvature, names, noise_aware
 from dpmcmc.inference.curvature import bent
-from dpmcmc.inference.noise_aware import Denoised, Gaussian, GradientRelease, Local
+from dpmcmc.inference.noise_aware import (
+    PULLED,
+    RARE,
+    Denoised,
+    Gaussian,
+    GradientRelease,
+    Local,
+    beyond,
+)
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind, Linear
 
@@ -257,9 +265,8 @@ _FEWEST_STEPS = 32
 _WIDEST, _FARTHEST = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
 _STRONGEST = 3.0
-#: A prior is contradicted below this p-value, where a wider one moves the mean by more posterior standard deviations
-#: (root mean square). Directions count in which the release takes this share of the prior's variance away.
-_RARE, _PULLED, _LEAST_TOLD = 1e-3, 0.8, 1e-6
+#: Directions in which the release takes this share of the prior's variance away say whether it contradicts the prior.
+_LEAST_TOLD = 1e-6
 NO_SECOND_MOMENT = (
     "noise_aware: the curvature of this model is made of the second moment of the rows, and the run released none; run "
     "it with metric gram, or give a public one: noise_aware(gram=Σ x xᵀ/N)."
@@ -311,14 +318,14 @@ def check_pull(found: Gaussian, precision: float) -> None:
     values, vectors = np.linalg.eigh((told + told.T) / 2)
     some = values > _LEAST_TOLD / precision
     away = (vectors.T @ found.mean)[some] / np.sqrt(values[some])
-    p = float(gammaincc(max(1, len(away)) / 2, away @ away / 2))  # the upper tail of χ²
-    if p >= _RARE:
+    p = beyond(float(away @ away), max(1, len(away)))
+    if p >= RARE:
         return
     inverse = np.linalg.inv(found.covariance)
     wider = inverse - (1 - 1 / 4) * precision * np.eye(size)
     moved = np.linalg.solve(wider, inverse @ found.mean) - found.mean
     pull = float(np.sqrt(np.mean(moved**2 / np.diag(found.covariance))))
-    if pull > _PULLED:
+    if pull > PULLED:
         raise UnsupportedCombination(
             f"noise_aware: the release contradicts the prior (p {p:.1g}), which draws coefficients to itself; take a "
             "larger prior_scale, or mechanism noise_aware with prior_scale evidence."

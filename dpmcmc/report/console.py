@@ -68,7 +68,6 @@ def shown(
     progress: Report | bool | None,
     run: Running,
     console: Console | None = None,
-    public: bool = False,
 ) -> Iterator[Report | None]:
     """Show a run's steps while the context is open; yield the function that reports them.
 
@@ -77,7 +76,6 @@ def shown(
             log; True: lines in a log too; False: nothing.
         run: that is computed.
         console: to show it on; None: standard error.
-        public: whether the records are.
     """
     console = Console(stderr=True) if console is None else console
     quiet = console.quiet or not (progress or console.is_terminal or console.is_jupyter)
@@ -85,7 +83,7 @@ def shown(
     with contextlib.ExitStack() as stack:
         report = progress if callable(progress) else None
         if report is None and progress is not False and not quiet:
-            report = stack.enter_context(show(run, console, public))
+            report = stack.enter_context(show(run, console))
         stack.callback(_SHOWN.reset, _SHOWN.set(report))
         yield report
 
@@ -98,7 +96,7 @@ def report_steps(done: int, total: int) -> None:
 
 
 @contextlib.contextmanager
-def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
+def _bar(run: Running, console: Console) -> Iterator[Report]:
     steps = run.plan.steps if isinstance(run.plan, Plan) else None
     columns = (BarColumn(2 * _LINES), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
@@ -109,7 +107,7 @@ def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
 
 
 @contextlib.contextmanager
-def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
+def _notebook(run: Running, console: Console) -> Iterator[Report]:
     from IPython.display import HTML, display
 
     def bar(done: int, total: int) -> HTML:
@@ -123,7 +121,7 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 
 
 @contextlib.contextmanager
-def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
+def _log(run: Running, console: Console) -> Iterator[Report]:
     """Draw the bar piece by piece, a tenth of the steps each; say before the run has begun that it has not."""
     began = time.monotonic()
     over = threading.Event()
@@ -310,8 +308,8 @@ class PublicFacts:
     @property
     def whence(self) -> str:
         """The origin of the records in words."""
-        if self.origin in ("stand-in", "generated"):
-            return {"stand-in": "a generated stand-in"}.get(self.origin, self.origin)
+        if self.origin == "stand-in":
+            return "a generated stand-in"
         return f"real, {self.origin}" if self.sha256 else self.origin
 
     def described(self) -> str:

@@ -24,7 +24,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination, shown
 from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import denoised
+from dpmcmc.inference.noise_aware import project
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import (
     LinearRegression,
@@ -209,7 +209,7 @@ def _mean_slope(
     if target.offset_bound is not None:  # type: ignore[attr-defined]
         return None
     structure = evidence.structure
-    gram = denoised(evidence.gram, structure).gram
+    gram = project(evidence.gram.gram, evidence.gram.trace, structure)
     constant = None if structure is None else structure.constant
     mean = draws @ mean_row(gram, evidence.num_records, constant)
     square = np.einsum("nd,de,ne->n", draws, gram, draws) / evidence.num_records

@@ -57,8 +57,7 @@ def planned(
         features: columns of a row, or None.
         origin: where the records are from, in words.
     """
-    unit = plan.unit.partition(" (")[0]
-    what = f"{plan.num_records:,} {unit}s"
+    what = f"{plan.num_records:,} {_briefly(plan.unit)}s"
     across = f" × {features:,} features" if features else ""
     lines = [
         (name, f"{_model(plan)}, {what}{across} ({origin})"),
@@ -68,6 +67,11 @@ def planned(
     if spec.records_per_owner is not None:
         lines.insert(1, ("owners", f"of at most {spec.records_per_owner} rows each"))
     return lines
+
+
+def _briefly(unit: str) -> str:
+    """Return whom a guarantee speaks of, without what an owner's rows are bounded by."""
+    return unit.partition(" (")[0]
 
 
 def _model(plan: AnyPlan) -> str:
@@ -99,7 +103,7 @@ def promise(guarantee: Guarantee, unit: str, asked: float | None = None) -> str:
         else "has no bound"
     )
     wanted = "" if asked is None else f" (asked {asked:g})"
-    neighbours = _UNITS[str(guarantee.adjacency)].format(unit.partition(" (")[0])
+    neighbours = _UNITS[str(guarantee.adjacency)].format(_briefly(unit))
     released = _RELEASED.get(guarantee.release, "the release covered")
     return f"ε {epsilon}{wanted}, δ {power(guarantee.delta)}, {neighbours}; {released}"
 
@@ -121,7 +125,7 @@ def _method(plan: AnyPlan) -> Row:
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains:,} chains"
     metric = " in a private metric" if plan.metric is not None else ""
     batch = (
-        f"all {plan.unit.partition(' (')[0]}s"
+        f"all {_briefly(plan.unit)}s"
         if isinstance(plan.sampling, Full)
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )

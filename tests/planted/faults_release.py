@@ -52,9 +52,9 @@ def _log_tells_seconds(patch: Patch) -> None:
     real = console._log
 
     @contextlib.contextmanager
-    def log(run: Any, shown: Any, public: bool) -> Iterator[Any]:
+    def log(run: Any, shown: Any) -> Iterator[Any]:
         began = time.perf_counter_ns()
-        with real(run, shown, public) as report:
+        with real(run, shown) as report:
             yield report
         shown.print(f"took {time.perf_counter_ns() - began} ns")
 
