@@ -240,6 +240,10 @@ def _scaled(numeric: np.ndarray) -> np.ndarray:
     return np.stack(columns, axis=1).clip(-3.0, 3.0)
 
 
+#: Coefficients of the numbers of a stand-in, about as strong as Adult's own; those of levels are of size 1.
+_STANDIN_SLOPES = (2.0, 0.0, 3.0, 2.5, 1.5, 3.0)
+
+
 def _standin(encoding: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     random = np.random.RandomState(_STANDIN_SEED)
     num_train = SPEC.num_records or 0
@@ -262,7 +266,8 @@ def _standin(encoding: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
         random, size, [len(column) for column in LEVELS.values()]
     )
     # The labels come from one encoding whichever was asked for, so that the two describe the same people.
-    weights = 4.0 * random.normal(size=len(COLUMNS))
+    weights = random.normal(size=len(COLUMNS))
+    weights[: len(_STANDIN_SLOPES)] = _STANDIN_SLOPES
     labels = store.logistic_labels(
         random,
         encode(numeric, levels, "public").astype(float),

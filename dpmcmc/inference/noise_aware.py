@@ -84,8 +84,8 @@ def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
 #: p-value below which a check speaks against a release.
 RARE = 1e-3
 #: Pull of a prior beyond which its contradiction takes intervals away: how far a prior twice as wide moves the mean,
-#: root mean square in posterior standard deviations. Adult's is .5 to .6 for a truth 1.6 times as wide as the prior, where
-#: coefficients cover .83 to .91; where it was 1.2 they covered .33.
+#: root mean square in posterior standard deviations. Adult's is .5 to .6 for a truth 1.6 times as wide as the prior,
+#: where coefficients cover .83 to .91; where it was 1.2 they covered .33.
 PULLED = 0.8
 
 
