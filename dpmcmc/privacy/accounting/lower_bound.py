@@ -91,7 +91,7 @@ def _charge(kinds: tuple[tuple[float, float, int], ...]) -> float:
 def _fewer(
     kinds: list[tuple[float, float, int]],
 ) -> list[tuple[float, float, int]]:
-    """Return at most ``_MOST_KINDS`` kinds of step, each group at its most noise and its least rate: that reveals less."""
+    """Return at most ``_MOST_KINDS`` kinds of step. A group has its most noise and its least rate: it reveals less."""
     kinds = sorted(kinds)
     size = -(-len(kinds) // _MOST_KINDS)
     groups = [kinds[first : first + size] for first in range(0, len(kinds), size)]
