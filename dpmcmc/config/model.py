@@ -42,7 +42,7 @@ from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.privacy.accounting.charging import CalibratorName, Privacy
-from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -125,7 +125,7 @@ class Run:
         }
 
 
-SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "full": Full}
+SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "cyclic": Cyclic, "full": Full}
 
 
 @dataclass(frozen=True)
