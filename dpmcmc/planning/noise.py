@@ -116,8 +116,8 @@ def calibrated(
 def unit_of(queries: Schedule, privacy: Privacy) -> float:
     """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C).
 
-    Of correlated noise s is that of slow directions, and z that of its independent ζ: the quotient is
-    ``correlated.slow`` smaller.
+    Where noise is correlated, s is that of slow directions and z that of its independent ζ, so the unit is larger by
+    ``1 / correlated.slow``.
     """
     unit = expected_batch(queries.sampling, queries.num_records) / (
         queries.num_records * privacy.clip
@@ -169,7 +169,7 @@ def levels(
 ) -> tuple[int, int]:
     """Draws per coordinate of the integer noise of the gradient and of the second moment.
 
-    Of correlated noise those of its independent part, beside which there is one more (``accounting/correlated.py``).
+    Correlated noise has these in its independent part, and one draw more beside it (``accounting/correlated.py``).
     """
     quietest = float(z.min())
     loudest = float(z.max())

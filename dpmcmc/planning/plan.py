@@ -336,8 +336,14 @@ class Plan(AnyPlan):
         """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
         if self.privacy is None or self.privacy.epsilon is None:
             return None, "Wang's formula takes a target epsilon, and this plan has none"
-        if isinstance(self.sampling, Cyclic) and self.sampling.batches(self.num_records) > 1:
-            return None, "Wang's formula is for batches that are random, and these are not"
+        if (
+            isinstance(self.sampling, Cyclic)
+            and self.sampling.batches(self.num_records) > 1
+        ):
+            return (
+                None,
+                "Wang's formula is for batches that are random, and these are not",
+            )
         inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,

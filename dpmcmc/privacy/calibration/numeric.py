@@ -140,7 +140,7 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
         "floors": _counted(schedule.noise_multipliers[schedule.asks]),
         "floors_between": _counted(schedule.noise_multipliers[~schedule.asks]),
         "sampling": repr(schedule.sampling),
-        # Which steps a record is in decides what it costs.
+        # A record costs what the steps that it is in cost.
         "order": hashlib.sha256(floors.tobytes()).hexdigest()
         if isinstance(schedule.sampling, Cyclic)
         else None,

@@ -1,8 +1,8 @@
 """Draws the records of a step, in fixed shapes inside jit, at a cost that does not grow with N.
 
 :func:`selector` gives ``key -> (indices, mask)`` for a sampling scheme, and :func:`shard_selector` for one shard of the
-records. Cyclic batches take the number of the step in the place of a key. The schemes, and the proof of the rate that each is charged, are in ``accounting/sampling.py``; this file
-draws from the integer tables that the proof is about.
+records; cyclic batches take the number of the step in the place of a key. The schemes, and the proof of the rate that
+each is charged, are in ``accounting/sampling.py``; this file draws from the integer tables that the proof is about.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def selector(
         num_records: N.
         slots: rows that a batch has room for, from ``sampling.capacity``.
     """
-    raise TypeError(f"sampling must be Poisson, FixedSize, Cyclic or Full, got {sampling!r}")
+    raise TypeError(
+        f"sampling must be Poisson, FixedSize, Cyclic or Full, got {sampling!r}"
+    )
 
 
 @selector.register
