@@ -289,13 +289,13 @@ def _check_cyclic(
     offers = sampler_offers(sampler)
     if second is not None:
         raise UnsupportedCombination(
-            f"sampling: cyclic batches are derived for one gradient a step, and {name} asks for a second moment; use "
+            f"scheme: cyclic batches are derived for one gradient a step, and {name} asks for a second moment; use "
             "scheme poisson or full.",
             "scheme",
         )
     if metric is not None or offers.metric is not None:
         raise UnsupportedCombination(
-            "sampling: cyclic batches are not derived for gradients in a metric; leave the metric out, or use scheme "
+            "scheme: cyclic batches are not derived for gradients in a metric; leave the metric out, or use scheme "
             "poisson or full.",
             "scheme",
         )
@@ -303,12 +303,12 @@ def _check_cyclic(
         return
     if privacy is None:
         raise UnsupportedCombination(
-            "sampling: correlated noise (phi > 0) is that of a private run; set phi to 0, or give privacy.",
+            "phi: correlated noise is that of a private run; set phi to 0, or give privacy.",
             "phi",
         )
     if not offers.correlated_noise:
         raise UnsupportedCombination(
-            f"sampling: the law of {name} under correlated noise (phi > 0) is not derived; use sgld, or phi 0.",
+            f"phi: the law of {name} under correlated noise is not derived; use sgld, or phi 0.",
             "phi",
         )
 

@@ -216,7 +216,7 @@ class Schedule:
         if isinstance(self.sampling, Cyclic):
             if self.multiples != (1.0,):
                 raise UnsupportedCombination(
-                    "sampling: cyclic batches are derived for one gradient a step, and the sampler asks for a second "
+                    "scheme: cyclic batches are derived for one gradient a step, and the sampler asks for a second "
                     "moment; use scheme poisson or full.",
                     "scheme",
                 )

@@ -281,7 +281,7 @@ class Cyclic:
             return z[int(np.argmax(spent)) :: spacing]
         if np.ptp(z) > 0:
             raise UnsupportedCombination(
-                "sampling: correlated noise (phi > 0) is derived for the same noise at every step; use a constant step "
+                "phi: correlated noise is derived for the same noise at every step; use a constant step "
                 "size and calibrator numeric, or phi 0.",
                 "phi",
             )
