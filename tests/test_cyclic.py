@@ -154,7 +154,7 @@ def test_every_record_takes_part_once_in_as_many_steps_as_there_are_batches(n, s
 
 # --- replay on neighbouring data ----------------------------------------------------------------------------------
 
-N, SIZE, STEPS, D = 23, 5, 25, 3
+N, SIZE, STEPS, D = 23, 5, 25, 16
 BATCHES = 5
 
 
@@ -211,6 +211,19 @@ def test_neighbours_are_as_far_apart_as_is_declared(replay, phi):
     assert 0.9 * 2 * declared(phi) < opposite <= 2 * declared(phi)
     assert absent <= declared(phi)
     assert opposite == pytest.approx(2 * of_another_library(phi, STEPS, STEPS // BATCHES), rel=1e-5)
+
+
+def test_a_run_adds_the_noise_that_is_charged(replay):
+    """C times the noise of the steps is independent, of the plan's noise multiplier."""
+    trace = replay(records())
+    plan = replay.plan
+    call = trace.calls[0]
+    sums = (call.released.value - call.params)[0] * plan.batch_size / N
+    zeta = (encoder(0.5, STEPS) @ (sums - trace.sum_of()[0]) / plan.noise_multipliers[0])[1:]
+    error = 4 * math.sqrt(2 / zeta.size)
+    assert np.mean(zeta**2) == pytest.approx(1, abs=error)
+    assert np.mean(zeta[1:] * zeta[:-1]) == pytest.approx(0, abs=error)
+    assert plan.guarantee.epsilon <= 5
 
 
 def test_a_sensitivity_of_too_few_bands_is_caught(replay, monkeypatch):
