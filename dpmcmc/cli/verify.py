@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
+from dpmcmc.privacy.accounting.correlated import sensitivity_squared
 from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
-from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
     KEY,
@@ -168,12 +169,22 @@ class SavedRun:
         )
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
+        queries, charged = minibatches, _number(noise.get("min", math.inf))
+        sampling = body.get("sampling") or {}
+        if sampling.get("scheme") == Cyclic.scheme:
+            # A record is in one batch of each epoch, and correlated noise hides less of it.
+            batches = int(_number(sampling["batches"]))
+            phi = Cyclic(1, _number(sampling["phi"])).phi
+            most = max(1, math.ceil(steps / max(batches, 1)))
+            squared = sensitivity_squared(phi, most, max(batches, 1))
+            queries = asking = most * chains
+            charged *= math.sqrt(most / squared)
         # A metric's releases are queries too.
         released = _number((body.get("metric") or {}).get("releases", 0))
         return cls(
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
-            queries=minibatches + released,
-            noise=_number(noise.get("min", math.inf)) * min(multiples),
+            queries=queries + released,
+            noise=charged * min(multiples),
             quiet=asking
             if "steps" in body and noise and noise["min"] == noise["max"]
             else 0.0,

@@ -46,7 +46,7 @@ from dpmcmc.privacy.accounting.charging import (
     Privacy,
     TraceAccountant,
 )
-from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -129,7 +129,7 @@ class Run:
         }
 
 
-SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "full": Full}
+SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "cyclic": Cyclic, "full": Full}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
+from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.metric import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
@@ -335,7 +335,15 @@ class Plan(AnyPlan):
     def thesis_multiplier(self) -> tuple[float | None, str | None]:
         """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
         if self.privacy is None or self.privacy.epsilon is None:
-            return None, "no target epsilon"
+            return None, "Wang's formula takes a target epsilon, and this plan has none"
+        if (
+            isinstance(self.sampling, Cyclic)
+            and self.sampling.batches(self.num_records) > 1
+        ):
+            return (
+                None,
+                "Wang's formula is for batches that are random, and these are not",
+            )
         inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
@@ -357,13 +365,8 @@ class Plan(AnyPlan):
             "target": repr(self.target),
             "sampler": repr(self.sampler),
             "config": self.sections,
-            "sampling": {
-                "scheme": self.sampling.scheme,
-                "batch_size": self.batch_size,
-                "rate": self.sampling.rate(self.num_records),
-                "charged_rate": self.sampling.charged_rate(self.num_records),
-                "slots": self.slots,
-            },
+            "sampling": self._sampling_facts
+            | {"charged_rate": self.sampling.charged_rate(self.num_records)},
             "num_records": self.num_records,
             "unit": self.unit,
             "steps": self.steps,
@@ -418,6 +421,21 @@ class Plan(AnyPlan):
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
         return _lines(self, secret)
 
+    @property
+    def _sampling_facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "scheme": self.sampling.scheme,
+            "batch_size": self.batch_size,
+            "rate": self.sampling.rate(self.num_records),
+            "slots": self.slots,
+        }
+        if isinstance(self.sampling, Cyclic):
+            facts |= {
+                "batches": self.sampling.batches(self.num_records),
+                "phi": self.sampling.phi,
+            }
+        return facts
+
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         z = self.noise_multipliers
@@ -429,12 +447,7 @@ class Plan(AnyPlan):
             "second_every": every_of(self.second),
             "steps": self.steps,
             "chains": self.chains,
-            "sampling": {
-                "scheme": self.sampling.scheme,
-                "batch_size": self.batch_size,
-                "rate": self.sampling.rate(self.num_records),
-                "slots": self.slots,
-            },
+            "sampling": self._sampling_facts,
             "hardened": self.privacy is not None,
             "coordinates": self.coordinates,
             "num_records": self.num_records,
@@ -452,6 +465,11 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     if rate < 1:
         about = "about " if isinstance(plan.sampling, Poisson) else ""
         batch = f"{plan.sampling.scheme}, {about}{plan.batch_size:g} of {plan.num_records:,} records (rate {rate:.4g})"
+    if isinstance(plan.sampling, Cyclic) and rate < 1:
+        batch = (
+            f"cyclic, {plan.sampling.batches(plan.num_records):,} batches of {plan.batch_size:g} of "
+            f"{plan.num_records:,} records in a public order; nothing is gained by sampling"
+        )
     unit = plan.target_offers.unit
     out = [
         ("target", repr(plan.target)),
@@ -493,7 +511,8 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("guarantee", guaranteed(private.guarantee, secret)),
         (
             "noise",
-            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})",
+            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"
+            + _correlation(plan),
         ),
         ("thesis", _thesis_line(plan, private)),
         ("free", _free_line(plan)),
@@ -504,10 +523,20 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     return out + plan.verdict.lines()
 
 
+def _correlation(plan: Plan) -> str:
+    """Return what correlated noise is; empty where noise is independent."""
+    if not isinstance(plan.sampling, Cyclic) or not plan.sampling.phi:
+        return ""
+    return (
+        f", of which the next step takes back {plan.sampling.phi:g}; temperature is that of directions that take many "
+        "steps to relax, and faster ones are hotter"
+    )
+
+
 def _thesis_line(plan: Plan, private: Private) -> str:
     needed, failed = plan.thesis_multiplier
     if needed is None:
-        return "Wang's formula takes a target epsilon, and this plan has none"
+        return str(failed)
     ratio = three_digits(needed / float(private.noise_multipliers.min()))
     line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio} times as much"
     if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:

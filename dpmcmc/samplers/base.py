@@ -117,6 +117,8 @@ class SamplerOffers:
     stability_limit: Callable[[PerStep, PerStep], PerStep] | None = None
     #: t -> η, the step on the full potential.
     eta: Callable[[PerStep], PerStep] | None = None
+    #: Whether the law of its draws under correlated noise is known (``privacy/accounting/correlated.py``).
+    correlated_noise: bool = False
     #: Public estimate of the variance that minibatches add to a gradient.
     minibatch_variance: float = 0.0
 

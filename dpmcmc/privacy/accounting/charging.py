@@ -37,7 +37,7 @@ from dpmcmc.privacy.accounting import (
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import OwnAccountant, named
-from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Poisson, Sampling
 
 # ----------------------------------------------------------------------------------------------------
 # Promise that a run is asked for: the ``privacy:`` section of a configuration.
@@ -219,13 +219,22 @@ class Schedule:
 
     @property
     def minibatches(self) -> int:
-        """Queries of all steps and chains."""
+        """Queries of all steps and chains that are charged."""
         return len(self.charged) * self.chains
 
     @property
     def charged(self) -> np.ndarray:
-        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,)."""
+        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,); of cyclic batches, those that
+        one record is in."""
         z = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
+        if isinstance(self.sampling, Cyclic):
+            if self.multiples != (1.0,):
+                raise UnsupportedCombination(
+                    "scheme: cyclic batches are derived for one gradient a step, and the sampler asks for a second "
+                    "moment; use scheme poisson or full.",
+                    "scheme",
+                )
+            return self.sampling.participations(z, self.num_records)
         asks = self.asks
         return np.concatenate(
             [*(z[asks] * multiple for multiple in self.multiples), z[~asks]]
@@ -233,9 +242,10 @@ class Schedule:
 
     @property
     def queries(self) -> tuple[Event, ...]:
-        """Events of the queries, one for each minibatch of a step, before overflow."""
+        """Events of the queries, one for each minibatch of a step, before overflow; of cyclic batches, k a chain."""
+        cyclic = isinstance(self.sampling, Cyclic)
         return query_events(
-            self.sampling.mechanism(self.num_records),
+            "gaussian" if cyclic else self.sampling.mechanism(self.num_records),
             self.charged,
             self.sampling.charged_rate(self.num_records),
             repeats=self.chains,
