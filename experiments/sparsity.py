@@ -1,4 +1,4 @@
-r"""Which columns matter: the sparse posterior of a noise-aware release, beside best-subset selection by the exponential
+r"""Columns that matter: the sparse posterior of a noise-aware release, beside best-subset selection by the exponential
 mechanism (thesis, Example 2.22).
 
     python -m experiments.sparsity [--quick] [--out DIR] [--config configs/figures/sparsity.yaml]
@@ -254,7 +254,7 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
     says = "One noise-aware release names the true columns at a third of the ε that the exponential mechanism needs"
     about = (
         f"Generated data: n = {settings.num_records:,}, d = {settings.dimension}, {settings.nonzero} coefficients of "
-        f"{settings.coefficient:g} that are not 0; release at δ = {settings.delta:.0e}, exponential mechanism at δ = 0; "
+        f"{settings.coefficient:g} that are not 0; release at δ = {settings.delta:.0e}, exponential mechanism at 0; "
         f"{settings.repeats} and {settings.calibration.repeats} data sets"
     ).replace("e-0", "e-")
     with saved(path, (10.4, 4.6), says, about, note) as figure:

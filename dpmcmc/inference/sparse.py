@@ -1,4 +1,4 @@
-r"""Which coefficients are 0: a spike-and-slab posterior of a noise-aware release, at no further cost to privacy.
+r"""Coefficients that are 0: a spike-and-slab posterior of a noise-aware release, at no further cost to privacy.
 
 A coefficient is 0 or normal (Mitchell and Beauchamp 1988), and the released u has the law of ``evidence.py``:
 
@@ -125,7 +125,7 @@ class SparseLaw:
 
     @functools.cached_property
     def _apart(self) -> np.ndarray:
-        """What each coefficient adds to (2) and to log p(S) by itself, (d,)."""
+        """Part of (2) and of log p(S) that each coefficient adds by itself, (d,)."""
         odds = np.zeros(len(self.scales))
         own = self.inclusion[self.undecided]
         odds[self.undecided] = np.log(own) - np.log1p(-own)
