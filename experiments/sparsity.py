@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 from pydantic import Field
 from scipy.optimize import brentq
 
+from dpmcmc.errors import InputError
 from dpmcmc.inference import Evidence
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.base import MechanismPlan
@@ -87,6 +89,12 @@ class Settings(FigureSection):
     prior: PriorSection = Field(description="Prior of the coefficients.")
     calibration: Calibration = Field(description="The right panel.")
     quick: Quick = Field(description="Settings that --quick shortens.")
+
+    @pydantic.model_validator(mode="after")
+    def _selects(self) -> Settings:
+        if self.nonzero > self.dimension:
+            raise InputError(f"nonzero: must be at most dimension, {self.dimension}, got {self.nonzero}")
+        return self
 
     def shortened(self) -> Settings:
         """Return the settings of ``--quick``."""

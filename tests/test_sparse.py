@@ -222,12 +222,14 @@ def test_a_declared_intercept_stays_and_refusals_name_what_is_wrong():
     twice = dataclasses.replace(evidence, structure=RowStructure(constant=1), gram=NoisyGram(np.eye(2), 1.0, 2.0, 0.0))
     np.testing.assert_allclose(twice.sparse_posterior(0.1).inclusion[2:], 1.0)
     assert len(evidence.sparse_posterior(0.1, size=1).supports) == D - 1
+    assert len(evidence.sparse_posterior(1.0).supports) == 1
     wrong = (
         ({"inclusion": 1.5}, "inclusion: must be probabilities"),
         ({"inclusion": np.full(D + 1, 0.5)}, "inclusion: must be one number, or 4 numbers"),
         ({"slab": 0.0}, "slab: must be finite"),
         ({"slab": np.ones(2)}, "slab: must be one number"),
-        ({"size": 4}, "size: must be 0 to 3"),
+        ({"size": 4}, "size: must be a whole number from 0 to 3"),
+        ({"size": 1.5}, "size: must be a whole number"),
         ({"sweeps": 0}, "sweeps: must be at least 1"),
     )
     for change, said in wrong:
@@ -299,7 +301,7 @@ def test_evidence_that_was_saved_says_the_same(tmp_path):
     np.testing.assert_array_equal(again.inclusion, evidence.sparse_posterior(0.3).inclusion)
 
 
-def test_the_experiment_writes_table_and_picture(tmp_path):
+def test_the_experiment_writes_table_and_picture(tmp_path, capsys):
     body = yaml.safe_load((CONFIGS / "sparsity.yaml").read_text(encoding="utf-8"))
     body |= {"num_records": 300, "dimension": 4, "nonzero": 2, "epsilons": [0.5, 3.0], "repeats": 3, "delta": 1e-4}
     body["calibration"] = {"epsilon": 3.0, "repeats": 3, "bins": 2}
@@ -310,3 +312,6 @@ def test_the_experiment_writes_table_and_picture(tmp_path):
     assert all(0 <= row["found"] <= 1 and 0 <= row["said"] <= 1 for row in rows)
     assert sum(row["count"] for row in rows if row["method"] == sparsity.WITH) == 3 * 4
     assert (tmp_path / "sparsity.svg").stat().st_size > 10_000
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(body | {"nonzero": 5}), encoding="utf-8")
+    assert sparsity.main(["--config", str(tmp_path / "small.yaml"), "--out", str(tmp_path)]) == 2
+    assert "nonzero: must be at most dimension, 4, got 5" in capsys.readouterr().err

@@ -15,9 +15,9 @@ integrated out (George and McCulloch 1997).
 
 **Approximation.** 𝒞 holds the variance of the score, the noise of privacy, and that of the error of Ĥ, which multiplies
 θ. The last part is taken at the posterior under the normal prior and is the same for all supports, so e is taken for
-normal and independent of θ. Without noise in Ĥ nothing is approximated. With noise, the normal prior's posterior is
-wider than the sparse one, so 𝒞 is rather too large, and a coefficient that the noise nearly hides gets rather too small
-an inclusion probability (``tests/test_sparse.py`` compares with the integral over θ).
+normal and independent of θ. For a linear regression without noise in Ĥ nothing is approximated. With noise, the normal
+prior's posterior is wider than the sparse one, so 𝒞 is rather too large, and a coefficient that the noise nearly hides
+gets rather too small an inclusion probability (``tests/test_sparse.py`` compares with the integral over θ).
 """
 
 from __future__ import annotations
@@ -254,9 +254,10 @@ def _check(law: SparseLaw, size: int | None, sweeps: int) -> None:
     if not np.all((law.scales > 0) & np.isfinite(law.scales)):
         raise InputError("slab: must be finite standard deviations > 0", "slab")
     most = len(law.undecided)
-    if size is not None and not 0 <= size <= most:
+    whole = size is None or isinstance(size, int | np.integer)
+    if not whole or (size is not None and not 0 <= size <= most):
         raise InputError(
-            f"size: must be 0 to {most}, the number of coefficients that may be 0 or not, got {size}",
+            f"size: must be a whole number from 0 to {most}, the number of coefficients that may be 0 or not, got {size}",
             "size",
         )
     if sweeps < 1:
