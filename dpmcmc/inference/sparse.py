@@ -257,7 +257,7 @@ def _check(law: SparseLaw, size: int | None, sweeps: int) -> None:
     whole = size is None or isinstance(size, int | np.integer)
     if not whole or (size is not None and not 0 <= size <= most):
         raise InputError(
-            f"size: must be a whole number from 0 to {most}, the number of coefficients that may be 0 or not, got {size}",
+            f"size: must be a whole number from 0 to {most}, the coefficients that may be 0 or not, got {size}",
             "size",
         )
     if sweeps < 1:
