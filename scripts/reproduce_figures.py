@@ -30,6 +30,7 @@ NAMES = (
     "fig5_1",
     "fig4_2",
     "fig_pdp_1",
+    "already_private",
 )
 
 

@@ -39,6 +39,7 @@ PARTS = {
     "dpmcmc.errors.alternatives",
     "dpmcmc.errors.check_fields",
     "dpmcmc.errors.meant",
+    "dpmcmc.errors.quoted",
     "dpmcmc.errors.shown",
     "dpmcmc.inference.predictive.Predicts",
 }

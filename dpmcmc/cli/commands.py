@@ -246,12 +246,13 @@ def verify(
         bool,
         typer.Option("--patient", help="However long it takes; for a file of your own."),
     ] = False,
+    allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     with _libraries():
         from dpmcmc.cli import verify as done_by
-    done_by.verify(privacy, group, patient, as_json)
+    done_by.verify(privacy, group, patient, as_json, allow_code or ())
 
 
 @app.command(

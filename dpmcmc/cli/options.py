@@ -83,7 +83,7 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="MODULE",
-        help="Let a config that lies in a run folder import MODULE; read it first.",
+        help="Let what lies in a run folder import MODULE; read it first.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

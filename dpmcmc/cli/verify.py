@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -308,8 +308,11 @@ class _Recomputed(NamedTuple):
     shortfall: str | None
 
 
-def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
+def _recompute(
+    path: Path, body: dict[str, Any], patient: bool, allow_code: Collection[str] = ()
+) -> _Recomputed:
     """Return what the events of a file say; refuse a file that is not of this library."""
+    _load_accountant(path, body.get("accountant"), allow_code)
     try:
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
@@ -323,6 +326,26 @@ def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
             "written."
         ) from None
     return _Recomputed(recomputed, checks, run, shortfall)
+
+
+def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> None:
+    """Import the module of an accountant that is not the library's; refuse it unless the user has allowed that."""
+    if not isinstance(name, str) or ":" not in name:
+        return
+    module = name.partition(":")[0]
+    if module not in allow_code:
+        raise CommandError(
+            f"{path}: its epsilon is that of accountant {name}, code outside this library; read that code, then verify "
+            f"with --allow-code {module}."
+        )
+    from dpmcmc.config.sections import (
+        imported,
+    )  # waits for JAX, which no other file needs
+
+    try:
+        imported(name)
+    except InputError as error:
+        raise CommandError(f"--allow-code: {name} {error}.") from None
 
 
 def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
@@ -364,6 +387,7 @@ def verify(
     group: int | None = None,
     patient: bool = False,
     as_json: bool = False,
+    allow_code: Collection[str] = (),
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
@@ -374,7 +398,7 @@ def verify(
             f"--group: {group} is not a number of records; give a whole number >= 1."
         )
     body = _read(path)
-    found = _recompute(path, body, patient)
+    found = _recompute(path, body, patient, allow_code)
     together = []
     if group is not None:
         with _bounded(path, patient):
@@ -422,6 +446,13 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         yield (
             "unproved",
             "a part of this release is drawn in floating point: its plan names it",
+        )
+    if ":" in found.guarantee.accountant:
+        known = [value for value in found.checks.values() if value is not None]
+        best = f"{min(known):.6g}" if known else "none"
+        yield (
+            "unproved",
+            f"epsilon is the word of accountant {found.guarantee.accountant}; the library's accountants prove {best}",
         )
     many = kinds(found.guarantee.events)
     few = grouped(many)

@@ -41,7 +41,11 @@ from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
-from dpmcmc.privacy.accounting.charging import CalibratorName, Privacy
+from dpmcmc.privacy.accounting.charging import (
+    CalibratorName,
+    Privacy,
+    TraceAccountant,
+)
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
@@ -168,9 +172,15 @@ class Records(DataRequest):
             )
 
 
-_CALIBRATORS = {"anyOf": [{"enum": list(get_args(CalibratorName))}, sections.OWN_NAME]}
-#: Name of a calibrator in a YAML.
-CalibratorKey = Annotated[str, sections.InEditors(lambda _: _CALIBRATORS)]
+def _named_or_own(known: object) -> object:
+    """Annotation of a key that takes one of the names of ``known``, a Literal, or ``module:attribute``."""
+    schema = {"anyOf": [{"enum": list(get_args(known))}, sections.OWN_NAME]}
+    return Annotated[str, sections.InEditors(lambda _: schema)]
+
+
+#: Names in a YAML.
+CalibratorKey = _named_or_own(CalibratorName)
+AccountantKey = _named_or_own(TraceAccountant)
 
 
 @dataclass(frozen=True)
@@ -178,6 +188,8 @@ class Promise(Privacy):
     """Promised guarantee. Write ``privacy: null`` for plain SG-MCMC without a guarantee.
 
     Args:
+        accountant: how ε is computed: pld, rdp, advanced, or your own function ``module:attribute``. It is called with
+            (events, adjacency, delta), and its annotation says that it returns a float. Its ε is your word.
         calibrator: how the noise is chosen: numeric, closed_form, free, or your own function ``module:attribute``. It
             is called with (queries, promise), and its annotation says that it returns a float or an array.
         insecure_noise_seed: makes a run bit-reproducible, and takes its guarantee away.
@@ -185,19 +197,24 @@ class Promise(Privacy):
     """
 
     # A function's name is a string here; ``plans.py`` finds the function.
-    calibrator: CalibratorKey = "numeric"  # type: ignore[assignment]
+    accountant: AccountantKey = "pld"  # type: ignore[valid-type]
+    calibrator: CalibratorKey = "numeric"  # type: ignore[valid-type]
     insecure_noise_seed: int | None = None
     ledger: str | None = None
 
     def __post_init__(self) -> None:
-        known = get_args(CalibratorName)
-        name = self.calibrator
-        if name not in known and not re.match(sections.PATTERN, str(name)):
-            near = meant(str(name), known)
-            raise InputError(
-                f"calibrator must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
-                "calibrator",
-            )
+        for key, names in (
+            ("accountant", TraceAccountant),
+            ("calibrator", CalibratorName),
+        ):
+            known = get_args(names)
+            name = getattr(self, key)
+            if name not in known and not re.match(sections.PATTERN, str(name)):
+                near = meant(str(name), known)
+                raise InputError(
+                    f"{key} must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
+                    key,
+                )
         super().__post_init__()
 
 
@@ -391,15 +408,18 @@ def is_secret(config: Config) -> bool:
 
 
 def modules_of_ones_own(config: Config) -> dict[str, str]:
-    """Return section -> ``module:attribute``, for the target, the sampler and the calibrator that are the user's."""
+    """Return key -> ``module:attribute`` for what is the user's: target, sampler, calibrator and accountant."""
     sections = config.sections("target", "sampler")
     names = {
         key: section.name
         for key, section in sections.items()
         if isinstance(section, CustomSection)
     }
-    calibrator = "" if config.privacy is None else str(config.privacy.calibrator)
-    return names | ({"privacy.calibrator": calibrator} if ":" in calibrator else {})
+    for key in ("calibrator", "accountant"):
+        name = "" if config.privacy is None else str(getattr(config.privacy, key))
+        if ":" in name:
+            names[f"privacy.{key}"] = name
+    return names
 
 
 def dump(config: Config, folder: Path) -> str:

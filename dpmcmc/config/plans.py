@@ -254,13 +254,22 @@ def _privacy(config: Config) -> Privacy | None:
         field.name: getattr(config.privacy, field.name)
         for field in dataclasses.fields(Privacy)
     }
-    name = str(config.privacy.calibrator)
-    if ":" in name:
-        try:
+    if ":" in (name := str(config.privacy.calibrator)):
+        with _about("privacy.calibrator", name):
             values["calibrator"] = own_code.found_calibrator(name)
-        except InputError as error:
-            raise ConfigError.at("privacy.calibrator", f"{name} {error}") from None
+    if ":" in (name := str(config.privacy.accountant)):
+        with _about("privacy.accountant", name):
+            own_code.imported(name)
     return Privacy(**values)
+
+
+@contextmanager
+def _about(key: str, name: str) -> Iterator[None]:
+    """Begin what is refused of a function of the user's with its key and its name."""
+    try:
+        yield
+    except InputError as error:
+        raise ConfigError.at(key, f"{name} {error}") from None
 
 
 def target_of(config: Config, spec: DataSpec) -> Target:

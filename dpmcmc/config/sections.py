@@ -16,7 +16,6 @@ import inspect
 import os
 import re
 import sys
-import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -51,6 +50,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from dpmcmc.errors import Hint, InputError, alternatives, meant
+from dpmcmc.privacy.accounting.own import returned
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL
 from dpmcmc.storage.cache import UnsafeCache
@@ -124,7 +124,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
     Raises:
         ValueError: it cannot be imported, or declares no such thing; nothing was called.
     """
-    item = _imported(name)
+    item = imported(name)
     missing = _missing(section, item)
     if missing:
         raise InputError(
@@ -134,7 +134,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
     return item
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
     """Import what ``module:attribute`` names.
 
     Raises:
@@ -169,9 +169,9 @@ def found_calibrator(name: str) -> Callable[..., Any]:
     Raises:
         ValueError: it cannot be imported, or says no such thing; nothing was called.
     """
-    item = _imported(name)
+    item = imported(name)
     try:
-        made = _returned(item) if inspect.isfunction(item) else None
+        made = returned(item) if inspect.isfunction(item) else None
     except Exception:  # an annotation may be any expression
         made = None
     if made not in (float, np.ndarray):
@@ -180,15 +180,6 @@ def found_calibrator(name: str) -> Callable[..., Any]:
             "def mine(queries, promise) -> float"
         )
     return item
-
-
-def _returned(item: types.FunctionType) -> Any:
-    """Return the return annotation of a function, ``inspect.Signature.empty`` where there is none; raises anything."""
-    made = item.__annotations__.get("return", inspect.Signature.empty)
-    if made is inspect.Signature.empty:
-        return made
-    stub = types.SimpleNamespace(__annotations__={"return": made})
-    return typing.get_type_hints(stub, inspect.unwrap(item).__globals__)["return"]
 
 
 def _missing(section: str, item: object) -> str:
@@ -203,7 +194,7 @@ def _missing(section: str, item: object) -> str:
     if not inspect.isfunction(item):
         return f"is a {type(item).__name__}, neither a class nor a function that is written in Python"
     try:
-        made = _returned(item)
+        made = returned(item)
     except Exception as error:  # an annotation may be any expression
         return f"is a function whose return annotation cannot be read ({said(error)})"
     if made is inspect.Signature.empty:

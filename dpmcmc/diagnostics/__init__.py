@@ -7,5 +7,5 @@ confidential unless the records are public.
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules=["on_average_kl", "per_instance", "per_record"]
+    __name__, submodules=["on_average_kl", "per_instance", "per_record", "two_sample"]
 )

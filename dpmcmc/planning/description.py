@@ -14,6 +14,7 @@ import numpy as np
 
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.own import named
 
 
 def guaranteed(guarantee: Guarantee, secret: bool) -> str:
@@ -81,7 +82,7 @@ def _said(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_said(part) for part in value]
     if isinstance(value, FunctionType):
-        return f"{value.__module__}:{value.__qualname__}"
+        return named(value)
     return section(value)
 
 

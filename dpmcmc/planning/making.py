@@ -28,9 +28,9 @@ from dpmcmc.privacy.accounting.charging import (
     Schedule,
     check_delta,
     check_proved,
-    named,
 )
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.own import named
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.metric import (

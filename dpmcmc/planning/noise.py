@@ -25,11 +25,11 @@ from dpmcmc.privacy.accounting.charging import (
     Schedule,
     charged_guarantee,
     check_proved,
-    named,
 )
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.own import named
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits

@@ -96,7 +96,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         CalibrationError: no noise multiplier below 1e12 meets the target.
     """
     target = privacy.epsilon
-    accountant = privacy.accountant
+    accountant = str(privacy.accountant)
     adjacency = Adjacency(privacy.adjacency)
     assert target is not None
     deviation = overflow_probability(schedule.composed_with)
@@ -118,7 +118,9 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     if floors.min() > 0 and spent(0.0, accountant) <= target:
         return 0.0
     inputs = _inputs(schedule, privacy)
-    remembered = recall(inputs)
+    # A function of the user's may have changed since its answers were remembered.
+    own = ":" in accountant
+    remembered = None if own else recall(inputs)
     # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
     if (
         remembered is not None
@@ -128,7 +130,8 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         return remembered
     start = _root(lambda z: spent(z, "rdp"), target, 1.0) if accountant == "pld" else 1.0
     z = _root(lambda z: spent(z, accountant), target, start)
-    remember(inputs, z)
+    if not own:
+        remember(inputs, z)
     return z
 
 
