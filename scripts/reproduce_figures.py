@@ -24,6 +24,7 @@ NAMES = (
     "fig3_1",
     "coverage",
     "fig3_2_two_normals",
+    "sparsity",
     "fig_per_record",
     "adaops",
     "fig5_1",

@@ -62,6 +62,26 @@ def test_figure_4_2():
     assert said(re.findall(r"differ by no more than ([\d.]+) standard errors", section("Figure 4.2"))[0], most)
 
 
+def test_columns_that_matter():
+    rows = {(row["method"], float(row["epsilon"])): row for row in results("sparsity") if row["panel"] == "support"}
+    names = {
+        "exponential mechanism, s known": "exponential mechanism",
+        "release, s known": "release, number of columns known",
+        "release, s unknown, inclusion probability .3": "release, number of columns unknown",
+    }
+    ((header, *body),) = tables(section("Columns that matter"))
+    assert {label for label, *_ in body} == set(names)
+    for label, delta, *cells in body:
+        for epsilon, cell in zip(header[2:], cells, strict=True):
+            row = rows[names[label], number(epsilon.removeprefix("ε = "))]
+            assert with_error(cell, float(row["found"]), float(row["found_error"])), (label, epsilon)
+            assert float(row["delta"]) == number(delta)
+    flat = " ".join(section("Columns that matter").split())
+    (stated,) = re.findall(r"true support is ([\d.]+), ([\d.]+) and ([\d.]+) on average", flat)
+    for text, epsilon in zip(stated, (0.1, 0.3, 1.0), strict=True):
+        assert said(text, float(rows[names["release, s known"], epsilon]["said"]))
+
+
 def test_figure_3_1():
     """Below, means over runs; above, all chains together, with the error that three independent draws a chain have."""
     names = {
