@@ -20,6 +20,7 @@ import difflib
 import functools
 import math
 import operator
+import re
 import types
 from collections.abc import Callable, Iterable
 from numbers import Integral
@@ -45,6 +46,14 @@ def meant(given: object, known: Iterable[str]) -> str:
     """Return `` (did you mean X?)`` with the known name that is nearest to a given one; empty where none is near."""
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def redacted(text: str) -> str:
+    """Return a text with the password of every database's URL in it replaced by ``***``."""
+    hidden = re.sub(r"(postgres(?:ql)?://[^\s:@]*):\S*@", r"\1:***@", text)
+    return re.sub(
+        r"(postgres(?:ql)?://\S*?[?&](?:ssl)?password)=[^\s&#'\"]*", r"\1=***", hidden
+    )
 
 
 class InputError(ValueError):

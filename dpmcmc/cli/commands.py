@@ -320,10 +320,17 @@ def export(
 
 _ledger = typer.Typer()
 app.add_typer(
-    _ledger, name="ledger", help="The privacy budget of a data set: init, show, history."
+    _ledger,
+    name="ledger",
+    help="The privacy budget of a data set: init, show, history, copy.",
 )
 
-LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
+LedgerFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="A ledger: a file, or postgresql://USER@HOST/DATABASE."
+    ),
+]
 Receipts = Annotated[
     list[str] | None,
     typer.Option(
@@ -339,7 +346,11 @@ Receipts = Annotated[
 )
 def init(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="New file, for example adult.ledger; or postgresql://USER@HOST/DATABASE.",
+        ),
     ],
     epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
     delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
@@ -416,6 +427,26 @@ def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False)
     with _libraries():
         from dpmcmc.cli import ledger as done_by
     done_by.history(file, receipt, as_json)
+
+
+@_ledger.command(
+    epilog="Example: dpmcmc ledger copy adult.ledger postgresql://ana@db.example/budgets#adult"
+)
+def copy(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The ledger; it is closed by this.")
+    ],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="postgresql://USER@HOST/DATABASE, without a ledger."
+        ),
+    ],
+) -> None:
+    """Copy a file with all its entries into a database; the file admits no run from then on."""
+    with _libraries():
+        from dpmcmc.cli import ledger as done_by
+    done_by.copy(file, url)
 
 
 @app.command(epilog="Example: dpmcmc audit adult_prediction --runs 500")

@@ -1,4 +1,4 @@
-"""``dpmcmc ledger init|show|history FILE``: the privacy budget of a data set.
+"""``dpmcmc ledger init|show|history|copy``: the privacy budget of a data set, in a file or a database.
 
 Exit code 0, 2 for what the user can mend, and 1 where entries were edited, removed or rolled back, or where more is
 spent than the budget.
@@ -20,6 +20,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
+from dpmcmc.privacy.ledger.place import Place, place
 from dpmcmc.report.lines import YES, rows
 from dpmcmc.storage.files import opened_text
 
@@ -50,7 +51,7 @@ def init(
     with _verdicts():
         ledger = Ledger.init(
             file,
-            name=name or Path(file).stem,
+            name=name or place(file).stem,
             num_records=num_records,
             adjacency=adjacency,
             epsilon=epsilon,
@@ -85,6 +86,14 @@ def history(file: str, receipt: list[str] | None, as_json: bool) -> None:
                 when = f"{entry.time[:16].replace('T', ' ')}  {entry.kind}"
                 print(rows([(f"{entry.sequence:>5}", f"{when}  {_said(entry)}")]))
         ledger.check()
+
+
+def copy(file: str, url: str) -> None:
+    """Copy a file into a database, and close the file."""
+    with _verdicts():
+        ledger = Ledger(file).copy(url)
+        print(f"copied {file} to {ledger.path}; {file} is closed")
+        _show(ledger, ledger.state())
 
 
 @contextlib.contextmanager
@@ -122,7 +131,7 @@ def _planned(
     return plan.guarantee
 
 
-def _receipts(path: Path, ledger: Path) -> list[Receipt]:
+def _receipts(path: Path, ledger: Place) -> list[Receipt]:
     """Return the receipts of a run folder's ``privacy.json``, or of a file that holds one receipt."""
     try:
         with opened_text(path) as stream:
@@ -178,7 +187,9 @@ def _show(ledger: Ledger, state: State) -> None:
             ("spent", f"worth ε {worth} of {terms.epsilon:g}; next run up to ε {left}"),
             ("overflow", f"{overflow} left"),
         ]
-    reserved = [entry for entry in ledger.history() if entry.kind == "reserve"]
+    entries = ledger.history()
+    moved = [("moved", _said(entry)) for entry in entries if entry.kind == "moved"]
+    reserved = [entry for entry in entries if entry.kind == "reserve"]
     outcomes = {run.id: _OUTCOMES[run.outcome] for run in state.runs}
     if len(reserved) > _SHOWN:
         earlier = f"{len(reserved) - _SHOWN} earlier; dpmcmc ledger history lists them"
@@ -189,7 +200,7 @@ def _show(ledger: Ledger, state: State) -> None:
         said = f"{cost}  {entry.time[:10]}  {outcomes[entry.run]}  {entry.body['label']}"
         lines.append(("run", said))
     whole = f"{state.entries} entries, whole; the last is {state.head[:16]}"
-    print(rows([*lines, (YES, whole)]))
+    print(rows([*lines, *moved, (YES, whole)]))
 
 
 def _json(state: State) -> dict[str, Any]:
@@ -222,6 +233,8 @@ def _said(entry: Entry) -> str:
         return f"{body['name']}: epsilon {body['epsilon']:g}, delta {body['delta']:g}, {body['filter']}"
     if entry.kind == "data":
         return "the data's fingerprint"
+    if entry.kind == "moved":
+        return f"copied to {body['to']}, and spent from there"
     if entry.kind == "begin":
         return "goes on, or has ended" if "after" in body else "computes from records"
     if entry.kind == "settle":

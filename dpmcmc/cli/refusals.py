@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import DataError, InputError, RunFailed
+from dpmcmc.errors import DataError, InputError, RunFailed, redacted
 
 #: EX_SOFTWARE of sysexits.h: a fault of the program, not of what it was given.
 CODE = 70
@@ -166,7 +166,7 @@ _MOST_ROWS = 20
 
 
 def _say(message: str, code: int) -> int:
-    text = " ".join(message.split()).removesuffix(".") + "."
+    text = redacted(" ".join(message.split()).removesuffix(".") + ".")
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
     # A quoted value may hold what a terminal would obey.

@@ -18,6 +18,7 @@ from dpmcmc.config.model import (
     OF_SAMPLERS,
     ONE_SHOT,
     Config,
+    in_database,
     modules_of_ones_own,
 )
 from dpmcmc.config.sections import ConfigError, invalid, keys
@@ -232,7 +233,7 @@ def _with_base(config: Config, folder: Path) -> Config:
         config.sections("data", "privacy").items(), ("path", "ledger"), strict=True
     ):
         path = None if section is None else dict(section).get(key)
-        if section is not None and path is not None:
+        if section is not None and path is not None and not in_database(key, path):
             if "\0" in path:
                 raise ConfigError(
                     f"{name}.{key}: {path!r} holds NUL, which no file's name can; name a file."

@@ -47,6 +47,7 @@ from dpmcmc.privacy.accounting.charging import (
     TraceAccountant,
 )
 from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.ledger.place import Address, place
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -193,7 +194,8 @@ class Promise(Privacy):
         calibrator: how the noise is chosen: numeric, closed_form, free, or your own function ``module:attribute``. It
             is called with (queries, promise), and its annotation says that it returns a float or an array.
         insecure_noise_seed: makes a run bit-reproducible, and takes its guarantee away.
-        ledger: budget ledger of the data set, relative to the config file; the run is charged to it.
+        ledger: budget ledger of the data set, a file relative to the config file or ``postgresql://USER@HOST/DATABASE``;
+            the run is charged to it. A URL holds no password: set PGPASSWORD or PGPASSFILE.
     """
 
     # A function's name is a string here; ``plans.py`` finds the function.
@@ -215,6 +217,11 @@ class Promise(Privacy):
                     f"{key} must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
                     key,
                 )
+        if self.ledger is not None:
+            try:
+                place(self.ledger)
+            except InputError as error:
+                raise InputError(f"ledger: {error}", "ledger") from None
         super().__post_init__()
 
 
@@ -422,6 +429,11 @@ def modules_of_ones_own(config: Config) -> dict[str, str]:
     return names
 
 
+def in_database(key: str, path: str) -> bool:
+    """Whether a key's value is the URL of a ledger, and no path."""
+    return key == "ledger" and isinstance(place(path), Address)
+
+
 def dump(config: Config, folder: Path) -> str:
     """Return the resolved config as YAML, every default written out; a data path is written relative to ``folder``."""
     values = config.model_dump(mode="json")
@@ -432,6 +444,6 @@ def dump(config: Config, folder: Path) -> str:
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):
         path = (values[section] or {}).get(key)
-        if path is not None:
+        if path is not None and not in_database(key, path):
             values[section][key] = os.path.relpath(path, folder)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

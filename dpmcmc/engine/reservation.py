@@ -17,6 +17,7 @@ from dpmcmc.privacy.accounting import run_length
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, LedgerError
+from dpmcmc.privacy.ledger.place import place
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.files import (
     CONFIDENTIAL,
@@ -56,7 +57,7 @@ class Reservation:
     says how it is settled. A reservation is one life: of several copies of a run's checkpoint one goes on.
 
     Args:
-        ledger: or its path.
+        ledger: or its path or URL.
         guarantee: of the whole run; None where there is none, which is refused.
         label: names the run in the ledger's history.
         checkpoint: of the run; one that was stopped finds its reservation again, whenever that was.
@@ -264,12 +265,12 @@ def _paths(
     """Return the paths of what is confidential, by argument."""
     kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
     book = ledger.ledger if isinstance(ledger, Reservation) else ledger
-    book = book.path if isinstance(book, Ledger) else book
-    return {
-        name: Path(path)
-        for name, path in (("checkpoint", kept), ("ledger", book))
-        if path is not None
-    }
+    where = (
+        book.path if isinstance(book, Ledger) else None if book is None else place(book)
+    )
+    # A ledger in a database lies in no folder.
+    found = {"checkpoint": None if kept is None else Path(kept), "ledger": where}
+    return {name: path for name, path in found.items() if isinstance(path, Path)}
 
 
 def save(result: Result, out: str | Path, day: datetime.date) -> None:

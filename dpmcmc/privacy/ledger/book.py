@@ -7,12 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from dpmcmc.privacy.accounting.events import Adjacency, round_down, round_up
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.ledger.chain import Entry, LedgerError
 from dpmcmc.privacy.ledger.filters import Terms
+from dpmcmc.privacy.ledger.place import Place
 
 
 @dataclass
@@ -53,14 +53,90 @@ class Run:
         return self.begun is not None or len(self.charges) > 1
 
 
-@dataclass
-class Book:
-    """The entries, replayed."""
+class _Sum:
+    """Exact sum of floats, which grows and shrinks by one without adding up the others again."""
 
-    terms: Terms
-    runs: dict[str, Run]
-    fingerprints: set[str] = field(default_factory=set)
-    columns: dict[str, str] = field(default_factory=dict)
+    #: A float is a whole number of these.
+    _UNIT = 1 << 1074
+
+    def __init__(self) -> None:
+        self._units = 0
+
+    def add(self, value: float, sign: int) -> None:
+        """Add a float, or take it away where ``sign`` is -1.
+
+        Raises:
+            OverflowError, ValueError: it is not finite.
+        """
+        numerator, denominator = value.as_integer_ratio()
+        self._units += sign * numerator * (self._UNIT // denominator)
+
+    def __float__(self) -> float:
+        return self._units / self._UNIT  # the nearest float, as math.fsum has it
+
+
+class Book:
+    """The entries, replayed.
+
+    Attributes:
+        terms: what was fixed at ``init``.
+        runs: by id.
+        fingerprints: of the records.
+        columns: name -> fingerprint of the table's columns.
+        moved: address of the database that the ledger was copied into, and is spent from now; None where it was not.
+        last: entry that was replayed last.
+    """
+
+    def __init__(self, first: Entry) -> None:
+        body = {k: v for k, v in first.body.items() if k != "key_sha256"}
+        items, adjacency = tuple(body["items"]), Adjacency(body["adjacency"])
+        self.terms = Terms(**(body | {"items": items, "adjacency": adjacency}))
+        self.runs: dict[str, Run] = {}
+        self.fingerprints: set[str] = set()
+        self.columns: dict[str, str] = {}
+        self.moved: str | None = None
+        self.last = first
+        self._spent = _Sum()
+        self._overflow = _Sum()
+
+    def take(self, entry: Entry) -> None:
+        """Replay the next entry.
+
+        Raises:
+            KeyError, TypeError, AttributeError, ValueError, OverflowError: no version of this library writes it.
+        """
+        body = entry.body
+        if entry.kind == "data":
+            self.fingerprints.add(body["fingerprint"])
+            self.columns |= body.get("columns", {})
+        elif entry.kind == "moved":
+            self.moved = str(body["to"])
+        elif entry.kind == "begin":
+            self.runs[entry.run].begun = str(body["by"])
+        elif entry.kind == "settle":
+            run = self.runs[entry.run]
+            self._count(run.charges if run.outcome != "void" else [], -1)
+            run.outcome = body["outcome"]
+            self._count(run.charges if run.outcome != "void" else [], 1)
+            # Versions before 0.2.0 wrote no entry of a run's beginning.
+            begun = run.begun is not None or run.outcome != "released"
+            run.begun = run.begun if begun else ""
+        elif entry.kind in ("reserve", "extend"):
+            if entry.kind == "reserve":
+                self.runs[entry.run] = Run(entry.run, body["label"])
+            run = self.runs[entry.run]
+            charge = (float(body["cost"]), float(body["overflow"]))
+            self._count([charge] if run.outcome != "void" else [], 1)
+            run.charges.append(charge)
+            run.items += [body["item"]] if "item" in body else []
+        else:
+            raise KeyError(entry.kind)
+        self.last = entry
+
+    def _count(self, charges: Sequence[tuple[float, float]], sign: int) -> None:
+        for cost, overflow in charges:
+            self._spent.add(cost, sign)
+            self._overflow.add(overflow, sign)
 
     def about(self, fingerprint: str, columns: Mapping[str, str]) -> bool:
         """Return whether data are the ledger's: the same records, or a table whose columns that are known are the same.
@@ -82,12 +158,12 @@ class Book:
     @property
     def spent(self) -> float:
         """Σ cost of all but void runs."""
-        return math.fsum(cost for run in self._counted for cost, _ in run.charges)
+        return float(self._spent)
 
     @property
     def overflow(self) -> float:
         """Σ β of all but void runs."""
-        return math.fsum(beta for run in self._counted for _, beta in run.charges)
+        return float(self._overflow)
 
     @property
     def _counted(self) -> list[Run]:
@@ -143,50 +219,22 @@ class Book:
         return None
 
 
-def fold(entries: Sequence[Entry], path: Path) -> Book:
+def fold(entries: Sequence[Entry], path: Place, book: Book | None = None) -> Book:
     """Replay the entries.
+
+    Args:
+        entries: all of them.
+        path: of the ledger.
+        book: in which the first of them are replayed already; the others are added to it. None: a new one.
 
     Raises:
         LedgerError: entries that no version of this library writes.
     """
     try:
-        body = {k: v for k, v in entries[0].body.items() if k != "key_sha256"}
-        book = Book(
-            Terms(
-                **(
-                    body
-                    | {
-                        "items": tuple(body["items"]),
-                        "adjacency": Adjacency(body["adjacency"]),
-                    }
-                )
-            ),
-            {},
-        )
-        for entry in entries[1:]:
-            body = entry.body
-            if entry.kind == "data":
-                book.fingerprints.add(body["fingerprint"])
-                book.columns |= body.get("columns", {})
-            elif entry.kind == "begin":
-                book.runs[entry.run].begun = str(body["by"])
-            elif entry.kind == "settle":
-                run = book.runs[entry.run]
-                run.outcome = body["outcome"]
-                # Versions before 0.2.0 wrote no entry of a run's beginning.
-                run.begun = (
-                    "" if run.begun is None and run.outcome == "released" else run.begun
-                )
-            elif entry.kind in ("reserve", "extend"):
-                if entry.kind == "reserve":
-                    book.runs[entry.run] = Run(entry.run, body["label"])
-                book.runs[entry.run].charges.append(
-                    (float(body["cost"]), float(body["overflow"]))
-                )
-                book.runs[entry.run].items += [body["item"]] if "item" in body else []
-            else:
-                raise KeyError(entry.kind)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        book = Book(entries[0]) if book is None else book
+        for entry in entries[book.last.sequence :]:
+            book.take(entry)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise LedgerError(
             f"{path}: the ledger says something unknown ({type(error).__name__}: {error}); update this library."
         ) from None
@@ -240,7 +288,7 @@ class State:
         return tuple(run for run in self.runs if run.outcome == "open")
 
 
-def account(entries: Sequence[Entry], path: Path) -> State:
+def account(entries: Sequence[Entry], path: Place) -> State:
     """Return the account of these entries of a ledger."""
     book = fold(entries, path)
     terms = book.terms

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.ledger.place import Place
 
 #: Hash that the first entry names as its predecessor's.
 START = "0" * 64
@@ -44,14 +45,19 @@ class BrokenChain(LedgerError):
     """
 
 
+class NotMade(LedgerError):
+    """The server was lost before a change was made; the change is not there, and may be tried again."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of the ledger.
 
     Attributes:
         sequence: 1, 2, 3, ...
-        kind: ``init`` | ``data`` | ``reserve`` | ``begin`` | ``extend`` | ``settle``. A run that goes on begins again.
-        run: id of the run it is about; empty for ``init`` and ``data``.
+        kind: ``init`` | ``data`` | ``reserve`` | ``begin`` | ``extend`` | ``settle`` | ``moved``. A run that goes on
+            begins again; a ledger that was copied into a database ends with ``moved``.
+        run: id of the run it is about; empty for ``init``, ``data`` and ``moved``.
         time: UTC, ISO 8601.
         text: JSON of what it says.
         nonce: random.
@@ -107,7 +113,7 @@ class Receipt:
         id: of the run.
         sequence: of the entry.
         hash: of the entry, and with it of all before.
-        path: of the ledger.
+        path: of the ledger; the address of one in a database.
 
     Example:
         >>> from dpmcmc import Full
@@ -124,7 +130,7 @@ class Receipt:
     id: str
     sequence: int
     hash: str
-    path: Path
+    path: Place
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``privacy.json`` holds under ``ledger``; no path, which is nobody else's business."""
@@ -148,10 +154,12 @@ def following(
     return Entry(**(blank.__dict__ | {"hash": blank.digest()}))
 
 
-def verify(entries: Sequence[Entry], head: tuple[int, str], where: Path) -> None:
-    """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``."""
-    previous = START
-    for place, entry in enumerate(entries, start=1):
+def verify(
+    entries: Sequence[Entry], head: tuple[int, str], where: Place, seen: int = 0
+) -> None:
+    """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``; the first ``seen`` were verified."""
+    previous = entries[seen - 1].hash if seen else START
+    for place, entry in enumerate(entries[seen:], start=seen + 1):
         if entry.sequence != place:
             raise BrokenChain(f"{where}: entry {place} of the ledger is missing; {MEND}")
         if entry.previous != previous or entry.digest() != entry.hash:
@@ -165,7 +173,7 @@ def verify(entries: Sequence[Entry], head: tuple[int, str], where: Path) -> None
         )
 
 
-def confirm(entries: Sequence[Entry], receipt: Receipt, where: Path) -> None:
+def confirm(entries: Sequence[Entry], receipt: Receipt, where: Place) -> None:
     """Raise BrokenChain unless the entry that a receipt names is there with its hash."""
     if receipt.sequence > len(entries):
         raise BrokenChain(
@@ -178,3 +186,34 @@ def confirm(entries: Sequence[Entry], receipt: Receipt, where: Path) -> None:
             f"{where}: entry {receipt.sequence} is not the one that the receipt of run {receipt.id} names: another "
             "ledger, or an old copy that was gone on with; find the one that the run was reserved in."
         )
+
+
+#: Adds an entry of a kind about a run, in the change that it was given for.
+Append = Callable[[str, str, dict[str, Any]], Entry]
+
+
+class Store(Protocol):
+    """Where the entries of ledgers are kept: files (``file.py``), or databases (``postgres.py``)."""
+
+    def create(self, where: Any, key: bytes, entries: Sequence[Entry]) -> None:
+        """Make a ledger of these entries; it appears whole or not at all.
+
+        Raises:
+            LedgerError: there is one already, or it cannot be written.
+        """
+
+    def read(self, where: Any) -> tuple[list[Entry], bytes | None]:
+        """(entries, key of fingerprints), the chain verified; None for who may not read the key.
+
+        Raises:
+            LedgerError: missing, damaged, of another version, or not a ledger.
+            BrokenChain: edited or truncated.
+        """
+
+    def change(self, where: Any) -> AbstractContextManager[tuple[list[Entry], Append]]:
+        """One change that nobody else shares: (verified entries, append); none is made if the block raises.
+
+        Raises:
+            NotMade: the server was lost before the change was made.
+            LedgerError: as of :meth:`read`; or it cannot be changed.
+        """

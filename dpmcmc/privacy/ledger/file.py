@@ -12,12 +12,12 @@ import re
 import sqlite3
 import stat
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpmcmc.privacy.ledger import chain
-from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError
+from dpmcmc.privacy.ledger.chain import Append, BrokenChain, Entry, LedgerError
 from dpmcmc.storage.files import flush_folder, lock, names, unlock
 
 # ----------------------------------------------------------------------------------------------------
@@ -255,14 +255,12 @@ _VERSION = 3
 #: Seconds that a process waits for the others.
 _PATIENCE = 120.0
 
-#: Adds an entry of a kind about a run, in the change that it was given for.
-Append = Callable[[str, str, dict[str, Any]], Entry]
 #: Entries, (number, hash) of the last one that was written, and the key, or None without one.
 Found = tuple[list[Entry], tuple[int, str], bytes | None]
 
 
-def create(path: Path, key: bytes, body: dict[str, Any]) -> None:
-    """Write a new ledger whose first entry says ``body``; it appears whole or not at all.
+def create(path: Path, key: bytes, entries: Sequence[Entry]) -> None:
+    """Write a new ledger of these entries; it appears whole or not at all.
 
     Raises:
         LedgerError: the file exists, or cannot be written.
@@ -274,7 +272,7 @@ def create(path: Path, key: bytes, body: dict[str, Any]) -> None:
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: its folder does not exist; make it first.")
     try:
-        made(path, _lines([chain.following([], "init", "", body)], key))
+        made(path, _lines(entries, key))
     except FileExistsError:
         raise LedgerError(
             f"{path}: was made by another process meanwhile; use that one."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from dpmcmc.privacy.accounting import (
     ADJACENCIES,
@@ -16,12 +19,23 @@ from dpmcmc.privacy.accounting import (
     run_length,
 )
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.ledger import file, filters
-from dpmcmc.privacy.ledger.book import Run, State, account, fold
-from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt, confirm
+from dpmcmc.privacy.ledger import chain, file, filters, postgres
+from dpmcmc.privacy.ledger.book import Book, Run, State, account, fold
+from dpmcmc.privacy.ledger.chain import (
+    BrokenChain,
+    Entry,
+    LedgerError,
+    NotMade,
+    Receipt,
+    Store,
+    confirm,
+)
 from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Promise, fixed
+from dpmcmc.privacy.ledger.place import Address, Place, place
 
 OUTCOMES = ("released", "void")
+#: Seconds in which a change is tried again while its server is away.
+_PATIENCE = 60.0
 
 
 class OverBudget(LedgerError):
@@ -40,15 +54,44 @@ class OverBudget(LedgerError):
     """
 
 
+_Given = ParamSpec("_Given")
+_Told = TypeVar("_Told")
+_Method = Callable[Concatenate["Ledger", _Given], _Told]
+
+
+def _patient(method: _Method[_Given, _Told]) -> _Method[_Given, _Told]:
+    """Make a change again, from the ledger as it is then, where its server was lost before it was made."""
+
+    @functools.wraps(method)
+    def call(self: Ledger, *given: _Given.args, **named: _Given.kwargs) -> _Told:
+        end = time.monotonic() + _PATIENCE
+        pause = 0.0
+        while True:
+            try:
+                return method(self, *given, **named)
+            except NotMade:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(pause)
+            pause = min(1.0, 2 * pause + 0.02)
+
+    return call
+
+
+def _store(where: Place) -> Store:
+    return postgres if isinstance(where, Address) else file
+
+
 class Ledger:
-    """A file that holds the privacy budget of one data set, and every run that spent from it.
+    """The privacy budget of one data set, and every run that spent from it, in a file or in a database.
 
     Args:
-        path: an existing ledger.
+        path: of an existing file, or ``postgresql://USER@HOST/DATABASE#SCHEMA``, which several machines share.
 
     Raises:
-        LedgerError: missing, damaged, or not a ledger.
+        LedgerError: missing, damaged, or not a ledger; a server that cannot be reached.
         BrokenChain: entries were edited or removed.
+        InputError: a URL with a password, or of no database of PostgreSQL.
 
     Example:
         >>> from dpmcmc import Full
@@ -62,10 +105,13 @@ class Ledger:
         True
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        entries, self._key = file.read(self.path)
-        self.terms = fold(entries, self.path).terms
+    def __init__(self, path: str | Path | Address) -> None:
+        self.path = place(path)
+        entries, self._key = _store(self.path).read(self.path)
+        self._book: Book | None = fold(entries, self.path)
+        self.terms = self._book.terms
+        if self._key is None:  # of a database's, for those who may only read
+            return
         if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
             raise BrokenChain(
                 f"{self.path}: the ledger's key was replaced; restore an untouched copy."
@@ -74,7 +120,7 @@ class Ledger:
     @classmethod
     def init(
         cls,
-        path: str | Path,
+        path: str | Path | Address,
         *,
         name: str,
         num_records: int | None,
@@ -90,7 +136,7 @@ class Ledger:
         """Make the ledger of a data set; its budget is fixed for good.
 
         Args:
-            path: of the new file.
+            path: of the new file, or the URL of a database.
             name: of the data set.
             num_records: N if it is public.
             adjacency: of every run: ``replace_one`` | ``add_remove`` | ``zero_out``.
@@ -102,7 +148,7 @@ class Ledger:
             overflow_share: share of δ kept for batch overflow and approximate draws.
 
         Raises:
-            LedgerError: the file exists, or numbers that make no budget.
+            LedgerError: the ledger exists, or numbers that make no budget.
             UnsupportedCombination: a programme that no accountant covers.
         """
         like = () if typical is None else typical.events
@@ -125,9 +171,11 @@ class Ledger:
             "items": list(terms.items),
             "key_sha256": hashlib.sha256(key).hexdigest(),
         }
-        file.create(Path(path), key, body)
-        return cls(path)
+        where = place(path)
+        _store(where).create(where, key, [chain.following([], "init", "", body)])
+        return cls(where)
 
+    @_patient
     def reserve(self, guarantee: Guarantee, label: str) -> Receipt:
         """Take a run's whole cost from the budget, before it reads a record.
 
@@ -150,9 +198,8 @@ class Ledger:
             "accountant": guarantee.accountant,
             "release": guarantee.release,
         }
-        with file.change(self.path) as (entries, append):
-            book = fold(entries, self.path)
-            refusal = book.refusal(charge)
+        with _store(self.path).change(self.path) as (entries, append):
+            refusal = self._replayed(entries).refusal(charge)
             if refusal is None:
                 entry = append(
                     "reserve",
@@ -164,6 +211,7 @@ class Ledger:
             f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}."
         )
 
+    @_patient
     def begin(
         self,
         receipt_or_id: Receipt | str,
@@ -190,7 +238,7 @@ class Ledger:
             LedgerError: the run has begun by another start than one of ``after``, or it is settled.
         """
         by = secrets.token_hex(16) if by is None else by
-        with file.change(self.path) as (entries, append):
+        with _store(self.path).change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             known = run.begun in after
             if run.outcome == "open" and (run.begun is None or known):
@@ -204,6 +252,7 @@ class Ledger:
                 f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}."
             )
 
+    @_patient
     def settle(self, receipt_or_id: Receipt | str, outcome: str | None = None) -> None:
         """Close a reservation.
 
@@ -220,7 +269,7 @@ class Ledger:
             raise LedgerError(
                 f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}."
             )
-        with file.change(self.path) as (entries, append):
+        with _store(self.path).change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             if outcome is None and run.outcome != "open":
                 return
@@ -233,6 +282,7 @@ class Ledger:
                 )
             append("settle", run.id, {"outcome": outcome})
 
+    @_patient
     def give_back(self, receipt_or_id: Receipt | str) -> None:
         """Void a reservation whose run has ended before it began; one that has begun, or is settled, stays as it is.
 
@@ -242,11 +292,12 @@ class Ledger:
         Raises:
             LedgerError: an unknown run.
         """
-        with file.change(self.path) as (entries, append):
+        with _store(self.path).change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             if run.outcome == "open" and not run.read:
                 append("settle", run.id, {"outcome": "void"})
 
+    @_patient
     def extend(
         self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str
     ) -> Receipt:
@@ -261,10 +312,10 @@ class Ledger:
             OverBudget, LedgerError: as :meth:`reserve` and :meth:`settle`.
         """
         charge = self._charge(events, self.terms.adjacency, why)
-        with file.change(self.path) as (entries, append):
+        with _store(self.path).change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             self._check_open(run)
-            refusal = fold(entries, self.path).refusal(charge)
+            refusal = self._replayed(entries).refusal(charge)
             if refusal is None:
                 entry = append("extend", run.id, charge | {"why": why})
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
@@ -272,6 +323,7 @@ class Ledger:
             f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}."
         )
 
+    @_patient
     def identify(
         self,
         fingerprint: Callable[[bytes], str],
@@ -287,10 +339,15 @@ class Ledger:
         Raises:
             LedgerError: other data.
         """
+        if self._key is None:
+            raise LedgerError(
+                f"{self.path}: your role may only read this ledger, so it cannot tell whose data these are; ask its "
+                "owner for the rights to reserve (docs/ledger.md lists them)."
+            )
         found = fingerprint(self._key)
         named = columns(self._key)
-        with file.change(self.path) as (entries, append):
-            book = fold(entries, self.path)
+        with _store(self.path).change(self.path) as (entries, append):
+            book = self._replayed(entries)
             if not book.about(found, named):
                 raise LedgerError(
                     f"{self.path}: these are not the data that the ledger of {self.terms.name!r} was first used with; "
@@ -303,13 +360,43 @@ class Ledger:
                     "data", "", {"fingerprint": found} | ({"columns": new} if new else {})
                 )
 
+    def copy(self, to: str | Address) -> Ledger:
+        """Copy a file into a database that has no ledger there, with every entry as it is; the file is closed.
+
+        The file says first where it goes, and admits nothing from then on, so there is one budget at any time. A copy
+        that was stopped in between is finished by the same call.
+
+        Args:
+            to: URL of the database.
+
+        Raises:
+            LedgerError: the ledger is no file, was copied elsewhere, or there is a ledger already.
+        """
+        where = place(to)
+        if not isinstance(where, Address) or isinstance(self.path, Address):
+            raise LedgerError(
+                f"{where}: a ledger is copied from a file into a database; give FILE and postgresql://USER@HOST/DATABASE."
+            )
+        assert self._key is not None  # a file is read whole
+        with postgres.making(where, self._key) as fill:
+            with file.change(self.path) as (entries, append):
+                moved = fold(entries, self.path).moved
+                if moved not in (None, str(where)):
+                    raise LedgerError(
+                        f"{self.path}: was copied to {moved} already; name that as the ledger."
+                    )
+                fill([entry for entry in entries if entry.kind != "moved"])
+                if moved is None:
+                    append("moved", "", {"to": str(where)})
+        return Ledger(where)
+
     def state(self) -> State:
         """Return the account of the ledger as it is now."""
         return account(self.history(), self.path)
 
     def history(self) -> list[Entry]:
         """Every entry, the chain verified."""
-        return file.read(self.path)[0]
+        return _store(self.path).read(self.path)[0]
 
     def check(self) -> None:
         """Raise BrokenChain unless every entry is there and unedited, and together they are within the budget."""
@@ -321,7 +408,7 @@ class Ledger:
             )
 
     def confirm(self, receipt: Receipt) -> None:
-        """Raise BrokenChain unless the entry that a receipt names is in this file, which an old copy lacks."""
+        """Raise BrokenChain unless the entry that a receipt names is in this ledger, which an old copy lacks."""
         confirm(self.history(), receipt, self.path)
 
     def find(self, label: str, guarantee: Guarantee | None = None) -> Receipt | None:
@@ -419,11 +506,29 @@ class Ledger:
             return 1.0, overflow
         return self.terms.additive.cost(events, adjacency), overflow
 
+    def _replayed(self, entries: list[Entry]) -> Book:
+        """The book of entries that are about to be added to; those that were replayed before are not replayed again.
+
+        Raises:
+            LedgerError: the ledger was copied into a database, and is spent from there.
+        """
+        book, self._book = self._book, None  # left out where an entry is unknown
+        if book is not None:
+            number = book.last.sequence
+            same = len(entries) >= number and entries[number - 1].hash == book.last.hash
+            book = book if same else None
+        self._book = fold(entries, self.path, book)
+        if self._book.moved is not None:
+            raise LedgerError(
+                f"{self.path}: was copied to {self._book.moved} and is spent from there alone; name that as the ledger."
+            )
+        return self._book
+
     def _run(self, entries: list[Entry], receipt_or_id: Receipt | str) -> Run:
         if isinstance(receipt_or_id, Receipt):
             confirm(entries, receipt_or_id, self.path)
             receipt_or_id = receipt_or_id.id
-        run = fold(entries, self.path).runs.get(receipt_or_id)
+        run = self._replayed(entries).runs.get(receipt_or_id)
         if run is None:
             raise LedgerError(
                 f"{self.path}: no run {receipt_or_id!r}; ledger history lists them."
