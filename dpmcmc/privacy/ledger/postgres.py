@@ -19,11 +19,12 @@ entry's own hash. If it is there, the change was made. If not, it never will be,
 **A hung client** would keep the row locked. The server ends a transaction that waits for its client for longer than
 ``_STALLED`` seconds.
 
-**What is on the disk.** COMMIT returns once the change is on the server's disk, whatever ``synchronous_commit`` says for
-other transactions. A server with ``fsync = off`` is refused.
+**On the disk.** Message 2 ends with a second transaction, and a change is reported once that one is on the disk, which
+all before it is then. The row is free before that, so one flush of the disk serves all machines that wait. A crash
+loses the last changes from some point on, of which none was reported. A server with ``fsync = off`` is refused.
 
-**Entries seen before.** A process verifies each entry once and keeps it, so a change reads the new ones alone. A server
-that has lost one of them, as a standby has that lagged when it took over, is refused.
+**Entries seen before.** A process keeps the entries up to its own last change, which it has verified, and reads only the
+others. A server that has lost one of them, as a standby has that lagged when it took over, is refused.
 """
 
 from __future__ import annotations
@@ -68,8 +69,12 @@ CREATE TABLE {schema}.entries (
 CREATE UNIQUE INDEX one_reservation ON {schema}.entries (run) WHERE kind = 'reserve';
 CREATE TABLE {schema}.secret (one boolean PRIMARY KEY DEFAULT true CHECK (one), key bytea NOT NULL);
 """
-_DURABLE = """
+#: A transaction that ends once all before it is on the disk, for which it must write something itself.
+_FLUSH = """
+BEGIN;
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local');
+SELECT pg_logical_emit_message(true, 'dpmcmc', '');
+COMMIT;
 """
 _HEAD = (
     "SELECT format, version, sequence, hash, current_setting('fsync') FROM {schema}.head"
@@ -78,7 +83,7 @@ _LOCK = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = '{_PATIENCE}s';
 SET LOCAL idle_in_transaction_session_timeout = '{_STALLED}s';
-{_DURABLE}
+SET LOCAL synchronous_commit = off;
 {_HEAD} FOR UPDATE;
 SELECT {_FIELDS} FROM {{schema}}.entries WHERE sequence >= %s ORDER BY sequence;
 """
@@ -122,9 +127,8 @@ def making(address: Address, key: bytes) -> Iterator[Callable[[Sequence[Entry]],
     with session.lock, _sentences(address, "make"):
         session.drop()
         try:
-            _, ((here,),) = session.send(
-                f"BEGIN; {_DURABLE} SELECT to_regnamespace(%s) IS NOT NULL",
-                address.schema,
+            (((here,),),) = session.send(
+                "BEGIN; SELECT to_regnamespace(%s) IS NOT NULL", address.schema
             )
             session.send(("" if here else "CREATE SCHEMA {schema};") + _TABLES)
 
@@ -133,7 +137,7 @@ def making(address: Address, key: bytes) -> Iterator[Callable[[Sequence[Entry]],
                 session.send(_FILL, *_head(entries), key)
 
             yield fill
-            session.send("COMMIT")
+            session.send(f"COMMIT; {_FLUSH}")
         finally:
             session.drop()
 
@@ -187,7 +191,7 @@ class _Session:
 
     Attributes:
         lock: held while it is in use.
-        entries: verified before.
+        entries: verified, and on the disk.
     """
 
     def __init__(self, address: Address) -> None:
@@ -228,25 +232,23 @@ class _Session:
         entries = self._verified(heads, rows, [])
         if entries[: len(self.entries)] != self.entries:
             raise self._put_back()
-        self.entries = entries
         if not may_read_key:
-            return list(self.entries), None
+            return entries, None
         keys = self.send("SELECT key FROM {schema}.secret")[0]
         if len(keys) != 1:
             raise BrokenChain(
                 f"{self._address}: the ledger's key was removed; restore an untouched copy."
             )
-        return list(self.entries), bytes(keys[0][0])
+        return entries, bytes(keys[0][0])
 
     def locked(self) -> list[Entry]:
         """Begin a change: lock the ledger, and return its entries, verified."""
         try:
-            _, heads, rows = self.send(_LOCK, max(1, len(self.entries)))
-            self.entries = self._verified(heads, rows, self.entries)
+            heads, rows = self.send(_LOCK, max(1, len(self.entries)))
+            return self._verified(heads, rows, self.entries)
         except BaseException:
             self.rollback()
             raise
-        return list(self.entries)
 
     def commit(self, entries: list[Entry], before: int) -> None:
         """End a change: add the entries after the first ``before``.
@@ -257,13 +259,16 @@ class _Session:
         """
         library = _library(self._address)
         try:
-            self.add(entries[before:], f"{_MOVE}COMMIT", *_head(entries)[2:])
+            self.add(entries[before:], f"{_MOVE}COMMIT;{_FLUSH}", *_head(entries)[2:])
         except library.Error as error:
-            if self._connection is not None:  # the server answered: it refuses
-                self.rollback()
+            known = self._connection is not None
+            self.rollback()
+            if self._has(entries[-1]):
+                self.entries = entries
+                return
+            if known:  # the server answered: it refuses
                 raise
-            if not self._has(entries[-1]):
-                raise NotMade(
+            raise NotMade(
                     f"{self._address}: {_LOST.format(_reason(error))}."
                 ) from None
         self.entries = entries
@@ -350,7 +355,7 @@ class _Session:
         while True:
             try:
                 found = self.locked()
-                self.rollback()
+                self.send(f"COMMIT;{_FLUSH}")
                 return len(found) >= entry.sequence and found[entry.sequence - 1] == entry
             except library.OperationalError as error:
                 if time.monotonic() > end:
