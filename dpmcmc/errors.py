@@ -35,6 +35,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from urllib.parse import unquote
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -48,11 +49,17 @@ def meant(given: object, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def without_password(url: str) -> str:
+    """Return a database's URL with its password replaced by ``***``; it may hold any sign, so it ends at the last @."""
+    shown = re.sub(r"(://[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    named = re.search(r"[?&]\s*(ssl)?password", unquote(url))
+    return f"{shown.partition('?')[0]}?***" if named else shown
+
+
 def redacted(text: str) -> str:
     """Return a text with the password of every database's URL in it replaced by ``***``."""
-    hidden = re.sub(r"(postgres(?:ql)?://[^\s:@]*):\S*@", r"\1:***@", text)
     return re.sub(
-        r"(postgres(?:ql)?://\S*?[?&](?:ssl)?password)=[^\s&#'\"]*", r"\1=***", hidden
+        r"postgres(?:ql)?://\S*", lambda found: without_password(found[0]), text
     )
 
 

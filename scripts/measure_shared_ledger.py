@@ -78,7 +78,9 @@ def measure(url: str, given: argparse.Namespace) -> int:
     ledger.check()
     median, tail = np.quantile(seconds, [0.5, 0.99]) * 1e3
     rate = given.clients / seconds.mean()
-    print(f"{given.clients} clients: median {median:.1f} ms, 99 % within {tail:.1f} ms; {rate:.0f} reservations a second")
+    print(
+        f"{given.clients} clients: median {median:.1f} ms, 99 % within {tail:.1f} ms; {rate:.0f} reservations a second"
+    )
     print(f"{len(receipts)} reservations told, {len(lost)} lost; {len(entries)} entries, whole")
     return 1 if lost else 0
 

@@ -378,16 +378,18 @@ class Ledger:
                 f"{where}: a ledger is copied from a file into a database; give FILE and postgresql://USER@HOST/DATABASE."
             )
         assert self._key is not None  # a file is read whole
-        with postgres.making(where, self._key) as fill:
-            with file.change(self.path) as (entries, append):
-                moved = fold(entries, self.path).moved
-                if moved not in (None, str(where)):
-                    raise LedgerError(
-                        f"{self.path}: was copied to {moved} already; name that as the ledger."
-                    )
-                fill([entry for entry in entries if entry.kind != "moved"])
-                if moved is None:
-                    append("moved", "", {"to": str(where)})
+        with (
+            postgres.making(where, self._key) as fill,
+            file.change(self.path) as (entries, append),
+        ):
+            moved = fold(entries, self.path).moved
+            if moved not in (None, str(where)):
+                raise LedgerError(
+                    f"{self.path}: was copied to {moved} already; name that as the ledger."
+                )
+            fill([entry for entry in entries if entry.kind != "moved"])
+            if moved is None:
+                append("moved", "", {"to": str(where)})
         return Ledger(where)
 
     def state(self) -> State:

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import unquote
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, without_password
 
 #: Schema that a ledger has where its URL names none.
 SCHEMA = "dpmcmc"
@@ -56,10 +55,7 @@ def place(given: str | Path | Address) -> Place:
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", given)
     if scheme is None:
         return Path(given)
-    # A password may hold any sign, so it ends at the last @.
-    shown = re.sub(r"(://[^:@]*):.*@", r"\1:***@", given, flags=re.DOTALL)
-    if re.search(r"[?&]\s*(ssl)?password", unquote(given)):
-        shown = f"{shown.partition('?')[0]}?***"
+    shown = without_password(given)
     if scheme[0] not in _SCHEMES:
         raise InputError(
             f"{shown!r}: a ledger is a file or lies in a database of PostgreSQL; give a path, or "

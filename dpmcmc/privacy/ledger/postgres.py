@@ -268,9 +268,7 @@ class _Session:
                 return
             if known:  # the server answered: it refuses
                 raise
-            raise NotMade(
-                    f"{self._address}: {_LOST.format(_reason(error))}."
-                ) from None
+            raise NotMade(f"{self._address}: {_LOST.format(_reason(error))}.") from None
         self.entries = entries
 
     def add(self, entries: Sequence[Entry], after: str = "", *values: object) -> None:
