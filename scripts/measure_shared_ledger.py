@@ -29,11 +29,12 @@ RUN = Guarantee.from_events((Event("gaussian", 1e6, 1.0, 1),), delta=1e-6, adjac
 Told = tuple[list[float], list[Receipt]]
 
 
-def reserve(url: str, number: int, end: float, ready: object) -> Told:
-    """Reserve so many times, or until a time; return the seconds of each, and the receipts."""
+def reserve(url: str, number: int, most: float, ready: object) -> Told:
+    """Reserve so many times, or for so many seconds; return the seconds of each, and the receipts."""
     ledger = Ledger(url)
     ledger.reserve(RUN, "first")  # connects
     ready.wait()  # type: ignore[attr-defined]
+    end = time.time() + most
     seconds, receipts = [], []
     while len(seconds) < number and time.time() < end:
         start = time.perf_counter()
@@ -68,9 +69,8 @@ def measure(url: str, given: argparse.Namespace) -> int:
     with multiprocessing.get_context("spawn").Manager() as manager:
         ready = manager.Barrier(given.clients)
         with multiprocessing.get_context("spawn").Pool(given.clients) as pool:
-            end = time.time() + given.seconds
             each = -(-given.reservations // given.clients)
-            told = pool.starmap(reserve, [(url, each, end, ready)] * given.clients)
+            told = pool.starmap(reserve, [(url, each, given.seconds, ready)] * given.clients)
     seconds = np.concatenate([taken for taken, _ in told])
     entries = {(entry.sequence, entry.hash, entry.run) for entry in ledger.history()}
     receipts = [receipt for _, some in told for receipt in some]

@@ -1,4 +1,4 @@
-"""A way to a server of PostgreSQL that acts at one message: between a client and the server, whichever is to be killed."""
+"""A way to a server of PostgreSQL that acts at one message: between a client and the server, whichever ends."""
 
 import contextlib
 import select
@@ -28,8 +28,8 @@ class Proxy:
 
         Args:
             number: 1, 2, ...
-            moment: ``before`` the server has it, ``while`` the server works on it, ``after`` its reply, which the client
-                does not get.
+            moment: ``before`` the server has it, ``while`` the server works on it, ``after`` its reply, which the
+                client does not get.
             action: called without arguments.
             delay: seconds of work after which to act, of ``while``.
         """

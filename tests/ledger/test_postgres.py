@@ -516,6 +516,17 @@ def test_what_was_edited_is_noticed(shared, url, server, schema, fifth, edit, ca
     assert len(refused(capsys, 1, "show", url)) > 20
 
 
+@needs_server
+def test_a_client_that_takes_a_lost_reply_for_no_change_is_caught(shared, server, schema, proxy, monkeypatch):
+    monkeypatch.setattr(postgres._Session, "_has", lambda self, entry: False)
+    ledger = Ledger(through(proxy, server, schema))
+    proxy.arm(2, "after", lambda: None)
+    told = ledger.reserve(release(1e-4), "raced").id
+    with pytest.raises(AssertionError):
+        changed_once(shared, 1, "reserve", told)
+    assert len(shared.history()) == 3
+
+
 # Roles
 
 

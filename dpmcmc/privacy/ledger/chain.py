@@ -157,7 +157,7 @@ def following(
 def verify(
     entries: Sequence[Entry], head: tuple[int, str], where: Place, seen: int = 0
 ) -> None:
-    """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``; the first ``seen`` were verified."""
+    """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``; ``seen`` of them are known."""
     previous = entries[seen - 1].hash if seen else START
     for place, entry in enumerate(entries[seen:], start=seen + 1):
         if entry.sequence != place:

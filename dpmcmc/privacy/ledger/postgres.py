@@ -23,8 +23,8 @@ entry's own hash. If it is there, the change was made. If not, it never will be,
 all before it is then. The row is free before that, so one flush of the disk serves all machines that wait. A crash
 loses the last changes from some point on, of which none was reported. A server with ``fsync = off`` is refused.
 
-**Entries seen before.** A process keeps the entries up to its own last change, which it has verified, and reads only the
-others. A server that has lost one of them, as a standby has that lagged when it took over, is refused.
+**Entries seen before.** A process keeps the entries up to its own last change, which it has verified, and reads
+only the others. A server that has lost one of them, as a standby has that lagged when it took over, is refused.
 """
 
 from __future__ import annotations
@@ -69,21 +69,19 @@ CREATE TABLE {schema}.entries (
 CREATE UNIQUE INDEX one_reservation ON {schema}.entries (run) WHERE kind = 'reserve';
 CREATE TABLE {schema}.secret (one boolean PRIMARY KEY DEFAULT true CHECK (one), key bytea NOT NULL);
 """
-#: A transaction that ends once all before it is on the disk, for which it must write something itself.
+#: A statement whose own transaction ends once all before it is on the disk, for which it must write something.
 _FLUSH = """
-BEGIN;
-SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local');
-SELECT pg_logical_emit_message(true, 'dpmcmc', '');
-COMMIT;
+SELECT pg_logical_emit_message(true, 'dpmcmc', ''),
+    CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+    THEN set_config('synchronous_commit', 'on', true) END;
 """
 _HEAD = (
     "SELECT format, version, sequence, hash, current_setting('fsync') FROM {schema}.head"
 )
 _LOCK = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED;
-SET LOCAL lock_timeout = '{_PATIENCE}s';
-SET LOCAL idle_in_transaction_session_timeout = '{_STALLED}s';
-SET LOCAL synchronous_commit = off;
+SELECT set_config('lock_timeout', '{_PATIENCE}s', true), set_config('synchronous_commit', 'off', true),
+    set_config('idle_in_transaction_session_timeout', '{_STALLED}s', true);
 {_HEAD} FOR UPDATE;
 SELECT {_FIELDS} FROM {{schema}}.entries WHERE sequence >= %s ORDER BY sequence;
 """
@@ -244,7 +242,7 @@ class _Session:
     def locked(self) -> list[Entry]:
         """Begin a change: lock the ledger, and return its entries, verified."""
         try:
-            heads, rows = self.send(_LOCK, max(1, len(self.entries)))
+            _, heads, rows = self.send(_LOCK, max(1, len(self.entries)))
             return self._verified(heads, rows, self.entries)
         except BaseException:
             self.rollback()
@@ -341,9 +339,9 @@ class _Session:
 
     def _put_back(self) -> BrokenChain:
         return BrokenChain(
-            f"{self._address}: the server lacks entry {len(self.entries)}, which this process has seen, or has another one: an "
-            "older state was put back (a backup, or a standby that lagged when it took over), so what was spent since "
-            "is not counted; do not spend from it."
+            f"{self._address}: the server lacks entry {len(self.entries)}, which this process has seen: an older state "
+            "was put back (a backup, or a standby that lagged when it took over), so what was spent since is not "
+            "counted; do not spend from it."
         )
 
     def _has(self, entry: Entry) -> bool:
@@ -432,8 +430,8 @@ def _sentences(address: Address, doing: str) -> Iterator[None]:
 
 _LONGEST = 240
 _LOST = (
-    "the server cannot be reached, and nothing was changed ({}); see that it runs and that host, port, database and role "
-    "are right (a password belongs in PGPASSWORD or PGPASSFILE)"
+    "the server cannot be reached, and nothing was changed ({}); see that it runs and that host, port, database and "
+    "role are right (a password belongs in PGPASSWORD or PGPASSFILE)"
 )
 _OTHERWISE = "the database refuses ({}), and nothing was changed; ask its administrator"
 _NO_LEDGER = "is not a ledger of this library; make one with dpmcmc ledger init, in a schema of its own"
@@ -457,8 +455,8 @@ _REFUSALS: dict[str | None, str | dict[str, str]] = {
     "42501": {
         "make": "your role may not make tables here ({}); ask the owner of the database for CREATE on it",
         "read": "your role may not read this ledger ({}); ask its owner for SELECT (docs/ledger.md has the statements)",
-        "change": "your role may only read this ledger ({}); ask its owner for the rights to reserve (docs/ledger.md has "
-        "the statements)",
+        "change": "your role may only read this ledger ({}); ask its owner for the rights to reserve (docs/ledger.md "
+        "has the statements)",
     },
     "55P03": f"other processes kept the ledger locked for {_PATIENCE} seconds; try again",
     "25006": "the server only reads, as a standby does ({}); name the primary, or add "
