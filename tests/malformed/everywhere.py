@@ -37,6 +37,7 @@ INPUTS = (
     "export IN --registry",
     "ledger show IN",
     "ledger history IN --json",
+    "ledger copy IN postgresql://ana@127.0.0.1:1/x",
     "ledger show HERE/small.ledger --receipt IN",
     f"ledger init HERE/new {_BUDGET} --typical IN",
     f"ledger init HERE/new {_BUDGET} --programme HERE/config.yaml IN",
@@ -110,6 +111,13 @@ NUMBERED = (
     "suggest --delta NUMBER HERE/config.yaml",
     "settings report HERE/config.yaml --runs NUMBER",
 )
+#: Ledgers in databases that cannot be reached.
+_URLS = (
+    "postgresql://ana@127.0.0.1:1/x",
+    "postgresql://ana:secret@127.0.0.1:1/x",
+    "postgresql://[/x",
+    "mysql://ana@h/x",
+)
 #: Two of them are numbers.
 _RIGHT = ("--seed 0", "--epsilon 1.5")
 FLAGS = (
@@ -125,6 +133,9 @@ FLAGS = (
     "per_record HERE/config.yaml --set privacy.ledger=nowhere --out HERE/out/deep",
     "per_record HERE/ops.yaml --out HERE/out",
     *(f"ledger show HERE/small.ledger --receipt HERE/{name}.json" for name in ("receipt", "deep")),
+    *("ledger copy", "ledger copy HERE/small.ledger", "ledger copy HERE/small.ledger HERE/other", "ledger copy a b c"),
+    *(f"ledger copy HERE/small.ledger {url}" for url in _URLS),
+    *(f"ledger show {url}" for url in _URLS),
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
     "adaops",

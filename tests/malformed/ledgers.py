@@ -30,6 +30,7 @@ def _flipped(seed: int) -> bytes:
 
 _NAMED = ["''", ".", "/", "/dev/null", "/dev/zero", r'"a\0b"', "~nobody_at_all/x", "config.yaml", "mine.npz"]
 _NAMED += ["config.yaml/x", "1", "[]", "true", "x" * 5000]
+_NAMED += ["postgresql://ana@127.0.0.1:1/x", "postgresql://ana:secret@h/x", "mysql://ana@h/x"]
 _NEW = "init HERE/l --epsilon 1 --delta 1e-6"
 _LINES = [
     *["", "show", "nothing", "init", "init HERE/l", "init HERE/l --epsilon 1", "init HERE/l --epsilon x --delta 1e-6"],
