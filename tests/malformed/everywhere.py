@@ -21,7 +21,10 @@ from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, 
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
-FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "intervals")
+FIGURES = (
+    "adaops", "adaptive_answers", "bandits", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record",
+    "intervals",
+)  # fmt: skip
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
 _ENTRY = "--registry --name a --curator b --use c --region d --description e --published 2026-01-02 --author f"

@@ -1,12 +1,12 @@
 r"""Sums of a bounded φ over the records, with noise, for questions that are chosen after seeing the answers.
 
-``GaussianAnswers``, Wang, Lei and Fienberg's estimator for k adaptive means (thesis, ch. 10): of φ in [0, 1] with a
-standard deviation of at most s, a mean over n records has variance σ² = s²/n at most, and
+``GaussianAnswers``, the estimator of Wang, Lei and Fienberg (2016; thesis, ch. 10) for k adaptive means: for φ in [0, 1]
+with a standard deviation of at most s, a mean over n records has variance σ² = s²/n at most, and
 
     A_i = mean φ_i + N(0, w²),     w² = √(k−1) σ²,     i = 1, …, k
 
-keeps the largest squared error near 2√(k−1) σ², where the means themselves lose (k−1) σ² to an analyst who asks k−1
-questions and then for the direction in which chance has moved the answers (``experiments/adaptive_answers.py``). The
+An analyst may ask k−1 questions, and then for the direction in which chance has moved the answers. The last answer then
+has mean squared error 2√(k−1) σ², where means without noise have (k−1) σ² (``experiments/adaptive_answers.py``). The
 thesis sets w = 0 in the last round, which has no guarantee; here the last answer has its noise too. One replaced record
 moves a mean by 1/n: each answer is a Gaussian release of μ = 1/(nw), whatever was asked before, so all are μ-GDP with
 μ² = k/(n²w²) (Dong, Roth and Su 2022, Corollary 3.3). With a flat prior and φ ~ N(θ, σ²), an answer is a draw of the
