@@ -39,7 +39,7 @@ COLUMNS = (
     "bound",
     "epsilon",
 )
-#: Of the column ``answers``.
+#: Values of the column ``answers``.
 NOISY, PLAIN, LIBRARY = "noisy", "plain", "library"
 
 
@@ -145,7 +145,9 @@ def _row(queries: int, name: str, variance: float, errors: np.ndarray, bias: flo
 def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str | None) -> None:
     """Squared error against k: lines are closed forms, points games."""
     says = "With noise the error of adaptive answers grows as √k, without as k"
-    about = f"{settings.repeats:,} simulated games, {settings.library.repeats:,} against GaussianAnswers; generated data"
+    about = (
+        f"{settings.repeats:,} simulated games, {settings.library.repeats:,} against GaussianAnswers; generated data"
+    )
     grid = np.geomspace(min(settings.queries), max(settings.queries), 100)
     with saved(path, (7.2, 4.6), says, about, note) as figure:
         axis = figure.subplots()

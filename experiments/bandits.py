@@ -9,9 +9,9 @@ moves by one, the ratio of the densities is θ/(1 − θ) up to a constant, whic
 for the counts; ``widened`` adds the noise of a counter once more before each draw, so that an arm is not given up
 because of the noise.
 
-Right, all arms' losses are seen (experts). Hedge draws an arm with probability ∝ exp(−η Σ losses), losses in [0, 1]. One
-person moves each sum by at most 1, so a draw costs 2η, and T draws 2ηT; or less at δ > 0, by exact composition. η is
-the largest that ε allows, at most Hedge's own √(8 log A/T).
+Right, all arms' losses are seen (experts). Hedge draws an arm with probability ∝ exp(−η Σ losses), losses in [0, 1].
+One person moves each sum by at most 1, so a draw costs 2η, and T draws 2ηT; or less at δ > 0, by exact composition. η
+is the largest that ε allows, at most Hedge's own √(8 log A/T).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from experiments.figure_files import FigureSection, arguments_of, load, report, 
 from experiments.pictures import BLUE, DARK, GREY, ORANGE, on_epsilon, saved
 
 COLUMNS = ("method", "epsilon", "proved", "delta", "regret", "regret_error", "repeats")
-#: Of the column ``method``; ε, as asked for and as proved, is empty where nothing is private.
+#: Values of the column ``method``; ε, as asked for and as proved, is empty where nothing is private.
 EXACT, WIDENED, PURE, APPROXIMATE, THOMPSON, HEDGE, BLIND = (
     "Thompson, exact", "Thompson, widened", "Hedge, pure", "Hedge, approximate", "Thompson", "Hedge", "any arm",
 )  # fmt: skip
@@ -47,7 +47,9 @@ class Settings(FigureSection):
 
     name: str = Field(description="Names the picture.")
     seed: int = Field(ge=0, description="Seed of rewards and draws.")
-    means: list[Annotated[float, Field(ge=0, le=1)]] = Field(min_length=2, description="Mean reward of each arm, in [0, 1].")
+    means: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=2, description="Mean reward of each arm, in [0, 1]."
+    )
     steps: int = Field(gt=1, le=4000, description="T.")
     epsilons: list[Annotated[float, Field(gt=0)]] = Field(min_length=2, description="ε.")
     delta: float = Field(gt=0, lt=1, description="δ of Hedge's second line.")

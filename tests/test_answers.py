@@ -10,7 +10,14 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.interactive import BudgetSpent, GaussianAnswers, LaplaceAnswers, above_threshold, answers, thresholdout
+from dpmcmc.privacy.interactive import (
+    BudgetSpent,
+    GaussianAnswers,
+    LaplaceAnswers,
+    above_threshold,
+    answers,
+    thresholdout,
+)
 from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.randomness import new_key
@@ -187,7 +194,9 @@ def test_an_answer_is_a_draw_of_a_posterior_at_temperature_root_of_k_minus_one(m
 def test_the_price_is_reserved_before_a_record_is_looked_at(kind):
     log: list = []
     ask = {"ledger": Double(log)}
-    desk = gaussian(2, np.ones(2), delta=0.1, **ask) if kind else LaplaceAnswers(records(np.ones(2)), 1.0, 1.0, 2, **ask)
+    desk = (
+        gaussian(2, np.ones(2), delta=0.1, **ask) if kind else LaplaceAnswers(records(np.ones(2)), 1.0, 1.0, 2, **ask)
+    )
 
     def phi(record) -> float:
         log.append("read")
@@ -241,7 +250,9 @@ def test_the_log_ratio_of_the_law_is_epsilon(silent, monkeypatch, adjacency, mov
     (scale,) = silent
     assert desk.scale == pytest.approx(2.0 * moved * queries / 0.75)
     x = np.arange(-60, 61)
-    worst = sum(np.abs(np.log(law(x, float(scale))) - np.log(law(x + d, float(scale)))).max() for d in (moved, 3 * moved))
+    worst = sum(
+        np.abs(np.log(law(x, float(scale))) - np.log(law(x + d, float(scale)))).max() for d in (moved, 3 * moved)
+    )
     assert queries * worst == pytest.approx(0.75, rel=1e-9)
     assert desk.guarantee.epsilon == 0.75
     assert desk.guarantee.delta == 0

@@ -62,6 +62,32 @@ def test_figure_4_2():
     assert said(re.findall(r"differ by no more than ([\d.]+) standard errors", section("Figure 4.2"))[0], most)
 
 
+def test_adaptive_questions():
+    rows = {(row["answers"], row["queries"]): row for row in results("adaptive_answers")}
+    lines = {
+        "squared bias, with noise": ("noisy", "squared_bias"),
+        "its closed form, (k − 1)/(w² + 1)": ("noisy", "squared_bias_closed"),
+        "squared error, with noise": ("noisy", "squared_error"),
+        "its closed form, 2√(k − 1)": ("noisy", "squared_error_closed"),
+        "proved bound, 2√(k − 1) + 1": ("noisy", "bound"),
+        "squared error, played against `GaussianAnswers`": ("library", "squared_error"),
+        "squared error, without noise": ("plain", "squared_error"),
+        "ε of all k answers: 1,000 records, s = 1/2, δ = 1e-6": ("noisy", "epsilon"),
+    }
+    ((header, *body),) = tables(section("Adaptive questions"))
+    assert [label for label, *_ in body] == list(lines)
+    for label, *cells in body:
+        answers, column = lines[label]
+        for queries, cell in zip(header[1:], cells, strict=True):
+            if cell == "":
+                assert (answers, queries) not in rows
+            elif column == "squared_error":
+                row = rows[answers, queries]
+                assert with_error(cell, float(row[column]), float(row["squared_error_error"])), (label, queries)
+            else:
+                assert said(cell, float(rows[answers, queries][column]), up=column == "epsilon"), (label, queries)
+
+
 def test_figure_3_1():
     """Below, means over runs; above, all chains together, with the error that three independent draws a chain have."""
     names = {

@@ -1,4 +1,4 @@
-"""A record lies in as many released nodes as are charged, the sums are right, and their noise has the stated variance."""
+"""A record lies in as many released nodes as are charged, and the sums have noise of the stated variance."""
 
 import itertools
 import math

@@ -7,8 +7,8 @@
 ``LaplaceAnswers``  sums of bounded vectors at a pure ε
 ``TreeCounter``     running sums of a stream
 
-All noise is exact: whole numbers from OS entropy on a public grid (``discrete_laplace``). ``charge`` has a ledger
-reserve the price before a record is looked at. How to use them: ``docs/mechanisms.md``.
+All noise is exact: whole numbers from OS entropy on a public grid. A ledger reserves the price before a record is
+looked at. How to use them: ``docs/mechanisms.md``.
 """
 
 from dpmcmc.privacy.interactive.above_threshold import (

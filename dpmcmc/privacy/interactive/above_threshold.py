@@ -3,12 +3,12 @@ r"""The first values of a stream above a threshold, at one price for the whole s
     T̂ = T + Lap(Δ/ε₁) once;   per value  v_i + Lap(2cΔ/ε₂) > T̂ ?   False, False, …, True; halt at the c-th True
     where answers are asked for, a True comes with v_i + Lap(cΔ/ε₃)
 
-is (ε₁ + ε₂ + ε₃, 0)-DP however many values are asked, each of sensitivity Δ and chosen after seeing the answers (Lyu, Su
-and Li 2017, Algorithm 7). Proof, on the integers: let v and v' be the values on neighbours, and fix what is answered.
-Given T̂ = t its probability is a product over the values, of P(v_i + Z <= t) for each False, and of P(v_i + Z > t) times
-that of the noisy value for each True. On the neighbour take T̂ = t + Δ, at a price of ε₁. No False is less probable then,
-for v_i' <= v_i + Δ. A True needs Z larger by at most 2Δ, at a price of 2Δ·ε₂/(2cΔ) = ε₂/c. Its noisy value costs ε₃/c.
-The c of them cost ε₂ + ε₃. A stream of nothing but False costs ε₁ alone. Summing over t proves the claim.
+is (ε₁ + ε₂ + ε₃, 0)-DP however many values are asked, each of sensitivity Δ and chosen after seeing the answers (Lyu,
+Su and Li 2017, Algorithm 7). Proof, on the integers: let v and v' be the values on neighbours, and fix the answers.
+Given T̂ = t their probability is a product over the values: P(v_i + Z <= t) for each False, and P(v_i + Z > t) times the
+probability of the noisy value for each True. On the neighbour take T̂ = t + Δ, at a price of ε₁. No False is less
+probable then, for v_i' <= v_i + Δ. A True needs Z larger by at most 2Δ, at a price of 2Δ·ε₂/(2cΔ) = ε₂/c. Its noisy
+value costs ε₃/c. The c of them cost ε₂ + ε₃. A stream of nothing but False costs ε₁ alone. Sum over t.
 
 One hit has ε₁ = ε₂ = ε/2, Lap(2Δ/ε) and Lap(4Δ/ε) (Dwork and Roth 2014, Theorem 3.23). Both scales are needed: with
 either halved the loss exceeds ε (``tests/test_above_threshold.py``). Several hits have ε₁ : ε₂ = 1 : (2c)^⅔, which

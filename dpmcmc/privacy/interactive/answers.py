@@ -1,7 +1,7 @@
 r"""Sums of a bounded φ over the records, with noise, for questions that are chosen after seeing the answers.
 
-``GaussianAnswers``, the estimator of Wang, Lei and Fienberg (2016; thesis, ch. 10) for k adaptive means: for φ in [0, 1]
-with a standard deviation of at most s, a mean over n records has variance σ² = s²/n at most, and
+``GaussianAnswers``, the estimator of Wang, Lei and Fienberg (2016; thesis, ch. 10) for k adaptive means: for φ in
+[0, 1] with a standard deviation of at most s, a mean over n records has variance σ² = s²/n at most, and
 
     A_i = mean φ_i + N(0, w²),     w² = √(k−1) σ²,     i = 1, …, k
 
@@ -161,7 +161,7 @@ class GaussianAnswers(_Answers):
             )
         check_delta(delta, self._count)
         self.noise_std = std * math.sqrt(math.sqrt(queries - 1) / self._count)
-        #: Of the sum, in grid steps.
+        #: Noise std of the sum, in grid steps.
         self._std = self.noise_std * self._count * ONE
         one = gaussian_event(self._std, ONE, 1, Adjacency.REPLACE_ONE)
         self._charge = Charge(

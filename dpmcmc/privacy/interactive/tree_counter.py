@@ -1,15 +1,15 @@
 r"""Running sums of a stream, each released at once (Dwork, Naor, Pitassi and Rothblum 2010; Chan, Shi and Song 2011).
 
-Values stand at the leaves of a binary tree. The sum of the first t is the sum of one node for each binary digit 1 of t:
-with t = 6, the node of values 1–4 and that of 5–6. A node gets its noise once, when its last value has come, and keeps it:
+Values stand at the leaves of a binary tree. The sum of the first t is that of one node for each binary digit 1 of t:
+with t = 6, the node of values 1–4 and that of 5–6. A node gets its noise once, when its last value has come:
 
     S_t = Σ_{nodes of t} (sum of the node's values + Lap(L/ε)),     L = ⌊log₂ T⌋ + 1 levels for T values in [0, 1]
 
-is (ε, 0)-DP. Proof: the noisy nodes determine all the S_t. One record has one value, which lies in at most one released
-node a level, and the first value of all lies in L of them. Given the nodes so far, the next one is a Laplace release of
-sensitivity 1 and scale L/ε, or the same for both neighbours: L adaptive releases of ε/L cost ε. The values may depend on
-the sums before them. The noise of S_t has variance (binary digits 1 of t)·σ², at most L·σ², where a fresh answer for
-each t would need noise of scale T/ε.
+is (ε, 0)-DP. Proof: the noisy nodes determine all the S_t. One record has one value, which lies in at most one
+released node a level, and the first value of all lies in L of them. Given the nodes so far, the next one is a Laplace
+release of sensitivity 1 and scale L/ε, or the same for both neighbours: L adaptive releases of ε/L cost ε. The values
+may depend on the sums before them. The noise of S_t has variance (binary digits 1 of t)·σ², at most L·σ², where a fresh
+answer for each t would need noise of scale T/ε.
 
 The lecture notes' TBAP has K = ⌈log₂ T⌉ for L. This is the same but where T is a power of two: there the first value
 lies in K + 1 nodes, and scale K/ε loses ε(K + 1)/K.
