@@ -88,6 +88,29 @@ def test_adaptive_questions():
                 assert said(cell, float(rows[answers, queries][column]), up=column == "epsilon"), (label, queries)
 
 
+def test_private_bandits():
+    rows = {(row["method"], row["epsilon"]): row for row in results("bandits")}
+    lines = {
+        "Thompson, noisy counts taken for exact": "Thompson, exact",
+        "Thompson, noise of the counts added again": "Thompson, widened",
+        "Hedge, 2η a draw, added": "Hedge, pure",
+        "Hedge, 2η a draw, composed at δ = 1e-6": "Hedge, approximate",
+    }
+    text = section("Private bandits")
+    ((header, *body),) = tables(text)
+    assert [label for label, *_ in body] == list(lines)
+    for label, *cells in body:
+        for epsilon, cell in zip(header[1:], cells, strict=True):
+            row = rows[lines[label], epsilon]
+            assert with_error(cell, float(row["regret"]), float(row["regret_error"])), (label, epsilon)
+            assert float(row["proved"]) <= float(epsilon)
+    alone = re.findall(r"a regret of (\d+), Thompson sampling without privacy (\d+), Hedge (\d+)", text)[0]
+    for stated, name in zip(alone, ("any arm", "Thompson", "Hedge"), strict=True):
+        assert said(stated, float(rows[name, ""]["regret"]))
+    exact, widened = (float(rows[name, "3"]["regret_error"]) for name in ("Thompson, exact", "Thompson, widened"))
+    assert 2.5 < exact / widened < 3
+
+
 def test_figure_3_1():
     """Below, means over runs; above, all chains together, with the error that three independent draws a chain have."""
     names = {
