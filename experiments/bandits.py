@@ -3,8 +3,8 @@ r"""Thompson sampling with private counts, and Hedge as a sequence of exponentia
     python -m experiments.bandits [--quick] [--out DIR] [--config configs/figures/bandits.yaml]
 
 Left, a bandit. A person a step has a reward for each arm and shows that of the arm that is pulled. Thompson sampling
-pulls the arm with the largest draw of Beta(1 + S, 1 + m − S), S of m rewards. Such a draw has no ε of its own: where S
-moves by one, the ratio of the densities is θ/(1 − θ) up to a constant, which has no bound. So S comes from a
+pulls the arm with the largest draw of Beta(1 + S, 1 + m − S), S of m rewards. Such a draw has no pure ε of its own:
+where S moves by one, the ratio of the densities is θ/(1 − θ) up to a constant, which has no bound. So S comes from a
 ``TreeCounter``, an arm a counter, and the draws are post-processing: ε in all, δ = 0. ``exact`` takes the noisy counts
 for the counts; ``widened`` adds the noise of a counter once more before each draw, so that an arm is not given up
 because of the noise.

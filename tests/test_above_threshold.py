@@ -159,6 +159,10 @@ def test_noise_of_one_hit_for_three_is_caught(fault):
     assert largest_loss(mechanism, 1, 1000, 3) > 1.1 * 2
 
 
+def test_any_number_of_hits_has_a_split():
+    assert WholeNumbers(0, Fraction(1), 1, 10**9).threshold_scale == 1000
+
+
 @pytest.mark.parametrize("hits", [2, 5, 20])
 def test_one_noisy_threshold_is_better_than_one_a_hit(hits):
     """The printed repetition has ε/c for each hit: Lap(2cΔ/ε) and Lap(4cΔ/ε)."""

@@ -269,7 +269,7 @@ def largest_move() -> tuple[float, float]:
     rows[0] = (-1.5, 0, 0)
     whole = sums(rows)
     replaced, removed = 0.0, 0.0
-    for new in ((1.5, 0, 0), (9, 9, -9), (math.inf, 1, math.nan), *rng.laplace(size=(20, 3))):
+    for new in ((1.5, 0, 0), (9, 9, -9), (math.inf, 1, math.nan), (1e308, 1e308, 0), *rng.laplace(size=(20, 3))):
         for i in range(3):
             other = np.where(np.arange(20)[:, None] == i, np.array(new), rows)
             replaced = max(replaced, np.abs(sums(other) - whole).sum())

@@ -237,7 +237,8 @@ class WholeNumbers(Once):
         # ε₁ and ε₂; any split of ε is a proof, so the float in it rounds no guarantee.
         decisions = epsilon * (1 - answers)
         ratio = 1.0 if hits == 1 else (2 * hits) ** (2 / 3)
-        first = decisions * Fraction(1 / (1 + ratio)).limit_denominator(1000)
+        share = Fraction(1 / (1 + ratio)).limit_denominator(1000)
+        first = decisions * max(share, Fraction(1, 1000))
         self.threshold_scale = sensitivity / first
         self.query_scale = 2 * hits * sensitivity / (decisions - first)
         self.answer_scale = hits * sensitivity / (epsilon * answers) if answers else None

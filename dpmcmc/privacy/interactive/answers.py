@@ -276,7 +276,9 @@ class LaplaceAnswers(_Answers):
         stacked = np.stack(values)
         rows = np.where(np.isfinite(stacked), stacked, 0.0).reshape(len(values), -1)
         # Truncated steps are whole, so a rounding of this quotient cannot bring a row beyond ONE.
-        longest = np.maximum(np.abs(rows).sum(axis=1, keepdims=True), self._bound)
+        with np.errstate(over="ignore"):  # an infinite norm makes the row 0
+            norms = np.abs(rows).sum(axis=1, keepdims=True)
+        longest = np.maximum(norms, self._bound)
         return (
             np.trunc(rows / longest * ONE)
             .astype(np.int64)
