@@ -269,7 +269,7 @@ def largest_move() -> tuple[float, float]:
     rows[0] = (-1.5, 0, 0)
     whole = sums(rows)
     replaced, removed = 0.0, 0.0
-    for new in ((1.5, 0, 0), (9, 9, -9), (math.inf, 1, math.nan), (1e308, 1e308, 0), *rng.laplace(size=(20, 3))):
+    for new in ((1.5, 0, 0), (9, 9, -9), (math.inf, 1, math.nan), *rng.laplace(size=(20, 3))):
         for i in range(3):
             other = np.where(np.arange(20)[:, None] == i, np.array(new), rows)
             replaced = max(replaced, np.abs(sums(other) - whole).sum())
@@ -305,6 +305,8 @@ def test_the_largest_error_is_below_its_bound_as_often_as_the_law_says(monkeypat
 
 
 def test_a_sum_has_the_shape_of_phi_and_counts_what_is_not_finite_as_nothing(silent):
+    endless = LaplaceAnswers(records([[1e308, 1e308], [1.0, 2.0]]), 1.0, 8.0)
+    assert endless.ask(identity).tolist() == [1.0, 2.0]
     desk = LaplaceAnswers(records([[1.0, 2.0], [math.nan, 3.0]]), 1.0, 8.0, queries=2)
     assert desk.ask(lambda record: record["x"][:, None] * np.ones(1)).tolist() == [[1.0], [5.0]]
     with pytest.raises(ValueError, match="several shapes"):

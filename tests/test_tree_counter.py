@@ -10,7 +10,8 @@ import pytest
 
 from dpmcmc.privacy.interactive import BudgetSpent, TreeCounter, above_threshold, thresholdout, tree_counter
 from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
-from experiments import bandits
+from experiments import adaptive_answers, bandits
+from tests.overlaps import no_overlaps
 from tests.test_above_threshold import RECORDS, Double, law
 
 
@@ -171,6 +172,16 @@ def test_counters_that_cannot_be_are_refused(change, said):
 
 
 # The bandits that count with it.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("figure", [bandits, adaptive_answers])
+def test_a_quick_run_writes_table_and_picture(figure, tmp_path):
+    name = figure.__name__.partition(".")[2]
+    with no_overlaps():
+        assert figure.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "results.csv").read_text(encoding="utf-8").startswith(",".join(figure.COLUMNS))
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
 def test_thompson_sampling_costs_one_epsilon_and_regrets_less_than_any_arm():
