@@ -21,7 +21,20 @@ from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, 
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
-FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "intervals", "sparsity")
+FIGURES = (
+    "adaops",
+    "adaptive_answers",
+    "already_private",
+    "bandits",
+    "coverage",
+    "fig3_1",
+    "fig4_2",
+    "fig5_1",
+    "fig_pdp_1",
+    "fig_per_record",
+    "intervals",
+    "sparsity",
+)
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
 _ENTRY = "--registry --name a --curator b --use c --region d --description e --published 2026-01-02 --author f"
