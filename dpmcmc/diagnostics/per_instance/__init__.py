@@ -1,16 +1,19 @@
 """Cost of a release to one person: per-instance DP of Gaussian output perturbation and of posterior draws of a ridge.
 
 CONFIDENTIAL: leave-one-out values, and every ε computed from them, read every record; never in the released folder,
-never used to set noise. ``worst_case`` alone reads none.
+never used to set noise. ``worst_case`` reads none, and ``objective`` one.
 
 ``releases``    exact ε of a record, of one posterior draw and of the estimate plus Gaussian noise, from leave-one-out
                 values of all records
+``objective``   a bound on the realised loss of one record in objective perturbation, from the release and that record
+                alone
 ``worst_case``  the largest ε over data and records, differential privacy; the same over records that could join
 
 (ε, δ) is of one record z and the data Z without it, and bounds both directions, adding z and removing it: for all
 events S, P_Z(S) <= e^ε P_[Z,z](S) + δ and P_[Z,z](S) <= e^ε P_Z(S) + δ (Wang 2017, per-instance differential privacy).
 """
 
+from dpmcmc.diagnostics.per_instance.objective import ObjectiveRelease
 from dpmcmc.diagnostics.per_instance.releases import (
     LeaveOneOut,
     leave_one_out,
@@ -30,6 +33,7 @@ from dpmcmc.diagnostics.per_instance.worst_case import (
 __all__ = [
     "ForAll",
     "LeaveOneOut",
+    "ObjectiveRelease",
     "leave_one_out",
     "output_perturbation_delta",
     "output_perturbation_epsilon",
