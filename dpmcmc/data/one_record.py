@@ -68,11 +68,11 @@ def _rows(
         raise DataError(f"{source}: a record of this run is a row of {own}{encoded}: write it so.")
     found = columns(table, [*names, LABEL])
     x = np.stack([_numbers(found[name]) for name in names], axis=1)
-    y = found[LABEL].numbers()
-    found[LABEL].refuse_missing(False)
-    whole = np.all(np.floor(y) == y) and describe(request).num_classes is not None
+    y = _numbers(found[LABEL])
+    # A text file does not tell a class number or a count from a real number that is whole.
+    y = y.astype(np.int64) if np.all(np.floor(y) == y) else y
     bound = describe(request).row_bound
-    return user_file.checked_rows(x, y.astype(np.int64) if whole else y, ("x", LABEL), source, bound), ()
+    return user_file.checked_rows(x, y, ("x", LABEL), source, bound), ()
 
 
 def _table(source: Path) -> Mapping[str, object]:

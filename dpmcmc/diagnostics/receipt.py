@@ -2,10 +2,10 @@
 
 CONFIDENTIAL to the person whose record it is: the number is a function of the record. Nothing here writes a file.
 
-A run of a sampler: the realised individual Rényi loss (``per_record/account.py``) is a function of the positions before
-each step, which the run has released, of public facts, and of the record. So a person computes for themselves the number
-that the data holder has, to the last digit (``Account.of_one``). Objective perturbation: a bound on the realised loss
-(``per_instance/objective.py``).
+A run of a sampler: the realised individual Rényi loss (``per_record/account.py``) is a function of the positions
+before each step, which the run has released, of public facts, and of the record. So a person computes for themselves
+the number that the data holder has, to the last digit (``Account.of_one``). Objective perturbation: a bound on the
+realised loss (``per_instance/objective.py``).
 
 A receipt is no guarantee and changes none. It does not tell whether the record was in the data: it is the same function
 of the release and the record either way.
@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from dpmcmc import targets
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import is_table
-from dpmcmc.diagnostics.per_instance.objective import ObjectiveRelease
+from dpmcmc.diagnostics.per_instance.objective import ObjectiveRelease, check_failure
 from dpmcmc.diagnostics.per_record.account import Account, before_each_step
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
@@ -55,8 +55,8 @@ _STEPS = (
     "method. The promise is by a tighter method, so it may be the smaller number, and it holds in any case."
 )
 _RATIO = (
-    "A realised loss, not a promise. It bounds how much more or less likely this very release is with your record: by a "
-    "factor of at most e^ε. Another run could have cost you more. The promise holds in any case."
+    "A realised loss, not a promise. It bounds how much more or less likely this very release is with your record, by "
+    "a factor of at most e^ε. Another run could have cost you more. The promise holds in any case."
 )
 _YOURS = (
     "The number is yours. It was computed from the released files and your record alone, and nobody is told. It is the "
@@ -76,7 +76,7 @@ class PersonalReceipt:
         failure: probability, over the noise of the run, that the loss exceeds ``epsilon``; None of a sampler's run,
             whose Rényi loss is not estimated.
         clipped_share: share of steps in which the record's gradient was clipped; None of a mechanism's release.
-        outside: columns whose value lay outside its public range or levels, and was moved inside.
+        moved: columns whose value lay outside its public range or levels, and was moved inside.
 
     Example:
         >>> import numpy as np
@@ -100,7 +100,7 @@ class PersonalReceipt:
     guarantee: Guarantee
     failure: float | None = None
     clipped_share: float | None = None
-    outside: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "PersonalReceipt(<confidential to its person; print shows it>)"
@@ -128,8 +128,8 @@ class PersonalReceipt:
         if self.clipped_share is not None:
             share = f"{100 * self.clipped_share:.0f} % of the steps"
             out.append(("clipped", f"your record's gradient was cut in {share}"))
-        if self.outside:
-            named = ", ".join(self.outside)
+        if self.moved:
+            named = ", ".join(self.moved)
             out.append(
                 (
                     "moved",
@@ -162,24 +162,41 @@ def personal_receipt(
             release tells it.
         ValueError: a record that the run's data could not hold; a plan of another run; a failure outside (0, 1).
     """
+    plan = result.plan if plan is None else plan
+    encoded, moved = _encoded(record, plan.schema)
+    return of_encoded(result, encoded, plan, failure, moved)
+
+
+def of_encoded(
+    result: Result,
+    record: PyTree,
+    plan: AnyPlan,
+    failure: float = FAILURE,
+    moved: tuple[str, ...] = (),
+) -> PersonalReceipt:
+    """Return what :func:`personal_receipt` does, of a record whose leaves are (1, ...).
+
+    Args:
+        result, record, plan, failure: as there.
+        moved: columns whose value was moved inside its public range or levels.
+    """
     guarantee = result.guarantee
     if guarantee is None or not math.isfinite(guarantee.epsilon):
         raise UnsupportedCombination(
             "receipt: the run has no guarantee, so its noise may be known to anybody, and nothing bounds what it tells "
             "of a record",
-            "run",
+            "receipt",
         )
-    plan = result.plan if plan is None else plan
-    encoded, outside = _encoded(record, plan.schema)
+    check_failure(failure)
     if isinstance(plan, Plan):
-        return _of_steps(result, plan, guarantee, encoded, outside)
+        return _of_steps(result, plan, guarantee, record, moved)
     if plan.has_chains and isinstance(plan, SavedPlan):
         raise InputError(
             "plan: the result was loaded, and a folder does not hold the noise of each step; give plan=, made as that "
             "of the run, or use the command dpmcmc receipt",
             "plan",
         )
-    return _of_objective(result, plan, guarantee, encoded, failure, outside)
+    return _of_objective(result, plan, guarantee, record, failure, moved)
 
 
 def _encoded(record: PyTree, schema: Schema | None) -> tuple[PyTree, tuple[str, ...]]:
@@ -205,8 +222,9 @@ def _is_encoded(record: Mapping[str, Any]) -> bool:
 
 def _refused(why: str, guarantee: Guarantee) -> UnsupportedCombination:
     """Return the refusal of a run whose release tells no loss of one record, with the bound that holds all the same."""
-    promised = f"at most its promise, ε = {guarantee.epsilon:.4g} at δ = {guarantee.delta:.3g}, holds for every record"
-    return UnsupportedCombination(f"receipt: {why}; {promised}", "run")
+    epsilon = round_up(guarantee.epsilon, _DIGITS)
+    promised = f"the promise holds for every record all the same, ε = {epsilon} at δ = {guarantee.delta:.3g}"
+    return UnsupportedCombination(f"receipt: {why}; {promised}", "receipt")
 
 
 def _charged(guarantee: Guarantee) -> tuple[object, ...]:
@@ -218,7 +236,7 @@ def _of_steps(
     plan: Plan,
     guarantee: Guarantee,
     record: PyTree,
-    outside: tuple[str, ...],
+    moved: tuple[str, ...],
 ) -> PersonalReceipt:
     """Return the receipt of a sampler's run."""
     if plan.guarantee is None or _charged(plan.guarantee) != _charged(guarantee):
@@ -253,7 +271,7 @@ def _of_steps(
         found.worst_case,
         guarantee,
         clipped_share=float(found.clipped_share[0]),
-        outside=outside,
+        moved=moved,
     )
 
 
@@ -304,7 +322,7 @@ def _of_objective(
     guarantee: Guarantee,
     record: PyTree,
     failure: float,
-    outside: tuple[str, ...],
+    moved: tuple[str, ...],
 ) -> PersonalReceipt:
     """Return the receipt of a release by objective perturbation."""
     settings, clip = _objective_of(plan, guarantee)
@@ -317,10 +335,6 @@ def _of_objective(
         )
     if set(record) != {"x", "y"}:
         raise InputError("record: needs x and y, and nothing else", "record")
-    if not 0 < failure < 1:
-        raise InputError(
-            f"failure: must be a probability in (0, 1), got {failure!r}", "failure"
-        )
     theta = np.asarray(result.positions, np.float64).reshape(-1)
     x = np.asarray(record["x"][0], np.float64)
     if x.shape != theta.shape:
@@ -351,7 +365,7 @@ def _of_objective(
         released.worst_case(failure=chance) + second,
         guarantee,
         failure=failure,
-        outside=outside,
+        moved=moved,
     )
 
 

@@ -127,10 +127,7 @@ class ObjectiveRelease(Checked):
         return steepest * (1 - steepest) * self.row_bound**2
 
     def _bound(self, norm: float, curvature: float, failure: float) -> float:
-        if not 0 < failure < 1:
-            raise InputError(
-                f"failure: must be a probability in (0, 1), got {failure!r}", "failure"
-            )
+        check_failure(failure)
         tail = failure / 2
         if self.adjacency == Adjacency.REPLACE_ONE:
             norm = norm + self._longest
@@ -139,3 +136,11 @@ class ObjectiveRelease(Checked):
         ratio = norm / self.noise_std
         determinants = math.log1p(curvature / self.regularisation)
         return determinants + ratio**2 / 2 - ratio * float(ndtri(tail))
+
+
+def check_failure(failure: float) -> None:
+    """Raise InputError unless ``failure`` is a probability in (0, 1)."""
+    if not 0 < failure < 1:
+        raise InputError(
+            f"failure: must be a probability in (0, 1), got {failure!r}", "failure"
+        )
