@@ -270,7 +270,7 @@ def receipt(
         float,
         typer.Option(
             metavar="P",
-            help="Of objective perturbation: the probability that the bound fails.",
+            help="Probability that the bound of objective perturbation fails.",
         ),
     ] = FAILURE,
     allow_code: AllowCode = None,

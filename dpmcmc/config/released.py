@@ -90,7 +90,7 @@ def _values(saved: SavedPlan, data: dict[str, Any]) -> dict[str, Any]:
     if own or ":" in calibrator or "start" in sections:
         what = ", ".join([*own, *([calibrator] if ":" in calibrator else [])])
         raise ConfigError(what or "chains that begin at a mechanism's draw")
-    # What a plan has bound its sampler to, it binds again.
+    # A plan binds its sampler to N anew.
     sampler = sections["sampler"]
     said = {"name", *(key.name for key in keys(SAMPLERS[sampler["name"]]))}
     sampler = {name: value for name, value in sampler.items() if name in said}

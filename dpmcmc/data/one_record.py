@@ -45,7 +45,9 @@ def read(
             rows, owner, num_owners=1, records_per_owner=owners.rows
         )
     elif len(rows["x"]) != 1:
-        raise DataError(f"{source}: has more rows than one, and a record is one row: leave the others out.")
+        raise DataError(
+            f"{source}: has more rows than one, and a record is one row: leave the others out."
+        )
     return rows, outside
 
 
@@ -65,7 +67,9 @@ def _rows(
     if names is None or LABEL not in there:
         own = "" if raw is None else f"{', '.join(raw.names)}; or of "
         encoded = f"the encoded columns and {LABEL}" if names else "an .npz with x and y"
-        raise DataError(f"{source}: a record of this run is a row of {own}{encoded}: write it so.")
+        raise DataError(
+            f"{source}: a record of this run is a row of {own}{encoded}: write it so."
+        )
     found = columns(table, [*names, LABEL])
     x = np.stack([_numbers(found[name]) for name in names], axis=1)
     y = _numbers(found[LABEL])
@@ -145,7 +149,11 @@ def _numbers(column: Values, least: float = -np.inf) -> np.ndarray:
     column.refuse_missing(False)
     found = column.numbers()
     bad = ~np.isfinite(found) | (found < least)
-    column.refuse(bad, "a number that no record has", f"give a finite one{'' if least < 0 else f' >= {least:g}'}")
+    column.refuse(
+        bad,
+        "a number that no record has",
+        f"give a finite one{'' if least < 0 else f' >= {least:g}'}",
+    )
     return found
 
 
@@ -154,5 +162,7 @@ def _codes(column: Values, known: tuple[str, ...]) -> np.ndarray:
     column.refuse_missing(False)
     places = {name: k for k, name in enumerate(known)}
     codes = np.array([places.get(str(value).strip(), -1) for value in column.values])
-    column.refuse(codes < 0, "a value that is no level", f"give one of {', '.join(known)}")
+    column.refuse(
+        codes < 0, "a value that is no level", f"give one of {', '.join(known)}"
+    )
     return codes

@@ -119,7 +119,9 @@ class PersonalReceipt:
             worst = f"ε = {most} for a record whose gradient is clipped at every step, by the same method"
         else:
             loss = f"ε is at most {own}, {against}, except with probability {self.failure:.3g} over the run's noise"
-            worst = f"ε is at most {most} for any record, except with the same probability"
+            worst = (
+                f"ε is at most {most} for any record, except with the same probability"
+            )
         out = [
             ("your loss", loss),
             ("at worst", worst),
@@ -206,13 +208,19 @@ def _encoded(record: PyTree, schema: Schema | None) -> tuple[PyTree, tuple[str, 
         return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record), ()
     if schema is None:
         raise InputError(
-            "record: is a table, and the run has no schema that encodes one; give it encoded, x and y", "record"
+            "record: is a table, and the run has no schema that encodes one; give it encoded, x and y",
+            "record",
         )
     if isinstance(record, Mapping):
-        record = {name: np.atleast_1d(np.asarray(value, object)) for name, value in record.items()}
+        record = {
+            name: np.atleast_1d(np.asarray(value, object))
+            for name, value in record.items()
+        }
     encoded, counts = schema.encode_counted(record)
     if len(encoded["x"]) != 1:
-        raise DataError("record: a receipt is of one record, and the table has more rows: give one.")
+        raise DataError(
+            "record: a receipt is of one record, and the table has more rows: give one."
+        )
     return encoded, tuple(name for name, count in counts.items() if count)
 
 
@@ -262,7 +270,9 @@ def _of_steps(
             raise
         raise _refused(str(error).removeprefix("plan: "), guarantee) from None
     start = _start(account, guarantee)
-    fits = jax.tree.map(lambda first, all_: first.shape[1:] == all_.shape[2:], start, result.positions)
+    fits = jax.tree.map(
+        lambda first, all_: first.shape[1:] == all_.shape[2:], start, result.positions
+    )
     if not all(jax.tree.leaves(fits)):
         raise _misfit()
     found = account.of_one(record, before_each_step(start, result.positions))
@@ -285,7 +295,9 @@ def _misfit() -> InputError:
 def _start(account: Account, guarantee: Guarantee) -> PyTree:
     """Return where the chains begin, which is public if no key decides it."""
     first, other = (
-        account.start(Streams(*jax.random.split(jax.random.key(seed), len(Streams._fields))))
+        account.start(
+            Streams(*jax.random.split(jax.random.key(seed), len(Streams._fields)))
+        )
         for seed in (0, 1)
     )
     same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, other)
@@ -308,7 +320,7 @@ def _start(account: Account, guarantee: Guarantee) -> PyTree:
 #     |x·(θ − θ̂)| <= ‖x‖(γ/Λ + τ|Z|) with Z ~ N(0, 1) along x, plus the rounding of θ to float32.
 #
 # The second is that of a Gaussian release whose neighbours are at most μ₂ noise stds apart, given θ̂: at most
-# μ₂²/2 + μ₂|Z'|. Of ρ, the tilt has all but 2 %, which |Z| and |Z'| share.
+# μ₂²/2 + μ₂|Z'|. The tilt has all of ρ but 2 %, which |Z| and |Z'| share.
 
 #: Share of the failure probability that each of |Z| and |Z'| has.
 _SMALL = 0.01
@@ -378,9 +390,15 @@ def _objective_of(
         UnsupportedCombination: it is another release.
     """
     name = ObjectivePerturbation.__name__
-    if isinstance(plan, MechanismPlan) and isinstance(plan.mechanism, ObjectivePerturbation):
+    if isinstance(plan, MechanismPlan) and isinstance(
+        plan.mechanism, ObjectivePerturbation
+    ):
         return plan.settings, plan.mechanism.clip or 1.0
-    if isinstance(plan, SavedPlan) and plan.label == name and not isinstance(plan.target, SavedTarget):
+    if (
+        isinstance(plan, SavedPlan)
+        and plan.label == name
+        and not isinstance(plan.target, SavedTarget)
+    ):
         return plan.stated["settings"], plan.sections["mechanism"].get("clip", 1.0)
     raise _refused(
         f"no formula is known for the loss of one record in {plan.label}; one is for a sampler's own run and for "
