@@ -130,7 +130,7 @@ def made_up(plan):
         ({"burn_in": 6}, "--set run.burn_in=0 --set run.thin=1"),
         ({"thin": 2}, "a part of its steps"),
         ({"sampling": dpmcmc.FixedSize(12), "privacy": RDP}, "fixed_size"),
-        ({"metric": dpmcmc.PrivateMetric()}, "releases a metric"),
+        ({"metric": dpmcmc.PrivateMetric()}, "the run releases a metric"),
     ],
 )
 def test_runs_that_do_not_tell_a_loss_are_refused_with_the_bound_that_holds(changes, said):
@@ -150,9 +150,25 @@ def test_a_start_that_the_run_does_not_release_is_refused(monkeypatch):
     assert "begin at a random point" in refusal(made_up(planned()))
 
 
-def test_the_plan_of_another_run_is_refused():
-    other = planned(privacy=dpmcmc.Privacy(adjacency="zero_out", **PROMISE | {"epsilon": 0.3}))
-    assert "other events" in refusal(made_up(planned()), plan=other)
+@pytest.mark.parametrize("change", [{"epsilon": 0.3}, {"clip": 0.2}], ids=str)
+def test_the_plan_of_another_run_is_refused(change):
+    other = planned(privacy=dpmcmc.Privacy(adjacency="zero_out", **PROMISE | change))
+    assert "than the run" in refusal(made_up(planned()), plan=other)
+
+
+def test_the_noise_of_another_run_is_refused(monkeypatch):
+    """As another version of the library may choose it for the same settings."""
+    result = made_up(planned())
+    other = dpmcmc.privacy.Guarantee.from_events(
+        [
+            dataclasses.replace(event, noise_multiplier=0.9 * event.noise_multiplier)
+            for event in result.guarantee.events
+        ],
+        delta=result.guarantee.delta,
+        adjacency=result.guarantee.adjacency,
+        accountant="pld",
+    )
+    assert "than the run" in refusal(dataclasses.replace(result, guarantee=other))
 
 
 @pytest.mark.parametrize(
@@ -163,9 +179,17 @@ def test_the_plan_of_another_run_is_refused():
         ({"y": 3}, "labels 0 and 1"),
         ({"y": None}, "y"),
     ],
+    ids=["features", "nan", "label", "none"],
 )
 def test_a_record_that_the_data_could_not_hold_is_refused(change, said):
     assert said in refusal(made_up(planned()), record(0) | change)
+
+
+def test_a_table_without_a_schema_and_half_a_record_are_refused():
+    result = made_up(planned())
+    assert "no schema" in refusal(result, "me.csv")
+    assert "y" in refusal(result, {"x": X[0]})
+    assert "no schema" in refusal(result, np.zeros(1, [("age", float)]))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -410,14 +434,18 @@ def test_the_exact_loss_of_objective_perturbation_passes_its_bound_no_more_often
         assert share > failure / 4
 
 
-@pytest.mark.parametrize("fault", ["quantile", "gradient"])
+@pytest.mark.parametrize("fault", ["quantile", "gradient", "relation"])
 def test_a_bound_that_is_too_small_is_passed_too_often(fault, monkeypatch):
     if fault == "quantile":
         monkeypatch.setattr(objective, "ndtri", lambda tail: norm.ppf(tail) / 2)
-    else:
-        plain = ObjectiveRelease._bound
+    plain = ObjectiveRelease._bound
+    if fault == "gradient":
         monkeypatch.setattr(ObjectiveRelease, "_bound", lambda self, g, c, failure: plain(self, g / 2, c, failure))
-    assert exceeded("add_remove", 1.0, 0.05)[0] > most(0.05)
+    if fault == "relation":  # the record in its place is forgotten
+        absent = functools.partial(dataclasses.replace, adjacency="add_remove")
+        monkeypatch.setattr(ObjectiveRelease, "_bound", lambda self, *facts: plain(absent(self), *facts))
+    relation = "replace_one" if fault == "relation" else "add_remove"
+    assert exceeded(relation, 1.0, 0.05)[0] > most(0.05)
 
 
 def objective_release(clip=None):

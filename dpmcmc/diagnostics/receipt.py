@@ -129,7 +129,9 @@ class PersonalReceipt:
         ]
         if self.clipped_share is not None:
             share = f"{100 * self.clipped_share:.0f} % of the steps"
-            out.append(("clipped", f"your record's gradient was cut in {share}"))
+            out.append(
+                ("clipped", f"your record's gradient reached the clip norm in {share}")
+            )
         if self.moved:
             named = ", ".join(self.moved)
             out.append(
@@ -247,10 +249,13 @@ def _of_steps(
     moved: tuple[str, ...],
 ) -> PersonalReceipt:
     """Return the receipt of a sampler's run."""
-    if plan.guarantee is None or _charged(plan.guarantee) != _charged(guarantee):
+    charged = plan.guarantee is not None and _charged(plan.guarantee) == _charged(
+        guarantee
+    )
+    if not charged or plan.sections != result.plan.sections:
         raise InputError(
-            "plan: has other events than the run was charged for, so its noise is not the run's; make it with the "
-            "settings and the version of dpmcmc that the run had",
+            "plan: has other settings, or other charged events, than the run, so its loss is not the run's; make it "
+            "with the settings and the version of dpmcmc that the run had",
             "plan",
         )
     if plan.burn_in or plan.thin > 1:
@@ -268,7 +273,7 @@ def _of_steps(
     except InputError as error:
         if error.about:
             raise
-        raise _refused(str(error).removeprefix("plan: "), guarantee) from None
+        raise _refused(str(error).replace("plan: ", "the run ", 1), guarantee) from None
     start = _start(account, guarantee)
     fits = jax.tree.map(
         lambda first, all_: first.shape[1:] == all_.shape[2:], start, result.positions
@@ -320,7 +325,8 @@ def _start(account: Account, guarantee: Guarantee) -> PyTree:
 #     |x·(θ − θ̂)| <= ‖x‖(γ/Λ + τ|Z|) with Z ~ N(0, 1) along x, plus the rounding of θ to float32.
 #
 # The second is that of a Gaussian release whose neighbours are at most μ₂ noise stds apart, given θ̂: at most
-# μ₂²/2 + μ₂|Z'|. The tilt has all of ρ but 2 %, which |Z| and |Z'| share.
+# μ₂²/2 + μ₂|Z'|. The tilt has all of ρ but 2 %, which |Z| and |Z'| share. Normals stand for the noise as it is drawn:
+# in floating point for b, and in integers for the other. The guarantee says of both what it proves.
 
 #: Share of the failure probability that each of |Z| and |Z'| has.
 _SMALL = 0.01
@@ -365,8 +371,9 @@ def _of_objective(
         + tau * tail
         + _ROUNDED * np.linalg.norm(theta)
     )
-    # Its second event is that of the noise on the computed minimiser, which every adjacency moves alike.
-    apart = guarantee.adjacency.sensitivity / guarantee.events[1].noise_multiplier
+    # The noise on the computed minimiser is an event of its own, with the same distance under every adjacency.
+    noise = next(event for event in guarantee.events if event.mechanism == "gaussian")
+    apart = guarantee.adjacency.sensitivity / noise.noise_multiplier
     second = apart**2 / 2 + apart * tail
     chance = (1 - 2 * _SMALL) * failure
     mine = released.loss(
