@@ -294,8 +294,9 @@ class Account:
     def _of(self, records: PyTree, num_records: int, positions: PyTree) -> PerRecord:
         """Return the cost to checked records, leaves (num_records, ...), block by block.
 
-        The compiled sum of a product depends on the shape of the block in its last bits, and not on a row's place in
-        it. All blocks have one shape, that of the plan, whoever computes: the last rows are repeated to fill one up.
+        The last bits of a compiled product depend on the shape of the block, and as ``tests/test_receipt.py`` checks
+        not on a row's place in it. All blocks have one shape, that of the plan, whoever computes: the last row is
+        repeated to fill one up.
         """
         plan = self.plan
         tally = self._tally
