@@ -27,7 +27,7 @@ from dpmcmc.config.sections import (
     refusal,
     schedule_section,
 )
-from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
 from dpmcmc.engine.hardware import mesh
 from dpmcmc.errors import InputError
@@ -59,9 +59,15 @@ def describe_data(config: Config) -> DataSpec:
     return spec
 
 
+def data_request(config: Config) -> DataRequest:
+    """Return the request that the config's section ``data`` stands for."""
+    request: DataRequest = _built(config.data)
+    return request
+
+
 def load_data(config: Config) -> DataSet:
     """Return the config's records; raises as :func:`dpmcmc.data.load`."""
-    return data_room.load(_built(config.data))
+    return data_room.load(data_request(config))
 
 
 def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:
