@@ -194,6 +194,10 @@ def shown(value: object) -> str:
     )
 
 
+#: Metadata of a dataclass's field of (name, value) pairs, each of which is a key of its own in a YAML.
+REST = {"rest": True}
+
+
 #: Characters of a value that a message quotes.
 _LONGEST = 200
 

@@ -331,16 +331,13 @@ class PublicFacts:
 
     def metrics(self) -> dict[str, object]:
         """Return ``metrics.json`` before anything is measured, with every key that it always has."""
-        heat = None if self.trace is None else self.trace.temperatures
         plan = self.plan
         return {
             **dict.fromkeys(
                 ("accuracy", "rmse", "log_predictive_density", "non_private")
             ),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
-            "temperature": None
-            if heat is None
-            else {"min": float(heat.min()), "max": float(heat.max())},
+            "temperature": None if self.trace is None else self.trace.temperature_range,
             "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),
