@@ -27,13 +27,12 @@ from dpmcmc.config.sections import (
     ConfigError,
     Derived,
     Keyed,
+    Open,
     Section,
     choice,
     derived,
     keys,
     located,
-    of_a_size,
-    refused,
 )
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
@@ -201,7 +200,7 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Section):
+class CustomSection(Open, Section):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -210,15 +209,6 @@ class CustomSection(Section):
         pattern=sections.PATTERN,
         description="``module:attribute``: a class, or a function whose return annotation is one.",
     )
-
-    @model_validator(mode="after")
-    def _extra_sizes(self) -> CustomSection:
-        for key, value in (self.model_extra or {}).items():
-            try:
-                of_a_size(value)
-            except InputError as error:
-                raise refused((str(error), (key,)), value=value) from None
-        return self
 
 
 if TYPE_CHECKING:  # a section has the attributes of the object that it builds

@@ -25,6 +25,7 @@ from dpmcmc.config.sections import (
     Derived,
     located,
     refusal,
+    says_schedule,
     schedule_section,
 )
 from dpmcmc.data import DataSet, DataSpec
@@ -318,8 +319,8 @@ def _custom(section: str, chosen: CustomSection) -> Any:
 
 
 def _argument(path: str, value: object) -> object:
-    """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
-    if not isinstance(value, dict) or "schedule" not in value:
+    """A mapping that says a schedule is one, in a section of one's own as anywhere."""
+    if not says_schedule(value):
         return value
     try:
         section = schedule_section(value)

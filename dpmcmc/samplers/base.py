@@ -23,7 +23,6 @@ from typing import (
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from dpmcmc.errors import InputError, check_fields

@@ -15,7 +15,9 @@ that its steps are shorter than without privacy.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Protocol, Self
@@ -120,7 +122,9 @@ class Optax(SamplerOffers):
     def _check(self) -> None:
         check_fields(self)
         if not isinstance(self.rule, str):
-            missing = [name for name in ("init", "update") if not hasattr(self.rule, name)]
+            missing = [
+                name for name in ("init", "update") if not hasattr(self.rule, name)
+            ]
             if missing:
                 raise InputError(
                     f"rule must be the name of a function of optax or a GradientTransformation, got {shown(self.rule)}",
@@ -171,7 +175,7 @@ class Optax(SamplerOffers):
 
     @property
     def optimises(self) -> bool:  # type: ignore[override]
-        """Always."""
+        """True."""
         return True
 
     @property
@@ -233,7 +237,7 @@ def _rules() -> dict[str, Callable[..., Any]]:
     return {
         name: made
         for name, made in vars(optax).items()
-        if inspect.isfunction(made)
+        if isinstance(made, types.FunctionType | functools.partial)
         and "learning_rate" in inspect.signature(made).parameters
         and not name.startswith(("_", "scale_by_", "noisy_"))
     }

@@ -254,11 +254,18 @@ def made_by_optax(
         if parameter.default is parameter.empty and key not in given:
             raise InputError(f"{key} is required by optax.{name}; give it", key)
     try:
-        return known[name](**given)
+        return known[name](**{key: _numbered(value) for key, value in given.items()})
     except Exception as error:  # optax checks its arguments in its own ways
         raise InputError(
             f"{kind}: optax.{name} does not take these arguments ({error})", kind
         ) from None
+
+
+def _numbered(value: Any) -> Any:
+    """Return a mapping with its steps as whole numbers, which are text as the keys of a YAML."""
+    if not isinstance(value, Mapping) or not all(str(key).isdecimal() for key in value):
+        return value
+    return {int(key): part for key, part in value.items()}
 
 
 def arguments_said(given: Mapping[str, Any]) -> list[str]:
@@ -295,7 +302,8 @@ class OptaxSchedule:
         **more: Any,
     ) -> None:
         every = tuple(sorted((dict(arguments) | more).items()))
-        object.__setattr__(self, "schedule", str(schedule).removeprefix(OPTAX))
+        named = str(schedule).removeprefix(OPTAX)
+        object.__setattr__(self, "schedule", named)
         object.__setattr__(self, "arguments", every)
         made = self._made()
         try:
@@ -305,6 +313,9 @@ class OptaxSchedule:
                 f"schedule: optax.{self.schedule} does not take these arguments ({error})",
                 "schedule",
             ) from None
+
+    def __hash__(self) -> int:
+        return hash(repr(self))  # an argument may be a mapping
 
     def __repr__(self) -> str:
         return f"optax.{self.schedule}({', '.join(arguments_said(dict(self.arguments)))})"
@@ -321,5 +332,6 @@ class OptaxSchedule:
             for name, made in vars(optax.schedules).items()
             if inspect.isfunction(made)
             and inspect.signature(made, eval_str=True).return_annotation == optax.Schedule
+            and name != "join_schedules"  # it takes functions
         }
         return made_by_optax("schedule", self.schedule, known, dict(self.arguments))
