@@ -15,6 +15,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "file": ["load", "parse_yaml"],
         "model": ["Config", "dump", "is_secret", "modules_of_ones_own"],
         "sections": ["ConfigError"],
-        "plans": ["describe_data", "hybrid_of", "load_data", "make_mesh", "make_plan"],
+        "plans": [
+            "describe_data",
+            "hybrid_of",
+            "load_data",
+            "make_mesh",
+            "make_plan",
+            "run_device",
+        ],
     },
 )

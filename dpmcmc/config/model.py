@@ -35,6 +35,7 @@ from dpmcmc.config.sections import (
     located,
 )
 from dpmcmc.data import DataRequest
+from dpmcmc.engine.hardware import Device
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
@@ -85,6 +86,7 @@ class Run:
         thin: one draw is kept every thin steps.
         curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
         mesh: devices that share the work; null: one device.
+        device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
     """
 
     passes: Annotated[float, Gt(0)] | None = None
@@ -94,6 +96,7 @@ class Run:
     thin: Annotated[int, Gt(0)] = 1
     curvature: Annotated[float, Gt(0)] | None = None
     mesh: Devices | None = None
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ from dpmcmc.config.sections import (
 )
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
-from dpmcmc.engine.hardware import mesh
+from dpmcmc.engine.hardware import mesh, on_device
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
@@ -115,6 +115,21 @@ def make_mesh(config: Config) -> Mesh | None:
     wanted = None if config.run is None else config.run.mesh
     with located({}, "run.mesh"):
         return None if wanted is None else mesh(wanted.chain, wanted.data)
+
+
+@contextmanager
+def run_device(config: Config) -> Iterator[None]:
+    """Compute on the kind of device that a config's run asks for, while the context is open.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    with ExitStack() as stack:
+        with located(config.sections("run"), "run"):
+            stack.enter_context(
+                on_device("auto" if config.run is None else config.run.device)
+            )
+        yield
 
 
 @contextmanager

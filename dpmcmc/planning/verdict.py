@@ -422,6 +422,8 @@ def of_result(
     if plan.privacy is None and plan.chains > 1 and not shown:
         # Draws of several chains that agree show the mixing that a plan could only bound.
         found = [one for one in found if not one.of_mixing]
+    if plan.optimises:
+        shown = []  # it draws no posterior however well its iterates mix
     intervals = _intervals((*shown, *found), plan.privacy is None and plan.chains < 2)
     return _with_costs(plan, _verdict(_prediction(plan), intervals), metric)
 

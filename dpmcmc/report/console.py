@@ -345,13 +345,17 @@ class PublicFacts:
 
 
 def print_plan(
-    facts: PublicFacts, devices: tuple[int, int] | None, console: Console
+    facts: PublicFacts,
+    devices: tuple[int, int] | None,
+    device: Mapping[str, str | int] | None,
+    console: Console,
 ) -> None:
     """Print the plan.
 
     Args:
         facts: of the run.
         devices: along the chains and along the records, of a run that shares them; None: one.
+        device: ``platform`` and ``kind`` of the device, where it is worth a line, or None.
         console: to print on.
     """
     lines = planned(
@@ -365,6 +369,8 @@ def print_plan(
     )
     if facts.on_disk:
         lines.append(("on disk", "no fit without privacy, which reads all records"))
+    if device is not None:
+        lines.append(("device", f"{device['platform']} ({device['kind']})"))
     if devices is not None:
         lines.append(
             ("devices", f"{devices[0]} along the chains, {devices[1]} along the records")
