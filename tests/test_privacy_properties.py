@@ -82,6 +82,11 @@ SAMPLERS = st.one_of(
         "fisher": st.just("gradients"),
         "metric": st.sampled_from([None, [1.0, 0.1, 30.0]]),
     }),
+    st.fixed_dictionaries({
+        "name": st.just("optax"),
+        "rule": st.sampled_from(["adam", "sgd", "rmsprop"]),
+        "learning_rate": _step_sizes(1e-2, 1e3).filter(lambda rate: rate != "auto"),
+    }),
 )  # fmt: skip
 
 
@@ -99,8 +104,8 @@ def configs(draw: Any) -> dict[str, Any]:
     fixed = scheme == "fixed_size" and sampling["batch_size"] < n
     accountant = draw(st.sampled_from(["rdp", "advanced"] if fixed else ["rdp", "rdp", "pld", "advanced"]))
     sampler = draw(SAMPLERS)
-    matched = "auto" in (sampler["step_size"], sampler.get("friction")) or sampler.get("friction") == "matched"
-    free = not matched and sampler.get("temperature", 1.0) > 0 and draw(st.booleans())
+    matched = "auto" in (sampler.get("step_size"), sampler.get("friction")) or sampler.get("friction") == "matched"
+    free = not matched and sampler["name"] != "optax" and sampler.get("temperature", 1.0) > 0 and draw(st.booleans())
     privacy = {
         "epsilon": None if free else draw(st.sampled_from([0.1, 1.0, 8.0, 30.0])),
         "delta": draw(st.sampled_from([1e-2, 1e-5, 1e-9])),
