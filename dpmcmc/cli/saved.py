@@ -177,9 +177,8 @@ class ConfiguredRun:
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
         mesh = self.life.mesh
-        run = self.config.run
         used = self.life.device
-        asked = run is not None and run.device != "auto"
+        asked = self.config.run is not None and self.config.run.device != "auto"
         run_text.print_plan(
             self.facts,
             None if mesh is None else sizes(mesh),

@@ -321,7 +321,10 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
     section = values[parts[0]]
     name = section.get("name") if isinstance(section, dict) else None
     if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
+        device = (values.get("run") or {}).get("device")
         dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
+        if device is not None:
+            values["run"] = {"device": device}
         promise = dict(values.get("privacy") or {})
         dropped += [f"privacy.{key}" for key in OF_SAMPLERS if key in promise]
         if promise:

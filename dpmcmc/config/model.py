@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -76,7 +76,7 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long. Give ``passes`` or ``steps``.
+    """How long, and on which devices. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).
@@ -100,7 +100,8 @@ class Run:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if (self.passes is None) == (self.steps is None):
+        # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
+        if self.passes is not None and self.steps is not None:
             raise InputError("give exactly one of passes and steps")
 
     def counted(self, sampling: Sampling, num_records: int) -> Length:
@@ -348,13 +349,19 @@ class Config(Keyed):
                 if isinstance(section, Derived):
                     section.built()
 
+    def _only_device(self, key: str) -> bool:
+        """Whether a section is that of the run, and says nothing but its device."""
+        run: Any = self.run
+        return key == "run" and run.model_fields_set == {"device"}
+
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
         for key, section in self.sections("sampler", "sampling", "run").items():
-            if self.one_shot and section is not None:
-                yield key, f"mechanism {mechanism} takes none; leave it out"
+            if self.one_shot and section is not None and not self._only_device(key):
+                but = " but device" if key == "run" else ""
+                yield key, f"mechanism {mechanism} takes none{but}; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if mechanism is not None and self.metric is not None:
@@ -400,7 +407,11 @@ def dump(config: Config, folder: Path) -> str:
     values = config.model_dump(mode="json")
     for key in config.not_taken:
         del values["privacy"][key]
-    absent = ("sampler", "sampling", "run", "metric") if config.one_shot else ("metric",)
+    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
+    if config.one_shot and config.run is not None:
+        values["run"] = {"device": config.run.device}
+    elif config.one_shot:
+        absent.append("run")
     for key in absent if config.mechanism else ("mechanism",):
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):

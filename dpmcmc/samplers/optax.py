@@ -72,10 +72,10 @@ class Optax(SamplerOffers):
     """An optimiser of optax, driven by the noisy gradient of the mean loss.
 
     Args:
-        rule: name of a function of optax that makes a rule, such as adam, adamw, sgd or rmsprop; in Python also an
-            ``optax.GradientTransformation``.
-        learning_rate: argument of that function, on the MEAN loss: a number or a schedule. Null where the function
-            has a default.
+        rule: name of a function of optax that makes a rule, such as adam, adamw, sgd or rmsprop; further keys are its
+            arguments. In Python also an ``optax.GradientTransformation``.
+        learning_rate: learning rate on the MEAN loss, a number or a schedule; left out where the function has a
+            default.
         arguments: the function's other arguments, by their names.
         num_records: N, set by :meth:`bind`.
 

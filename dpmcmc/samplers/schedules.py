@@ -278,8 +278,8 @@ class OptaxSchedule:
     """A schedule of optax by its name.
 
     Args:
-        schedule: name of a function of optax that makes a schedule, such as cosine_decay_schedule; ``optax:`` may stand
-            before it.
+        schedule: optax:NAME of a function of optax that makes a schedule, such as optax:cosine_decay_schedule; further
+            keys are its arguments. In Python ``optax:`` may be left out.
         arguments: the function's arguments, by their names; step sizes are those on the MEAN loss.
 
     Raises:
