@@ -1,4 +1,4 @@
-"""Rules of optax as samplers: the update is optax's, nothing but the query is charged, and a resumed run has its moments."""
+"""Rules of optax as samplers: the update is optax's, the query alone is charged, and a resumed run has its moments."""
 
 import itertools
 import pickle

@@ -13,10 +13,10 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.errors import InputError
 from dpmcmc.samplers import SCHEDULES, OptaxSchedule
 from dpmcmc.samplers.schedules import AlphaPhase, Cyclical, Floor, Polynomial
 

@@ -76,7 +76,7 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long, and on which devices. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).

@@ -180,7 +180,7 @@ class Optax(SamplerOffers):
 
     @property
     def temperature(self) -> float:
-        """0: it injects no noise."""
+        """T = 0, since it injects no noise."""
         return 0.0
 
     def bind(self, num_records: int) -> Self:
