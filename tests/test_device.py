@@ -8,9 +8,12 @@ import sys
 import jax
 import numpy as np
 import pytest
+import yaml
 
 import dpmcmc
+from dpmcmc import config
 from dpmcmc.cli.commands import main
+from dpmcmc.config import file as config_file
 from dpmcmc.engine.hardware import device_used, on_device
 from dpmcmc.errors import InputError
 from dpmcmc.storage.fingerprint import platform
@@ -117,3 +120,22 @@ def test_the_platform_of_a_checkpoint_is_that_of_the_device_asked_for(monkeypatc
     accelerator = platform()
     with on_device("cpu"):
         assert platform() == here != accelerator
+
+
+@pytest.mark.parametrize("overrides", [["run.device=cpu"], ["run.device=cpu", "mechanism.name=noise_aware"]])
+def test_a_one_shot_mechanism_takes_a_device_and_nothing_else_of_a_run(overrides, tmp_path):
+    name = "diabetes_noise_aware" if len(overrides) == 1 else "breast_cancer"
+    loaded = config_file.load(name, overrides)
+    assert loaded.one_shot
+    path = tmp_path / "config.yaml"
+    path.write_text(config.dump(loaded, tmp_path))
+    assert yaml.safe_load(path.read_text())["run"] == {"device": "cpu"}
+    assert config_file.load(path).run.device == "cpu"
+    with pytest.raises(InputError, match="run: mechanism noise_aware takes none but device; leave it out"):
+        config_file.load(name, [*overrides, "run.steps=5"])
+
+
+def test_a_sampler_needs_more_than_a_device():
+    with pytest.raises(InputError, match="give exactly one of passes and steps") as refusal:
+        config.make_plan(config_file.load("breast_cancer", ["run={device: cpu}"]))
+    assert refusal.value.about == "run.steps"

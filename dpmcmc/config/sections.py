@@ -437,8 +437,7 @@ def _part(key: str, section: Derived) -> Any:
     try:
         return section.built()
     except InputError as error:
-        said = str(error).removeprefix(f"{error.about}: ")
-        raise InputError(said, f"{key}.{error.about}") from None
+        raise InputError(str(error), f"{key}.{error.about}") from None
 
 
 def refused(

@@ -257,7 +257,7 @@ def made_by_optax(
         return known[name](**{key: _numbered(value) for key, value in given.items()})
     except Exception as error:  # optax checks its arguments in its own ways
         raise InputError(
-            f"{kind}: optax.{name} does not take these arguments ({error})", kind
+            f"optax.{name} does not take these arguments ({error})", kind
         ) from None
 
 
@@ -310,7 +310,7 @@ class OptaxSchedule:
             float(made(0))
         except Exception as error:  # optax checks its arguments only as it uses them
             raise InputError(
-                f"schedule: optax.{self.schedule} does not take these arguments ({error})",
+                f"optax.{self.schedule} does not take these arguments ({error})",
                 "schedule",
             ) from None
 
