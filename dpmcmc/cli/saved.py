@@ -346,7 +346,6 @@ class ConfiguredRun:
         said = (self.facts.title(guarantee), self.facts.note(guarantee))
         if (
             plan is not None
-            and not plan.optimises
             and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max()
         ):
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
