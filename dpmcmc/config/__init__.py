@@ -17,6 +17,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "model": ["Config", "dump", "is_secret", "modules_of_ones_own"],
         "sections": ["ConfigError"],
         "released": ["released"],
-        "plans": ["describe_data", "hybrid_of", "load_data", "make_mesh", "make_plan"],
+        "plans": [
+            "describe_data",
+            "hybrid_of",
+            "load_data",
+            "make_mesh",
+            "make_plan",
+            "run_device",
+        ],
     },
 )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -27,15 +27,15 @@ from dpmcmc.config.sections import (
     ConfigError,
     Derived,
     Keyed,
+    Open,
     Section,
     choice,
     derived,
     keys,
     located,
-    of_a_size,
-    refused,
 )
 from dpmcmc.data import DataRequest
+from dpmcmc.engine.hardware import Device
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
@@ -80,7 +80,7 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long. Give ``passes`` or ``steps``.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).
@@ -90,6 +90,7 @@ class Run:
         thin: one draw is kept every thin steps.
         curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
         mesh: devices that share the work; null: one device.
+        device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
     """
 
     passes: Annotated[float, Gt(0)] | None = None
@@ -99,10 +100,12 @@ class Run:
     thin: Annotated[int, Gt(0)] = 1
     curvature: Annotated[float, Gt(0)] | None = None
     mesh: Devices | None = None
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if (self.passes is None) == (self.steps is None):
+        # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
+        if self.passes is not None and self.steps is not None:
             raise InputError("give exactly one of passes and steps")
 
     def counted(self, sampling: Sampling, num_records: int) -> Length:
@@ -218,7 +221,7 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Section):
+class CustomSection(Open, Section):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -227,15 +230,6 @@ class CustomSection(Section):
         pattern=sections.PATTERN,
         description="``module:attribute``: a class, or a function whose return annotation is one.",
     )
-
-    @model_validator(mode="after")
-    def _extra_sizes(self) -> CustomSection:
-        for key, value in (self.model_extra or {}).items():
-            try:
-                of_a_size(value)
-            except InputError as error:
-                raise refused((str(error), (key,)), value=value) from None
-        return self
 
 
 if TYPE_CHECKING:  # a section has the attributes of the object that it builds
@@ -372,13 +366,19 @@ class Config(Keyed):
                 if isinstance(section, Derived):
                     section.built()
 
+    def _only_device(self, key: str) -> bool:
+        """Whether a section is that of the run, and says nothing but its device."""
+        run: Any = self.run
+        return key == "run" and run.model_fields_set == {"device"}
+
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
         for key, section in self.sections("sampler", "sampling", "run").items():
-            if self.one_shot and section is not None:
-                yield key, f"mechanism {mechanism} takes none; leave it out"
+            if self.one_shot and section is not None and not self._only_device(key):
+                but = " but device" if key == "run" else ""
+                yield key, f"mechanism {mechanism} takes none{but}; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if mechanism is not None and self.metric is not None:
@@ -427,7 +427,11 @@ def dump(config: Config, folder: Path) -> str:
     values = config.model_dump(mode="json")
     for key in config.not_taken:
         del values["privacy"][key]
-    absent = ("sampler", "sampling", "run", "metric") if config.one_shot else ("metric",)
+    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
+    if config.one_shot and config.run is not None:
+        values["run"] = {"device": config.run.device}
+    elif config.one_shot:
+        absent.append("run")
     for key in absent if config.mechanism else ("mechanism",):
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):

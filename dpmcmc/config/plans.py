@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -25,11 +25,12 @@ from dpmcmc.config.sections import (
     Derived,
     located,
     refusal,
+    says_schedule,
     schedule_section,
 )
 from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
-from dpmcmc.engine.hardware import mesh
+from dpmcmc.engine.hardware import mesh, on_device
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
@@ -120,6 +121,21 @@ def make_mesh(config: Config) -> Mesh | None:
     wanted = None if config.run is None else config.run.mesh
     with located({}, "run.mesh"):
         return None if wanted is None else mesh(wanted.chain, wanted.data)
+
+
+@contextmanager
+def run_device(config: Config) -> Iterator[None]:
+    """Compute on the kind of device that a config's run asks for, while the context is open.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    with ExitStack() as stack:
+        with located(config.sections("run"), "run"):
+            stack.enter_context(
+                on_device("auto" if config.run is None else config.run.device)
+            )
+        yield
 
 
 @contextmanager
@@ -333,8 +349,8 @@ def _custom(section: str, chosen: CustomSection) -> Any:
 
 
 def _argument(path: str, value: object) -> object:
-    """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
-    if not isinstance(value, dict) or "schedule" not in value:
+    """A mapping that says a schedule is one, in a section of one's own as anywhere."""
+    if not says_schedule(value):
         return value
     try:
         section = schedule_section(value)

@@ -99,6 +99,13 @@ class Obstacle(NamedTuple):
     of_mixing: bool = False
 
 
+#: Alone, since conditions on temperature and time are about samplers.
+_OPTIMISER = Obstacle(
+    "the iterates of an optimiser gather near the mode, and are no draws of the posterior",
+    "an optimiser draws no posterior",
+)
+
+
 def obstacles(plan: Plan, metric: ReleasedMetric | None = None) -> tuple[Obstacle, ...]:
     """All that stands between a plan and intervals that cover; empty where nothing does.
 
@@ -106,6 +113,8 @@ def obstacles(plan: Plan, metric: ReleasedMetric | None = None) -> tuple[Obstacl
         plan: of a sampler.
         metric: that its run has released; before that, what a private metric does is predicted (``forecast.py``).
     """
+    if plan.optimises:
+        return (_OPTIMISER,)
     known = curvatures(plan, metric)
     found = (
         _mixing(plan, known), _clipping(plan, known), _tempered(plan), _heat(plan), _step(plan, known), _draws(plan),
@@ -419,6 +428,8 @@ def of_result(
     if plan.privacy is None and plan.chains > 1 and not shown:
         # Draws of several chains that agree show the mixing that a plan could only bound.
         found = [one for one in found if not one.of_mixing]
+    if plan.optimises:
+        shown = []  # it draws no posterior however well its iterates mix
     intervals = _intervals((*shown, *found), plan.privacy is None and plan.chains < 2)
     return _with_costs(plan, _verdict(_prediction(plan), intervals), metric)
 
@@ -506,7 +517,7 @@ def _with_costs(
 ) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
-    times = bought(plan, known)
+    times = None if plan.optimises else bought(plan, known)
     width = predicted_width(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
@@ -584,7 +595,7 @@ def _spread(plan: Plan) -> float | None:
     √T where the chain has mixed; √(2τmT) within a shorter time τ, at prior precision m.
     """
     precision = plan.target_offers.prior_precision
-    if not precision or plan.in_metric:
+    if not precision or plan.in_metric or plan.optimises:
         return None
     hottest = float(np.max(plan.temperatures[plan.burn_in :]))
     return math.sqrt(hottest * min(1.0, 2 * plan.time * precision))
