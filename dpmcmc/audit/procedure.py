@@ -436,6 +436,12 @@ def _check_claim(plan: Plan | MechanismPlan) -> None:
         raise InputError(
             "privacy: the plan claims no guarantee, so there is nothing to audit"
         )
+    if not plan.guarantee.adjacency.of_records:
+        raise UnsupportedCombination(
+            "adjacency: randomised labels are not audited by runs, since their probabilities are whole numbers of "
+            "2^-64: the table of one label is exactly what the plan says (dpmcmc.targets.RandomisedLabels.table)",
+            "adjacency",
+        )
     if not math.isfinite(plan.guarantee.epsilon):
         raise InputError(
             "privacy: the plan claims an infinite epsilon, which nothing contradicts"

@@ -30,6 +30,7 @@ _NEIGHBOURS = {
     "replace_one": "one {unit} is replaced by any other, and their number is public",
     "add_remove": "one {unit} is added or removed",
     "zero_out": "one {unit} is left out of every sum, and their number is public",
+    "one_label": "one {unit} has another value; features are taken as public, and nothing protects them",
 }
 _NOT_PROTECTED = (
     "Unprotected: the number of {unit}s, N = {count:,}{columns}. They were stated as public facts, and so was every "

@@ -141,7 +141,7 @@ class SavedRun:
         settled: noise multiplier of a one-shot plan.
         deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
         says_steps: whether it says how many steps it took.
-        unit: what privacy is about, ``record`` or ``owner``.
+        unit: what privacy is about, ``record``, ``owner`` or ``label``.
     """
 
     epsilon: float
@@ -184,8 +184,15 @@ class SavedRun:
             ),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
-            unit="owner" if str(body.get("unit", "")).startswith("owner") else "record",
+            unit=_unit(body),
         )
+
+
+def _unit(body: dict[str, Any]) -> str:
+    """Return what a file is about; a promise about one label says so by its adjacency, whatever the file's words."""
+    if body.get("adjacency") == Adjacency.ONE_LABEL:
+        return "label"
+    return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
 
 
 def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
@@ -286,7 +293,7 @@ def _files(path: Path, body: dict[str, Any]) -> Row:
 def _groups(guarantee: Guarantee, size: int) -> list[GroupGuarantee]:
     """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
     whole = guarantee.for_group(size)
-    if size == 1 or guarantee.adjacency == Adjacency.REPLACE_ONE:
+    if size == 1 or guarantee.adjacency.sensitivity > 1:
         return [whole]
     one_sided = guarantee.for_group(size, one_sided=True)
     return [whole, one_sided] if one_sided.epsilon < whole.epsilon else [whole]
