@@ -16,7 +16,7 @@ from dpmcmc import targets
 from dpmcmc.audit import bounds
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee

@@ -182,9 +182,7 @@ def _mechanism_plan(
         )
 
 
-def _label_plan(
-    config: Config, spec: DataSpec, target: Target, n: int
-) -> MechanismPlan:
+def _label_plan(config: Config, spec: DataSpec, target: Target, n: int) -> MechanismPlan:
     """The plan of randomised labels."""
     assert config.data.labels is not None
     if spec.records_per_owner is not None:

@@ -36,9 +36,7 @@ from dpmcmc.targets.randomised_labels import RandomisedLabels
 from dpmcmc.targets.transformed import Tempered
 
 #: The sentence that a guarantee about one label carries.
-ASSUMES = (
-    "the promise is about one label: features are taken as public, and nothing protects them."
-)
+ASSUMES = "the promise is about one label: features are taken as public, and nothing protects them."
 #: Chains, their warm-up, and transitions for each draw; longer ones where chains do not agree.
 _CHAINS = 4
 _WARMUP = 200
@@ -153,8 +151,8 @@ class RandomisedResponse(OneShot):
                     lambda leaf: np.concatenate(leaf)[: self.draws], chains
                 )
         raise DrawError(
-            "engine: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale, or take more "
-            "draws"
+            "engine: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale, or take "
+            "more draws"
         )
 
     def intervals(self, plan: MechanismPlan) -> Use:

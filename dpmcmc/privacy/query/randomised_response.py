@@ -8,7 +8,7 @@ same probability (Warner 1965 for K = 2; Kairouz, Bonawitz and Ramage 2016). Her
     otherwise       it is kept
 
 Each other label takes V values of u, and the own one W = 2^64 − (K − 1)V. So a released label o has the probability W
-or V over 2^64, whatever else is released, and for two labels y, y' the ratio of its probabilities is 1, W/V or V/W. With
+or V over 2^64, whatever else is released. For two labels y, y' the ratio of its probabilities is 1, W/V or V/W. With
 
     V = ⌈2^64/(E + K − 1)⌉,   1 < E <= e^ε,     W/V = 2^64/V − (K − 1) <= E <= e^ε,
 
@@ -121,7 +121,8 @@ class RandomisedTable:
         labels = np.asarray(labels)
         places = bits // np.uint64(self.changed)
         # Both branches of every label are computed, so that no time tells which labels changed.
-        moved = np.where(places < np.uint64(self.classes - 1), places + np.uint64(1), np.uint64(0))
+        moved = np.where(
+            places < np.uint64(self.classes - 1), places + np.uint64(1), np.uint64(0)
+        )
         new = (labels.astype(np.int64) + moved.astype(np.int64)) % self.classes
         return new.astype(labels.dtype)
-
