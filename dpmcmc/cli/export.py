@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.cli.verify import verified
+from dpmcmc.cli.verify import unit_of, verified
 from dpmcmc.errors import InputError
 from dpmcmc.report.lines import rows
 from dpmcmc.storage.files import PRIVACY, check_result, read_text, write_atomically
@@ -37,6 +37,11 @@ _NOT_PROTECTED = (
     "setting in plan.json. ε does not cover them."
 )
 _RANGES = ", and the ranges and levels of the columns ({listed})"
+_WHOLE = {
+    "owner": "all of its rows together",
+    "record": "one row of the table",
+    "label": "of one row of the table, whose features are not protected",
+}
 #: Ranges that the entry lists.
 _MOST_COLUMNS = 40
 
@@ -114,7 +119,7 @@ def _entry(
     composition: str,
 ) -> dict[str, Any]:
     """Return the entry of the registry."""
-    unit = "owner" if str(privacy["unit"]).startswith("owner") else "record"
+    unit = unit_of(privacy)
     delta = float(privacy["delta"])
     epsilon = float(privacy["epsilon"])
     unprotected = _NOT_PROTECTED.format(
@@ -138,7 +143,11 @@ def _entry(
     }
     if given["sector"]:
         basic["data_product_sector"] = given["sector"]
-    whole = "all of its rows together" if unit == "owner" else "one row of the table"
+    whole = _WHOLE[unit]
+    if unit == "label":
+        unprotected += (
+            " Unprotected too: the features of every record, which are taken as public."
+        )
     versions = privacy.get("versions", {})
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     proved = (

@@ -184,12 +184,12 @@ class SavedRun:
             ),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
-            unit=_unit(body),
+            unit=unit_of(body),
         )
 
 
-def _unit(body: dict[str, Any]) -> str:
-    """Return what a file is about; a promise about one label says so by its adjacency, whatever the file's words."""
+def unit_of(body: dict[str, Any]) -> str:
+    """Return what a privacy.json is about: record, owner, or label, which its adjacency says whatever its words."""
     if body.get("adjacency") == Adjacency.ONE_LABEL:
         return "label"
     return "owner" if str(body.get("unit", "")).startswith("owner") else "record"

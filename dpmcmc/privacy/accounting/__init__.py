@@ -41,7 +41,7 @@ ACCOUNTANTS: dict[str, ModuleType] = {
     "last_iterate": last_iterate,
     "one_sample": one_sample,
 }
-#: Which whole records neighbours differ in.
+#: Relations of neighbours that differ in a whole record.
 ADJACENCIES = tuple(one for one in Adjacency if one.of_records)
 #: Those of a sampler's trace, each able to check the others.
 TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
