@@ -16,7 +16,7 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.config.file import load
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms import OPS, RandomisedResponse, randomised_response
+from dpmcmc.mechanisms import OPS, PrivateSelection, RandomisedResponse, randomised_response
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, UnsupportedCombination
 from dpmcmc.privacy.query.randomised_response import VALUES, RandomisedTable
 from dpmcmc.privacy.query.randomness import streams_of
@@ -261,6 +261,16 @@ def test_ninety_per_cent_intervals_cover_coefficients_of_the_prior():
 def test_what_has_no_derivation_is_refused(target, epsilon, word):
     with pytest.raises(InputError, match=word):
         planned(target, epsilon)
+
+
+def test_a_promise_about_whole_records_is_refused():
+    candidates = PrivateSelection([RandomisedResponse(draws=1)] * 2, loss_bound=1.0)
+    with pytest.raises(UnsupportedCombination, match="none about whole records"):
+        candidates.plan(dataclasses.replace(LOGISTIC, row_bound=1.0), num_records=N, epsilon=1.0, delta=1e-4)
+    with pytest.raises(InputError, match="num_records"):
+        planned(num_records=0)
+    with pytest.raises(InputError, match="hardened"):
+        RandomisedResponse().plan(LOGISTIC, num_records=N, epsilon=1.0, hardened=False)
 
 
 def test_a_promise_about_one_label_is_not_added_to_one_about_records(tmp_path):

@@ -21,11 +21,13 @@ import numpy as np
 from annotated_types import Ge
 
 from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import convergence
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, check_leaves
 from dpmcmc.mechanisms.engines import DrawError, nuts
 from dpmcmc.planning.description import REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS, RHAT
+from dpmcmc.privacy.accounting.charging import refuse_floats
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomised_response import VALUES
@@ -69,13 +71,16 @@ class RandomisedResponse(OneShot):
     unit = "label"
     honours = frozenset({"offset"})
 
-    def plan(  # type: ignore[override]
+    def plan(
         self,
         target: Target,
         *,
         num_records: int,
         epsilon: float,
+        delta: float = 0.0,
+        adjacency: str = "one_label",
         schema: Schema | None = None,
+        hardened: bool | None = None,
     ) -> MechanismPlan:
         """Settle the guarantee; reads no record.
 
@@ -83,12 +88,26 @@ class RandomisedResponse(OneShot):
             target: logistic or softmax regression of the true labels.
             num_records: N.
             epsilon: ε of one label, within 1e-6 and 20.
+            delta: 0.
+            adjacency: ``one_label``.
             schema: public ranges and levels of a table's columns; see :func:`dpmcmc.plan`.
+            hardened: as of :class:`dpmcmc.Privacy`; false is refused.
 
         Raises:
-            UnsupportedCombination: another target, or one whose records have a weight.
+            UnsupportedCombination: a promise about whole records; another target, or one whose records have a weight.
             ValueError: impossible numbers, named by the argument first.
         """
+        refuse_floats(hardened)
+        if delta or Adjacency(adjacency).of_records:
+            raise UnsupportedCombination(
+                "adjacency: randomised labels keep a promise about one label at delta 0, and none about whole records; "
+                "leave delta and adjacency out, or take another mechanism",
+                "adjacency",
+            )
+        if num_records < 1:
+            raise InputError(
+                f"num_records: must be at least 1, got {num_records}", "num_records"
+            )
         target = target if schema is None else schema.with_public_facts(target)
         check_leaves(self, target)
         table = RandomisedLabels(target, epsilon).table
