@@ -28,7 +28,13 @@ CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"
 def test_shipped_configs_are_for_prediction_and_noise_aware_ones_for_intervals_too(path):
     made = config.make_plan(config_file.load(path))
     check_sentences(made.verdict)
-    posterior = "noise_aware" in path.stem or path.stem in ("adult", "adult_sghmc", "adult_sgnht", "adult_sgfs")
+    posterior = "noise_aware" in path.stem or path.stem in (
+        "adult",
+        "adult_sghmc",
+        "adult_sgnht",
+        "adult_sgfs",
+        "adult_labels",
+    )
     uses = ["prediction", "intervals"] if posterior else ["prediction"]
     assert made.usable_for == uses
     body = made.to_json()

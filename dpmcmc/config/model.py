@@ -37,7 +37,7 @@ from dpmcmc.config.sections import (
 from dpmcmc.data import DataRequest
 from dpmcmc.engine.hardware import Device
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
-from dpmcmc.mechanisms import MECHANISMS, OPS
+from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
@@ -47,6 +47,7 @@ from dpmcmc.privacy.accounting.charging import (
     TraceAccountant,
 )
 from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -148,8 +149,25 @@ class HybridStart(OPS):
     draws: int = field(default=1, kw_only=True)
 
 
-#: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
-ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
+#: Name of the mechanism of ``data.labels``.
+RANDOMISED = "randomised_response"
+#: Section of a hybrid: that of its posterior draw, and the draw's share of ε; that of ``data.labels``.
+ONE_SHOT: Mapping[str, type] = {
+    **MECHANISMS,
+    "hybrid": HybridStart,
+    RANDOMISED: RandomisedResponse,
+}
+
+
+@dataclass(frozen=True)
+class Labels(Checked):
+    """How labels are read. Features are then taken as public: nothing protects them.
+
+    Args:
+        randomised: ε of one label. Every label is changed at random once, and no more is read of it.
+    """
+
+    randomised: Annotated[float, Ge(LEAST_EPSILON), Le(MOST_EPSILON)]
 
 
 @dataclass(frozen=True)
@@ -159,11 +177,14 @@ class Records(DataRequest):
     Args:
         generated: declare that a program generated the rows of your file, so that nobody's data are in them;
             ``report.html`` says so.
+        labels: randomise every label at an ε of its own, ``{randomised: 1.0}``, with ``privacy: null``: a promise about
+            one label, and none about features; null: the promise is that of ``privacy``.
         settings_chosen: how the settings, ranges and levels of this config were chosen. You vouch for it, and
             ``report.html`` quotes you; null: nobody vouches, and it says that.
     """
 
     generated: bool = False
+    labels: Labels | None = None
     settings_chosen: Literal["without_these_records", "on_these_records"] | None = None
 
     def __post_init__(self) -> None:
@@ -316,16 +337,22 @@ class Config(Keyed):
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
     )
     privacy: PrivacySection | None = Field(
-        description="null: plain SG-MCMC, no guarantee."
+        description="null: no guarantee about whole records."
     )
     run: RunSection | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _short_names(cls, values: object) -> object:
-        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``."""
+        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
+
+        Randomised labels have one mechanism, which need not be named.
+        """
         if not isinstance(values, dict):
             return values
+        data = values.get("data")
+        if isinstance(data, dict) and data.get("labels") and not values.get("mechanism"):
+            values = values | {"mechanism": {"name": RANDOMISED}}
         return values | {
             key: {"name": values[key]}
             for key in ("target", "sampler")
@@ -375,6 +402,7 @@ class Config(Keyed):
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
+        yield from self._labels_beside(mechanism)
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_device(key):
                 but = " but device" if key == "run" else ""
@@ -387,6 +415,8 @@ class Config(Keyed):
             return
         if self.run is not None and self.run.mesh is not None:
             yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"
+        if mechanism == RANDOMISED:
+            return
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
         said: set[str] = (
@@ -400,6 +430,21 @@ class Config(Keyed):
                     f"privacy.{key}",
                     f"mechanism {mechanism} settles this itself; leave it out",
                 )
+
+    def _labels_beside(self, mechanism: str | None) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of randomised labels beside a promise about whole records, or without their ε."""
+        if (self.data.labels is None) != (mechanism != RANDOMISED):
+            yield (
+                "data.labels",
+                f"goes with mechanism {RANDOMISED}, and the two say one thing; give {{randomised: epsilon}} and leave "
+                "the mechanism out, or leave both out",
+            )
+        if self.data.labels is not None and self.privacy is not None:
+            yield (
+                "privacy",
+                "promises something about whole records, and data.labels about one label with public features: no run "
+                "keeps both; set privacy: null, or leave data.labels out",
+            )
 
 
 def is_secret(config: Config) -> bool:
@@ -425,7 +470,7 @@ def modules_of_ones_own(config: Config) -> dict[str, str]:
 def dump(config: Config, folder: Path) -> str:
     """Return the resolved config as YAML, every default written out; a data path is written relative to ``folder``."""
     values = config.model_dump(mode="json")
-    for key in config.not_taken:
+    for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
     absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
     if config.one_shot and config.run is not None:

@@ -87,6 +87,8 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert n is not None
     length = None if config.one_shot else _length(config, n)
     target = target_of(config, spec)
+    if config.data.labels is not None:
+        return _label_plan(config, spec, target, n)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
@@ -198,6 +200,24 @@ def _mechanism_plan(
             epsilon=epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
+            schema=spec.schema,
+        )
+
+
+def _label_plan(config: Config, spec: DataSpec, target: Target, n: int) -> MechanismPlan:
+    """The plan of randomised labels."""
+    assert config.data.labels is not None
+    if spec.records_per_owner is not None:
+        raise ConfigError.at(
+            "data.labels",
+            "protects one label, and an owner has several; leave data.owner or data.labels out",
+        )
+    with _planned(config, "mechanism", "target", "data"):
+        mechanism = _built(config.mechanism)
+        return mechanism.plan(
+            _with_shapes(target, spec),
+            num_records=n,
+            epsilon=_built(config.data).labels.randomised,
             schema=spec.schema,
         )
 

@@ -358,6 +358,8 @@ def _draws(plan: Plan) -> Obstacle | None:
 SIGNAL, SPREAD = 3.0, 20.0
 #: Largest split R-hat and least effective sample size of released draws, over coordinates, for intervals.
 RHAT, ESS = 1.1, 20.0
+#: Draws of a mechanism that an interval is read from, at least.
+FEWEST_DRAWS = 100
 
 
 def of_plan(plan: Plan) -> Verdict:
@@ -564,11 +566,13 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> Use:
     if not math.isfinite(guarantee.epsilon):
         return Use(True, "Yes: epsilon has no finite bound, so privacy limits nothing.")
     size = _size(target)
-    signal = (
-        num_records
-        * gaussian_mu(guarantee.epsilon, guarantee.delta)
-        / math.sqrt(size or 1)
+    # N records against one noise; N labels against the noise of each, whose std one label moves by 2·sinh(ε/2).
+    apart = (
+        num_records * gaussian_mu(guarantee.epsilon, guarantee.delta)
+        if guarantee.adjacency.of_records
+        else math.sqrt(num_records) * 2 * math.sinh(guarantee.epsilon / 2)
     )
+    signal = apart / math.sqrt(size or 1)
     noise = "its noise" if size is not None else "its noise in one coordinate"
     if signal < SIGNAL:
         return Use(

@@ -29,6 +29,7 @@ _UNITS = {
     "replace_one": "one {} replaced",
     "add_remove": "one {} added or removed",
     "zero_out": "one {} counted or not",
+    "one_label": "one {} changed, features not protected",
 }
 _RELEASED = {
     "trace": "all iterates covered",
@@ -119,6 +120,11 @@ def _method(plan: AnyPlan) -> Row:
             return (
                 "mechanism",
                 f"a noise-aware release, {plan.draws:,} draws from its posterior",
+            )
+        if plan.label == "RandomisedResponse":
+            return (
+                "mechanism",
+                f"randomised labels, {plan.draws:,} draws from their posterior",
             )
         what = "one draw" if plan.draws == 1 else f"{plan.draws:,} draws"
         return ("mechanism", f"{plan.label}, {what}")
