@@ -35,7 +35,7 @@ from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
-from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, YELLOW, name_ends, saved
+from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_ends, saved
 from experiments.ridge_perturbation import Ridge, objective_std, perturb_objective
 
 NOT_PRIVATE = "posterior draw, not private"
@@ -43,7 +43,7 @@ NOT_PRIVATE = "posterior draw, not private"
 LOOKS: dict[str, tuple[str, str]] = {
     "OPS (4B)": (ORANGE, "o"),
     "OPS (range)": (RED, "s"),
-    "OPS (GDP)": (YELLOW, "h"),
+    "OPS (GDP)": (DARK, "h"),
     "AdaOPS": (BLUE, "D"),
     "AdaSSP": (PURPLE, "^"),
     "sufficient statistics": (GREEN, "v"),

@@ -13,6 +13,7 @@ import pytest
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy.accounting.charging import account
+from experiments import efficiency
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 
@@ -167,6 +168,27 @@ def test_adaops():
         for design, epsilon, cell in zip(designs, header[1:], cells, strict=True):
             at = design, number(epsilon.rpartition(" ")[2]), names.get(label, label)
             assert said(cell, rows[at]), (at, rows[at])
+
+
+def test_efficiency():
+    rows = {(r["method"], r["epsilon"], float(r["num_records"])): r for r in results("efficiency")}
+    (header, *body), _ = tables(section("Statistical efficiency"))
+    sizes = [cell.rpartition(" ")[2] for cell in header[1:]]
+    assert [label for label, *_ in body] == list(efficiency.LOOKS)
+    for label, *cells in body:
+        for i, (size, cell) in enumerate(zip(sizes, cells, strict=True)):
+            epsilon = "" if label == efficiency.NOT_PRIVATE else ("0.1", "1")[i // 5]
+            row = rows[label, epsilon, 1e6 if size == "limit" else float(size)]
+            if size != "limit":
+                assert said(cell, float(row["ratio"])), (label, epsilon, size, row["ratio"])
+            elif label.startswith("OPS") or label == efficiency.NOT_PRIVATE:
+                assert said(cell, float(row["limit"])), (label, epsilon)
+                assert float(row["ratio"]) == pytest.approx(float(row["limit"]), abs=4 * float(row["ratio_error"]))
+    within = {
+        name: min(n for (method, epsilon, n), r in rows.items() if (method, epsilon) == (name, "1") and float(r["ratio"]) < 1.5)
+        for name in ("sufficient statistics", "AdaOPS")
+    }
+    assert within == {"sufficient statistics": 3e4, "AdaOPS": 1e5}
 
 
 def test_cost_to_each_record():
