@@ -12,8 +12,8 @@ since θ − θ₀ = H⁻¹Xᵀ(y − Xθ₀) − λH⁻¹θ₀ + draw, and the 
 prior N(0, I/m) is the case γ = ρ/σ², λ = mσ²/ρ (λ = mσ² for form ``printed``, which tempers its prior too). As n grows
 at a fixed γ the ratio tends to 1 + 1/(γσ²), which is 1 + 1/ρ for OPS.
 
-Written: ``results.csv``, one row for each n, ε and method, and ``efficiency.png``. Runs are seeded; the guarantee is the
-plan's, which a run under a secret key carries.
+Written: ``results.csv``, one row for each n, ε and method, and ``efficiency.png``. Runs are seeded; the guarantee is
+the plan's, which a run under a secret key carries.
 """
 
 from __future__ import annotations

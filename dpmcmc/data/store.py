@@ -125,7 +125,9 @@ def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
 
 def ratings_films() -> np.ndarray:
     """V, (30, 3), of the films of ``ratings``: a user's ratings have covariance VVᵀ + 0.25² I."""
-    return np.random.RandomState(_RATINGS_SEED).normal(0.0, _FILM_SCALE, (ITEMS, RATINGS_RANK))
+    return np.random.RandomState(_RATINGS_SEED).normal(
+        0.0, _FILM_SCALE, (ITEMS, RATINGS_RANK)
+    )
 
 
 def load_ratings(spec: DataSpec, request: DataRequest) -> DataSet:
@@ -139,8 +141,17 @@ def load_ratings(spec: DataSpec, request: DataRequest) -> DataSet:
         asked = np.eye(ITEMS)[random.randint(0, ITEMS, size)]
         shown = (random.uniform(size=asked.shape) < _RATED) * (1 - asked)
         rows = np.concatenate([ratings * shown, shown, asked], axis=1)
-        parts.append({"x": rows.astype(np.float32), "y": (ratings * asked).sum(axis=1).astype(np.float32)})
-    columns = [f"{kind} {film}" for kind in ("rating", "shown", "asked") for film in range(1, ITEMS + 1)]
+        parts.append(
+            {
+                "x": rows.astype(np.float32),
+                "y": (ratings * asked).sum(axis=1).astype(np.float32),
+            }
+        )
+    columns = [
+        f"{kind} {film}"
+        for kind in ("rating", "shown", "asked")
+        for film in range(1, ITEMS + 1)
+    ]
     return DataSet(spec, parts[0], parts[1], True, "generated", {}, tuple(columns))
 
 

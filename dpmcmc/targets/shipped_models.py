@@ -151,7 +151,9 @@ class Recommender:
 
     def init(self, key: jax.Array) -> jax.Array:
         """Return random directions: V = 0 is a stationary point, which no gradient leaves."""
-        start: jax.Array = 0.6 * self.prior_scale * jax.random.normal(key, (self.items, self.rank))
+        start: jax.Array = (
+            0.6 * self.prior_scale * jax.random.normal(key, (self.items, self.rank))
+        )
         return start
 
     def log_prior(self, v: jax.Array) -> jax.Array:
@@ -166,7 +168,9 @@ class Recommender:
         explained = jnp.sum(jnp.square(solve_triangular(root, moment, lower=True)))
         count = jnp.sum(mask + asked)
         variance = self.noise_scale**2
-        log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(root))) + (count - self.rank) * jnp.log(variance)
+        log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(root))) + (
+            count - self.rank
+        ) * jnp.log(variance)
         squares = (jnp.sum(jnp.square(ratings)) - explained) / variance
         return -0.5 * (squares + log_determinant + count * jnp.log(2 * jnp.pi))
 
@@ -182,7 +186,9 @@ class Recommender:
     def _parts(self, row: jax.Array) -> jax.Array:
         return row.reshape(3, self.items)
 
-    def _reduced(self, v: jax.Array, rated: jax.Array, ratings: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _reduced(
+        self, v: jax.Array, rated: jax.Array, ratings: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """Return the Cholesky factor of noise_scale² I + VᵀV, V on rated items, and Vᵀr."""
         factors = rated[:, None] * v
         inner = self.noise_scale**2 * jnp.eye(self.rank) + factors.T @ factors
