@@ -6,7 +6,7 @@ A record is a user with all of their ratings (``dpmcmc.targets.shipped_models.Re
 of the films' factors V. A user who takes part in nothing completes a rating from V and their own other ratings, so that
 step reads no one else's record and costs no privacy.
 
-Beside the private chain: the same chain without privacy, the V that made the ratings, and the mean rating of each film,
+Beside the private chain: a longer chain without privacy, the V that made the ratings, and the mean rating of each film,
 both not private. Written: ``results.csv`` and ``recommender.png``, the error against the number of ratings that a
 user has given.
 """
@@ -26,14 +26,14 @@ from rich.console import Console
 import dpmcmc
 from dpmcmc import config as config_room
 from dpmcmc.config import file as config_file
-from dpmcmc.data import store
+from dpmcmc.data import DataSet, store
 from dpmcmc.inference import predictive
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.pictures import BLUE, DARK, GREY, LIGHT, ORANGE, RED, SKY, name_ends, saved
 
 WITHOUT, TRUTH, MEANS = "chain without privacy", "the V that made the ratings", "mean of each film"
-COLUMNS = ("method", "epsilon", "guarantee_epsilon", "temperature", "runs", "ratings", "rmse", "rmse_std")
+COLUMNS = ("method", "epsilon", "guarantee_epsilon", "temperature", "steps", "runs", "ratings", "rmse", "rmse_std")
 #: How many ratings a user has given; all are about 17.
 FEW = (0, 1, 2, 4, 8, 16)
 COLOURS = (RED, ORANGE, SKY, BLUE)
@@ -53,6 +53,7 @@ class Settings(FigureSection):
     config: str = Field(description="The run.")
     epsilons: list[float] = Field(description="ε.")
     runs: int = Field(gt=0, description="Runs at each ε.")
+    steps_without_privacy: int = Field(gt=0, description="Steps of the chain without privacy.")
     quick: Quick = Field(description="Settings that --quick shortens.")
 
     def shortened(self) -> Settings:
@@ -81,40 +82,55 @@ def errors(ways: list[Completes], test: dict[str, np.ndarray]) -> list[dict[str,
     return rows
 
 
-def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
-    """Return the rows of every way."""
-    rows: list[dict[str, Any]] = []
-    for epsilon in (*settings.epsilons, None):
-        override = "privacy=null" if epsilon is None else f"privacy.epsilon={epsilon}"
-        plan = config_room.make_plan(config_file.load(settings.config, [override]))
-        assert isinstance(plan, dpmcmc.Plan)
-        data = dpmcmc.data.load("ratings")
-        assert data.test is not None
-        ways: list[Completes] = []
-        for _ in range(settings.runs if epsilon is not None else 1):
-            draws = dpmcmc.sample(plan, data.train).flat_draws()
-            ways.append(partial(predictive.mean, plan.target, draws))
-        about = {
-            "method": WITHOUT if epsilon is None else f"ε = {epsilon:g}",
-            "epsilon": "" if epsilon is None else epsilon,
-            "guarantee_epsilon": "" if plan.guarantee is None else plan.guarantee.epsilon,
-            "temperature": float(plan.temperatures.max()),
-            "runs": len(ways),
-        }
-        found = [about | row for row in errors(ways, data.test)]
-        console.print(f"{about['method']}: rmse {found[0]['rmse']:.4f}")
-        rows += found
+def of_a_chain(settings: Settings, epsilon: float | None, data: DataSet) -> list[dict[str, Any]]:
+    """Return the rows of the config's chain at an ε, or of a longer one without privacy."""
+    without = ["privacy=null", f"run.steps={settings.steps_without_privacy}"]
+    overrides = without if epsilon is None else [f"privacy.epsilon={epsilon}"]
+    plan = config_room.make_plan(config_file.load(settings.config, overrides))
+    assert isinstance(plan, dpmcmc.Plan)
+    assert data.test is not None
+    ways: list[Completes] = []
+    for _ in range(1 if epsilon is None else settings.runs):
+        draws = dpmcmc.sample(plan, data.train).flat_draws()
+        ways.append(partial(predictive.mean, plan.target, draws))
+    about = {
+        "method": WITHOUT if epsilon is None else f"ε = {epsilon:g}",
+        "epsilon": "" if epsilon is None else epsilon,
+        "guarantee_epsilon": "" if plan.guarantee is None else plan.guarantee.epsilon,
+        "temperature": float(plan.temperatures.max()),
+        "steps": plan.steps,
+        "runs": len(ways),
+    }
+    return [about | row for row in errors(ways, data.test)]
+
+
+def of_baselines(settings: Settings, data: DataSet) -> list[dict[str, Any]]:
+    """Return the rows of the truth, and of a mean for each film; neither is private."""
+    target = config_room.make_plan(config_file.load(settings.config)).target
+    assert data.test is not None
+    films = store.ratings_films().astype(np.float32)
     asked = data.train["x"][:, 2 * store.ITEMS :]
     means = (data.train["y"] @ asked) / asked.sum(axis=0)
-    films = store.ratings_films().astype(np.float32)
-    baselines: dict[str, Completes] = {
-        TRUTH: lambda x: np.asarray(plan.target.predict(films, x)),
+    ways: dict[str, Completes] = {
+        TRUTH: lambda x: np.asarray(target.predict(films, x)),
         MEANS: lambda x: x[:, 2 * store.ITEMS :] @ means,
     }
-    for name, completes in baselines.items():
-        found = [{"method": name, "runs": 1} | row for row in errors([completes], data.test)]
-        console.print(f"{name}: rmse {found[0]['rmse']:.4f}")
-        rows += found
+    return [
+        {"method": name, "runs": 1} | row for name, completes in ways.items() for row in errors([completes], data.test)
+    ]
+
+
+def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
+    """Return the rows of every way."""
+    data = dpmcmc.data.load("ratings")
+    rows: list[dict[str, Any]] = []
+    for epsilon in (*settings.epsilons, None):
+        rows += of_a_chain(settings, epsilon, data)
+        console.print(f"{rows[-1]['method']}: done")
+    rows += of_baselines(settings, data)
+    for row in rows:
+        if row["ratings"] == "all":
+            console.print(f"{row['method']}: rmse {row['rmse']:.4f}")
     return rows
 
 

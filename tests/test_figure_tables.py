@@ -189,6 +189,19 @@ def test_efficiency():
         assert min(n for method, n in near if method == name) == least
 
 
+def test_recommender():
+    rows = {(r["method"], r["ratings"]): r for r in results("recommender")}
+    ((header, *body),) = tables(section("Private recommender"))
+    assert [label for label, *_ in body] == list(dict.fromkeys(method for method, _ in rows))
+    for label, proved, temperature, *cells in body:
+        whole = rows[label, "all"]
+        assert not whole["guarantee_epsilon"] or said(proved, float(whole["guarantee_epsilon"]), up=True)
+        assert not whole["temperature"] or said(temperature, float(whole["temperature"]))
+        assert not whole["rmse_std"] or with_error(cells[0], float(whole["rmse"]), float(whole["rmse_std"]))
+        for few, cell in zip(header[3:], cells, strict=True):
+            assert said(cell, float(rows[label, few.split()[0]]["rmse"])), (label, few)
+
+
 def test_cost_to_each_record():
     text, rows = section("Cost of a private run on Adult to each record"), results("fig_per_record")
     every = {int(row["every"]): row for row in rows if row["panel"].startswith("minibatches")}

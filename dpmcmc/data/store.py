@@ -79,7 +79,7 @@ RATINGS = DataSpec(
     description="Users of 30 films: the ratings of about 18 of them, one of which is to be told from the others.",
 )
 
-#: What made ``ratings``: length of a user's vector, its films' scale, noise of a rating, share of films rated.
+#: Constants of the law of ``ratings``: length of a user's vector, scale of films, noise of a rating, share rated.
 RATINGS_RANK, _FILM_SCALE, RATINGS_NOISE, _RATED = 3, 0.46, 0.25, 0.6
 _NUM_USERS_TEST = 2000
 _RATINGS_SEED = 20061002
