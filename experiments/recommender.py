@@ -44,6 +44,7 @@ class Quick(FigureSection):
 
     epsilons: list[float] = Field(description="ε.")
     runs: int = Field(gt=0, description="Runs of each.")
+    steps_without_privacy: int = Field(gt=0, description="Steps of the chain without privacy.")
 
 
 class Settings(FigureSection):
@@ -58,7 +59,7 @@ class Settings(FigureSection):
 
     def shortened(self) -> Settings:
         """Return the settings of ``--quick``."""
-        return self.model_copy(update={"epsilons": self.quick.epsilons, "runs": self.quick.runs})
+        return self.model_copy(update=self.quick.model_dump())
 
 
 #: Rows of users, (n, 3·items), to predictions of the ratings that are asked, (n,).

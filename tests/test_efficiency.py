@@ -97,7 +97,7 @@ def test_the_excess_of_noisy_statistics_and_adaops_grows_as_the_cube_of_d():
         design = make_design(SETTINGS.model_copy(update={"num_features": d}), 30_000, rng)
         for method in methods(design, SETTINGS.model_copy(update={"num_features": d}), 1.0):
             if method.name in ("AdaOPS", "sufficient statistics"):
-                body = measure(design, method, 100, rng)
+                body = measure(design, method, 60, rng)
                 excess.setdefault(method.name, []).append((body["ratio"] - 1) * design.cramer_rao)
     assert all(30 < large / small < 200 for small, large in excess.values())
 
