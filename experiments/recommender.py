@@ -139,7 +139,7 @@ def picture(path: Path, settings: Settings, rows: list[dict[str, Any]], note: st
     """Error against the number of ratings that a user has."""
     names = list(dict.fromkeys(row["method"] for row in rows))
     colours = dict(zip(names, COLOURS, strict=False)) | {WITHOUT: DARK, TRUTH: GREY, MEANS: LIGHT}
-    says = "From ε = 1 on, ratings completed at home are as good as without privacy"
+    says = "From ε = 1 on, ratings completed at home are nearly as good as without privacy"
     about = f"4,000 generated users of 30 films, 2,000 others to test; {settings.runs} runs; a record is a user"
     with saved(path, (7.6, 4.6), says, about, note) as figure:
         axis = figure.subplots()
