@@ -62,6 +62,7 @@ def drawn(name: str, target: Any, **keys: Any) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "logistic": sampled(LOGISTIC),
     "linear": sampled(LINEAR),
+    "cyclic": sampled(LOGISTIC, sampling={"scheme": "cyclic", "batch_size": 4, "phi": 0.5}),
     "softmax": sampled({"name": "dpmcmc.targets:SoftmaxRegression", "prior_scale": 1.0, "num_classes": 2}),
     "ordinal": drawn(
         "noise_aware",
@@ -80,6 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gram": sampled(_BOUND_LOGISTIC, metric={"name": "gram"}),
     "second_moment": sampled("tests.own_models:line", metric={"name": "second_moment"}),
     "owner": sampled(LOGISTIC, data={"owner": "who", "num_owners": OWNERS, "records_per_owner": 3}),
+    "optax": sampled(LOGISTIC, sampler={"name": "optax", "rule": "adam", "learning_rate": 0.1}),
     "ops": drawn("ops", _BOUND_LOGISTIC, form="gdp"),
     "certified_ops": drawn("certified_ops", _BOUND_LOGISTIC, steps=5),
     "objective_perturbation": drawn("objective_perturbation", _BOUND_LOGISTIC, regularisation=5.0),

@@ -130,7 +130,11 @@ def _method(plan: AnyPlan) -> Row:
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )
     # A posterior that follows from a path does not have the path's temperature.
-    hottest = 0.0 if plan.verdict.from_path else float(plan.temperatures.max())
+    hottest = (
+        0.0
+        if plan.verdict.from_path or plan.optimises
+        else float(plan.temperatures.max())
+    )
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",

@@ -162,7 +162,7 @@ def accounting(guarantee: Guarantee) -> str:
     released = " and ".join(
         f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items()
     )
-    law = _ACCOUNTANTS[guarantee.accountant]
+    law = _ACCOUNTANTS.get(guarantee.accountant, "a formula of the user's own")
     if guarantee.accountant == "one_sample" and set(counts) == {"gaussian"}:
         law = "Gaussian differential privacy, which is exact"
     return f"ε is that of {released or 'no release'}, by {law} (accountant {guarantee.accountant})"

@@ -9,6 +9,7 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 * ``pld``: privacy-loss distributions, the tightest here.
 * ``last_iterate``: the last step of a full-batch descent on a strongly convex potential.
 * ``one_sample``: posterior draws and private estimates.
+* ``own``: a function of the user's, as an accountant; ``lower_bound`` stands against it.
 
 Pure releases are composed outside the modules, for all of them alike (``one_sample.py``).
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, rdp
+from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, rdp
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
     OBJECTIVES,
@@ -68,13 +69,13 @@ __all__ = [
 
 def accountant_for(
     name: str, events: Iterable[Event], adjacency: Adjacency, release: str | None = None
-) -> ModuleType:
-    """The accountant module, after checking that it covers this combination; ``release`` None is not looked at.
+) -> ModuleType | own.OwnAccountant:
+    """The accountant, after checking that it covers this combination; ``release`` None is not looked at.
 
     Raises:
         UnsupportedCombination: naming what is supported.
     """
-    if name not in ACCOUNTANTS:
+    if name not in ACCOUNTANTS and ":" not in name:
         raise UnsupportedCombination(
             f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant"
         )
@@ -86,7 +87,7 @@ def accountant_for(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.",
             "accountant",
         )
-    module = ACCOUNTANTS[name]
+    module = own.OwnAccountant(name) if ":" in name else ACCOUNTANTS[name]
     module.check(one_sample.split(events)[1], Adjacency(adjacency))
     return module
 

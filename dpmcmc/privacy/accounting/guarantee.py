@@ -24,7 +24,9 @@ from dpmcmc.privacy.accounting import (
     base_epsilon,
     gaussian,
     joined,
+    lower_bound,
     one_sample,
+    own,
     pld,
     run_length,
 )
@@ -428,7 +430,7 @@ class Guarantee:
         adjacency: which data sets it is about.
         release: what may be published: ``trace`` (every iterate) | ``last_iterate`` | ``one_sample`` | ``estimate``;
             of composed releases, theirs joined by " + ".
-        accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``.
+        accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``, or ``module:attribute``.
         assumptions: plain sentences; empty when the guarantee is unconditional.
         events: what was charged, run-length encoded.
 
@@ -475,6 +477,15 @@ class Guarantee:
         check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
+        if ":" in accountant:
+            lowest = lower_bound.epsilon(one_sample.split(events)[1], adjacency, delta)
+            if epsilon < lowest:
+                raise UnsupportedCombination(
+                    f"accountant {accountant} says epsilon {epsilon:.6g} at delta {delta:g} where these queries cost "
+                    f"at least {lowest:.6g} on two data sets; its formula is wrong, or is that of another adjacency",
+                    "accountant",
+                )
+            assumptions = tuple(dict.fromkeys((*assumptions, own.assumption(accountant))))
         return cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
 
     def epsilon_at(self, delta: float) -> float:
