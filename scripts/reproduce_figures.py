@@ -26,6 +26,8 @@ NAMES = (
     "fig3_2_two_normals",
     "bandits",
     "sparsity",
+    "efficiency",
+    "recommender",
     "fig_per_record",
     "adaptive_answers",
     "adaops",

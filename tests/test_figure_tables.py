@@ -13,6 +13,7 @@ import pytest
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy.accounting.charging import account
+from experiments import efficiency
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 
@@ -236,6 +237,38 @@ def test_adaops():
         for design, epsilon, cell in zip(designs, header[1:], cells, strict=True):
             at = design, number(epsilon.rpartition(" ")[2]), names.get(label, label)
             assert said(cell, rows[at]), (at, rows[at])
+
+
+def test_efficiency():
+    rows = {(r["method"], r["epsilon"], float(r["num_records"])): r for r in results("efficiency")}
+    (header, *body), _ = tables(section("Statistical efficiency"))
+    sizes = [cell.rpartition(" ")[2] for cell in header[1:]]
+    assert [label for label, *_ in body] == list(efficiency.LOOKS)
+    for label, *cells in body:
+        for i, (size, cell) in enumerate(zip(sizes, cells, strict=True)):
+            epsilon = "" if label == efficiency.NOT_PRIVATE else ("0.1", "1")[i // 5]
+            row = rows[label, epsilon, 1e6 if size == "limit" else float(size)]
+            if size != "limit":
+                assert said(cell, float(row["ratio"])), (label, epsilon, size, row["ratio"])
+            elif label.startswith("OPS") or label == efficiency.NOT_PRIVATE:
+                assert said(cell, float(row["limit"])), (label, epsilon)
+                assert float(row["ratio"]) == pytest.approx(float(row["limit"]), abs=4 * float(row["ratio_error"]))
+    near = [(method, n) for (method, epsilon, n), r in rows.items() if epsilon == "1" and float(r["ratio"]) < 1.5]
+    for name, least in (("sufficient statistics", 3e4), ("AdaOPS", 1e5)):
+        assert min(n for method, n in near if method == name) == least
+
+
+def test_recommender():
+    rows = {(r["method"], r["ratings"]): r for r in results("recommender")}
+    ((header, *body),) = tables(section("Private recommender"))
+    assert [label for label, *_ in body] == list(dict.fromkeys(method for method, _ in rows))
+    for label, proved, temperature, *cells in body:
+        whole = rows[label, "all"]
+        assert not whole["guarantee_epsilon"] or said(proved, float(whole["guarantee_epsilon"]), up=True)
+        assert not whole["temperature"] or said(temperature, float(whole["temperature"]))
+        assert not whole["rmse_std"] or with_error(cells[0], float(whole["rmse"]), float(whole["rmse_std"]))
+        for few, cell in zip(header[3:], cells, strict=True):
+            assert said(cell, float(rows[label, few.split()[0]]["rmse"])), (label, few)
 
 
 def test_cost_to_each_record():
