@@ -210,6 +210,10 @@ def shown(value: object) -> str:
     )
 
 
+#: Metadata of a dataclass's field of (name, value) pairs, each of which is a key of its own in a YAML.
+REST = {"rest": True}
+
+
 def quoted(error: BaseException) -> str:
     """Return what somebody else's exception says, in one line that is not too long."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]

@@ -10,12 +10,12 @@ import pytest
 import dpmcmc
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy import Cyclic, Event, FixedSize, Poisson
+from dpmcmc.privacy import Cyclic, Event, FixedSize, Poisson, round_up
 from dpmcmc.privacy.accounting import correlated, pld
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
+from dpmcmc.privacy.interactive import AboveThreshold, GaussianAnswers, Thresholdout
 from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_order, split_delta
 from experiments.calibration import scores
 from experiments.panel import summary
@@ -137,6 +137,10 @@ def test_prices_of_interactive_tools():
     desk = eval(f"Thresholdout(train, train, {options})", {"Thresholdout": Thresholdout, "train": records})
     assert desk.guarantee.epsilon == pytest.approx(float(stated), rel=1e-6)
     assert desk.guarantee.delta == 0
+    (call,) = re.findall(r"desk = (GaussianAnswers\(.*\))\n", text)
+    (stated,) = re.findall(r"# of all hundred: (\(.*\)-DP) for 1,000 records", text)
+    means = eval(call, {"GaussianAnswers": GaussianAnswers, "records": records}).guarantee
+    assert stated == f"({round_up(means.epsilon, 2)}, {means.delta:g})-DP"
 
 
 #: Cell of the benchmark of intervals that measures a config on Adult.

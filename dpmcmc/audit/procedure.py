@@ -16,7 +16,7 @@ from dpmcmc import targets
 from dpmcmc.audit import bounds
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee
@@ -436,6 +436,12 @@ def _check_claim(plan: Plan | MechanismPlan) -> None:
     if plan.guarantee is None:
         raise InputError(
             "privacy: the plan claims no guarantee, so there is nothing to audit"
+        )
+    if not plan.guarantee.adjacency.of_records:
+        raise UnsupportedCombination(
+            "adjacency: randomised labels are not audited by runs, since their probabilities are whole numbers of "
+            "2^-64: the table of one label is exactly what the plan says (dpmcmc.targets.RandomisedLabels.table)",
+            "adjacency",
         )
     if not math.isfinite(plan.guarantee.epsilon):
         raise InputError(

@@ -24,6 +24,9 @@ RUNS, CANARIES, CONFIDENCE = 1000, 500, 0.999
 #: Size of the problem on which the audit runs a one-shot mechanism. It is small, since every run reads all records.
 RECORDS, FEATURES = 500, 2
 
+#: Probability that a receipt's bound fails.
+FAILURE = 0.05
+
 #: Types of a data product and sectors that the schema knows.
 PRODUCT_TYPES = (
     "Machine learning model",

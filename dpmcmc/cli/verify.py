@@ -142,7 +142,7 @@ class SavedRun:
         settled: noise multiplier of a one-shot plan.
         deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
         says_steps: whether it says how many steps it took.
-        unit: what privacy is about, ``record`` or ``owner``.
+        unit: what privacy is about, ``record``, ``owner`` or ``label``.
     """
 
     epsilon: float
@@ -195,8 +195,15 @@ class SavedRun:
             ),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
-            unit="owner" if str(body.get("unit", "")).startswith("owner") else "record",
+            unit=unit_of(body),
         )
+
+
+def unit_of(body: dict[str, Any]) -> str:
+    """Return what a privacy.json is about: record, owner, or label, which its adjacency says whatever its words."""
+    if body.get("adjacency") == Adjacency.ONE_LABEL:
+        return "label"
+    return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
 
 
 def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
@@ -297,7 +304,7 @@ def _files(path: Path, body: dict[str, Any]) -> Row:
 def _groups(guarantee: Guarantee, size: int) -> list[GroupGuarantee]:
     """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
     whole = guarantee.for_group(size)
-    if size == 1 or guarantee.adjacency == Adjacency.REPLACE_ONE:
+    if size == 1 or guarantee.adjacency.sensitivity > 1:
         return [whole]
     one_sided = guarantee.for_group(size, one_sided=True)
     return [whole, one_sided] if one_sided.epsilon < whole.epsilon else [whole]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -27,17 +27,17 @@ from dpmcmc.config.sections import (
     ConfigError,
     Derived,
     Keyed,
+    Open,
     Section,
     choice,
     derived,
     keys,
     located,
-    of_a_size,
-    refused,
 )
 from dpmcmc.data import DataRequest
+from dpmcmc.engine.hardware import Device
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
-from dpmcmc.mechanisms import MECHANISMS, OPS
+from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
@@ -48,6 +48,7 @@ from dpmcmc.privacy.accounting.charging import (
 )
 from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
 from dpmcmc.privacy.ledger.place import Address, place
+from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -81,7 +82,7 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long. Give ``passes`` or ``steps``.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).
@@ -91,6 +92,7 @@ class Run:
         thin: one draw is kept every thin steps.
         curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
         mesh: devices that share the work; null: one device.
+        device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
     """
 
     passes: Annotated[float, Gt(0)] | None = None
@@ -100,10 +102,12 @@ class Run:
     thin: Annotated[int, Gt(0)] = 1
     curvature: Annotated[float, Gt(0)] | None = None
     mesh: Devices | None = None
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if (self.passes is None) == (self.steps is None):
+        # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
+        if self.passes is not None and self.steps is not None:
             raise InputError("give exactly one of passes and steps")
 
     def counted(self, sampling: Sampling, num_records: int) -> Length:
@@ -146,8 +150,25 @@ class HybridStart(OPS):
     draws: int = field(default=1, kw_only=True)
 
 
-#: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
-ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
+#: Name of the mechanism of ``data.labels``.
+RANDOMISED = "randomised_response"
+#: Section of a hybrid: that of its posterior draw, and the draw's share of ε; that of ``data.labels``.
+ONE_SHOT: Mapping[str, type] = {
+    **MECHANISMS,
+    "hybrid": HybridStart,
+    RANDOMISED: RandomisedResponse,
+}
+
+
+@dataclass(frozen=True)
+class Labels(Checked):
+    """How labels are read. Features are then taken as public: nothing protects them.
+
+    Args:
+        randomised: ε of one label. Every label is changed at random once, and no more is read of it.
+    """
+
+    randomised: Annotated[float, Ge(LEAST_EPSILON), Le(MOST_EPSILON)]
 
 
 @dataclass(frozen=True)
@@ -157,11 +178,14 @@ class Records(DataRequest):
     Args:
         generated: declare that a program generated the rows of your file, so that nobody's data are in them;
             ``report.html`` says so.
+        labels: randomise every label at an ε of its own, ``{randomised: 1.0}``, with ``privacy: null``: a promise about
+            one label, and none about features; null: the promise is that of ``privacy``.
         settings_chosen: how the settings, ranges and levels of this config were chosen. You vouch for it, and
             ``report.html`` quotes you; null: nobody vouches, and it says that.
     """
 
     generated: bool = False
+    labels: Labels | None = None
     settings_chosen: Literal["without_these_records", "on_these_records"] | None = None
 
     def __post_init__(self) -> None:
@@ -225,7 +249,7 @@ class Promise(Privacy):
         super().__post_init__()
 
 
-class CustomSection(Section):
+class CustomSection(Open, Section):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -234,15 +258,6 @@ class CustomSection(Section):
         pattern=sections.PATTERN,
         description="``module:attribute``: a class, or a function whose return annotation is one.",
     )
-
-    @model_validator(mode="after")
-    def _extra_sizes(self) -> CustomSection:
-        for key, value in (self.model_extra or {}).items():
-            try:
-                of_a_size(value)
-            except InputError as error:
-                raise refused((str(error), (key,)), value=value) from None
-        return self
 
 
 if TYPE_CHECKING:  # a section has the attributes of the object that it builds
@@ -329,16 +344,22 @@ class Config(Keyed):
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
     )
     privacy: PrivacySection | None = Field(
-        description="null: plain SG-MCMC, no guarantee."
+        description="null: no guarantee about whole records."
     )
     run: RunSection | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _short_names(cls, values: object) -> object:
-        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``."""
+        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
+
+        Randomised labels have one mechanism, which need not be named.
+        """
         if not isinstance(values, dict):
             return values
+        data = values.get("data")
+        if isinstance(data, dict) and data.get("labels") and not values.get("mechanism"):
+            values = values | {"mechanism": {"name": RANDOMISED}}
         return values | {
             key: {"name": values[key]}
             for key in ("target", "sampler")
@@ -379,13 +400,20 @@ class Config(Keyed):
                 if isinstance(section, Derived):
                     section.built()
 
+    def _only_device(self, key: str) -> bool:
+        """Whether a section is that of the run, and says nothing but its device."""
+        run: Any = self.run
+        return key == "run" and run.model_fields_set == {"device"}
+
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
+        yield from self._labels_beside(mechanism)
         for key, section in self.sections("sampler", "sampling", "run").items():
-            if self.one_shot and section is not None:
-                yield key, f"mechanism {mechanism} takes none; leave it out"
+            if self.one_shot and section is not None and not self._only_device(key):
+                but = " but device" if key == "run" else ""
+                yield key, f"mechanism {mechanism} takes none{but}; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if mechanism is not None and self.metric is not None:
@@ -394,6 +422,8 @@ class Config(Keyed):
             return
         if self.run is not None and self.run.mesh is not None:
             yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"
+        if mechanism == RANDOMISED:
+            return
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
         said: set[str] = (
@@ -407,6 +437,21 @@ class Config(Keyed):
                     f"privacy.{key}",
                     f"mechanism {mechanism} settles this itself; leave it out",
                 )
+
+    def _labels_beside(self, mechanism: str | None) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of randomised labels beside a promise about whole records, or without their ε."""
+        if (self.data.labels is None) != (mechanism != RANDOMISED):
+            yield (
+                "data.labels",
+                f"goes with mechanism {RANDOMISED}, and the two say one thing; give {{randomised: epsilon}} and leave "
+                "the mechanism out, or leave both out",
+            )
+        if self.data.labels is not None and self.privacy is not None:
+            yield (
+                "privacy",
+                "promises something about whole records, and data.labels about one label with public features: no run "
+                "keeps both; set privacy: null, or leave data.labels out",
+            )
 
 
 def is_secret(config: Config) -> bool:
@@ -437,9 +482,13 @@ def in_database(key: str, path: str) -> bool:
 def dump(config: Config, folder: Path) -> str:
     """Return the resolved config as YAML, every default written out; a data path is written relative to ``folder``."""
     values = config.model_dump(mode="json")
-    for key in config.not_taken:
+    for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
-    absent = ("sampler", "sampling", "run", "metric") if config.one_shot else ("metric",)
+    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
+    if config.one_shot and config.run is not None:
+        values["run"] = {"device": config.run.device}
+    elif config.one_shot:
+        absent.append("run")
     for key in absent if config.mechanism else ("mechanism",):
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):

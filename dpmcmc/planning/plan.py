@@ -174,6 +174,11 @@ class Plan(AnyPlan):
         )
 
     @property
+    def optimises(self) -> bool:
+        """Whether the sampler is an optimiser, which has neither a temperature nor a Langevin time."""
+        return self.sampler_offers.optimises
+
+    @property
     def sampler_offers(self) -> SamplerOffers:
         """The sampler with a default in the place of everything that it does not offer."""
         return sampler_offers(self.sampler)
@@ -204,11 +209,22 @@ class Plan(AnyPlan):
 
     @property
     def temperatures(self) -> np.ndarray:
-        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise."""
+        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise.
+
+        NaN for an optimiser, which has none.
+        """
         t = np.arange(self.steps, dtype=np.float64)
         return np.broadcast_to(
             self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape
         )
+
+    @property
+    def temperature_range(self) -> dict[str, float] | None:
+        """``min`` and ``max`` of :attr:`temperatures`, as JSON takes them; None for an optimiser."""
+        kept = self.temperatures
+        if self.optimises:
+            return None
+        return {"min": float(kept.min()), "max": float(kept.max())}
 
     @property
     def own_temperatures(self) -> np.ndarray:
@@ -227,7 +243,7 @@ class Plan(AnyPlan):
 
     @property
     def time(self) -> float:
-        """Langevin time the chain runs for, the sum of :attr:`times`."""
+        """Langevin time the chain runs for, the sum of :attr:`times`; NaN for an optimiser, which has none."""
         return float(np.sum(self.times))
 
     @property
@@ -358,7 +374,6 @@ class Plan(AnyPlan):
         Args:
             secret: whether the run's noise is; without that there is no guarantee.
         """
-        temperatures = self.temperatures
         z = self.noise_multipliers
         return {
             "label": self.label,
@@ -386,13 +401,12 @@ class Plan(AnyPlan):
             "thesis_multiplier": self.thesis_multiplier[0],
             "thesis_condition": self.thesis_multiplier[1],
             "free_fraction": None if self.privacy is None else self.free_fraction,
-            "temperature": {
-                "min": float(temperatures.min()),
-                "max": float(temperatures.max()),
-            },
-            "temperature_per_step": self._per_step(temperatures),
-            "time": self.time,
-            "private_time": self.private_time,
+            "temperature": self.temperature_range,
+            "temperature_per_step": None
+            if self.optimises
+            else self._per_step(self.temperatures),
+            "time": None if self.optimises else self.time,
+            "private_time": None if self.optimises else self.private_time,
             "guarantee": self.guarantee.to_json()
             if self.guarantee is not None and secret
             else None,
@@ -496,10 +510,9 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     heat = _range(plan.temperatures)
     private = plan.private
     if private is None:
-        out += [
-            ("privacy", "none: plain SG-MCMC, no guarantee"),
-            ("temperature", _with_minibatches(plan, heat)),
-        ]
+        out.append(("privacy", "none: plain SG-MCMC, no guarantee"))
+        if not plan.optimises:
+            out.append(("temperature", _with_minibatches(plan, heat)))
         return out + plan.verdict.lines()
     z = private.noise_multipliers
     spread = (
@@ -515,12 +528,14 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
             + _correlation(plan),
         ),
         ("thesis", _thesis_line(plan, private)),
-        ("free", _free_line(plan)),
-        ("temperature", _temperature_line(plan, heat)),
-        ("time", _time_line(plan, private)),
-        *labelled("unproved", plan.unproved),
     ]
-    return out + plan.verdict.lines()
+    if not plan.optimises:
+        out += [
+            ("free", _free_line(plan)),
+            ("temperature", _temperature_line(plan, heat)),
+            ("time", _time_line(plan, private)),
+        ]
+    return out + labelled("unproved", plan.unproved) + plan.verdict.lines()
 
 
 def _correlation(plan: Plan) -> str:

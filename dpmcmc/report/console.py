@@ -331,16 +331,13 @@ class PublicFacts:
 
     def metrics(self) -> dict[str, object]:
         """Return ``metrics.json`` before anything is measured, with every key that it always has."""
-        heat = None if self.trace is None else self.trace.temperatures
         plan = self.plan
         return {
             **dict.fromkeys(
                 ("accuracy", "rmse", "log_predictive_density", "non_private")
             ),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
-            "temperature": None
-            if heat is None
-            else {"min": float(heat.min()), "max": float(heat.max())},
+            "temperature": None if self.trace is None else self.trace.temperature_range,
             "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),
@@ -348,13 +345,17 @@ class PublicFacts:
 
 
 def print_plan(
-    facts: PublicFacts, devices: tuple[int, int] | None, console: Console
+    facts: PublicFacts,
+    devices: tuple[int, int] | None,
+    device: Mapping[str, str | int] | None,
+    console: Console,
 ) -> None:
     """Print the plan.
 
     Args:
         facts: of the run.
         devices: along the chains and along the records, of a run that shares them; None: one.
+        device: ``platform`` and ``kind`` of the device, where it is worth a line, or None.
         console: to print on.
     """
     lines = planned(
@@ -368,6 +369,8 @@ def print_plan(
     )
     if facts.on_disk:
         lines.append(("on disk", "no fit without privacy, which reads all records"))
+    if device is not None:
+        lines.append(("device", f"{device['platform']} ({device['kind']})"))
     if devices is not None:
         lines.append(
             ("devices", f"{devices[0]} along the chains, {devices[1]} along the records")

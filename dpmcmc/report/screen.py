@@ -29,6 +29,7 @@ _UNITS = {
     "replace_one": "one {} replaced",
     "add_remove": "one {} added or removed",
     "zero_out": "one {} counted or not",
+    "one_label": "one {} changed, features not protected",
 }
 _RELEASED = {
     "trace": "all iterates covered",
@@ -120,6 +121,11 @@ def _method(plan: AnyPlan) -> Row:
                 "mechanism",
                 f"a noise-aware release, {plan.draws:,} draws from its posterior",
             )
+        if plan.label == "RandomisedResponse":
+            return (
+                "mechanism",
+                f"randomised labels, {plan.draws:,} draws from their posterior",
+            )
         what = "one draw" if plan.draws == 1 else f"{plan.draws:,} draws"
         return ("mechanism", f"{plan.label}, {what}")
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains:,} chains"
@@ -130,7 +136,11 @@ def _method(plan: AnyPlan) -> Row:
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )
     # A posterior that follows from a path does not have the path's temperature.
-    hottest = 0.0 if plan.verdict.from_path else float(plan.temperatures.max())
+    hottest = (
+        0.0
+        if plan.verdict.from_path or plan.optimises
+        else float(plan.temperatures.max())
+    )
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",

@@ -193,7 +193,7 @@ Append = Callable[[str, str, dict[str, Any]], Entry]
 
 
 class Store(Protocol):
-    """Where the entries of ledgers are kept: files (``file.py``), or databases (``postgres.py``)."""
+    """Keeper of entries: files (``file.py``), or databases (``postgres.py``)."""
 
     def create(self, where: Any, key: bytes, entries: Sequence[Entry]) -> None:
         """Make a ledger of these entries; it appears whole or not at all.

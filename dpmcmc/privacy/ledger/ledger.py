@@ -110,7 +110,7 @@ class Ledger:
         entries, self._key = _store(self.path).read(self.path)
         self._book: Book | None = fold(entries, self.path)
         self.terms = self._book.terms
-        if self._key is None:  # of a database's, for those who may only read
+        if self._key is None:  # a database hides it from those who may only read
             return
         if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
             raise BrokenChain(
@@ -477,6 +477,11 @@ class Ledger:
     def _charge(self, events: Sequence[Event], adjacency: Adjacency, label: str) -> dict:
         """Return an entry's fields about a cost."""
         terms = self.terms
+        if not adjacency.of_records:
+            raise LedgerError(
+                f"{self.path}: run {label!r} promises something about one label alone, and a ledger adds up promises "
+                "about whole records; leave the ledger out."
+            )
         if adjacency != terms.adjacency:
             raise LedgerError(
                 f"{self.path}: run {label!r} promises {adjacency} and the ledger {terms.adjacency}: different things; "
