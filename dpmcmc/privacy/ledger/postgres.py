@@ -135,7 +135,10 @@ def making(address: Address, key: bytes) -> Iterator[Callable[[Sequence[Entry]],
                 session.send(_FILL, *_head(entries), key)
 
             yield fill
-            session.send(f"COMMIT; {_FLUSH}")
+            try:
+                session.send(f"COMMIT; {_FLUSH}")
+            except _library(address).Error as error:
+                raise _unknown(address, error) from None
         finally:
             session.drop()
 
@@ -345,20 +348,21 @@ class _Session:
         )
 
     def _has(self, entry: Entry) -> bool:
-        """Whether an entry is there after the connection was lost that was to add it, and its transaction has ended."""
-        library = _library(self._address)
+        """Whether an entry is there, after the reply was lost that would have said so; its transaction has ended then.
+
+        Raises:
+            LedgerError: nobody knows.
+        """
         end = time.monotonic() + _RECONNECT
         while True:
             try:
                 found = self.locked()
                 self.send(f"COMMIT;{_FLUSH}")
                 return len(found) >= entry.sequence and found[entry.sequence - 1] == entry
-            except library.OperationalError as error:
-                if time.monotonic() > end:
-                    raise LedgerError(
-                        f"{self._address}: the server was lost while a change was being made ({_reason(error)}), and "
-                        "nobody knows whether it was; dpmcmc ledger history tells, once the server runs."
-                    ) from None
+            except _library(self._address).Error as error:
+                self.rollback()
+                if not _lost(error) or time.monotonic() > end:
+                    raise _unknown(self._address, error) from None
             time.sleep(0.1)
 
 
@@ -407,6 +411,13 @@ def _lost(error: BaseException) -> bool:
     if not isinstance(error, psycopg.OperationalError | psycopg.InternalError):
         return isinstance(error, psycopg.InterfaceError)
     return error.sqlstate is None or error.sqlstate.startswith(_ENDS)
+
+
+def _unknown(address: Address, error: Any) -> LedgerError:
+    return LedgerError(
+        f"{address}: the server was lost while a change was being made ({_reason(error)}), and nobody knows whether it "
+        "was; dpmcmc ledger history tells, once the server runs."
+    )
 
 
 def _reason(error: Any) -> str:
