@@ -41,7 +41,9 @@ PARTS = {
     "dpmcmc.errors.check_fields",
     "dpmcmc.errors.meant",
     "dpmcmc.errors.quoted",
+    "dpmcmc.errors.redacted",
     "dpmcmc.errors.shown",
+    "dpmcmc.errors.without_password",
     "dpmcmc.inference.predictive.Predicts",
 }
 #: Examples that run a chain, or fit several models.
