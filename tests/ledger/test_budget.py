@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import stat
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.ledger import file as store
+from dpmcmc.privacy.ledger.book import _Sum
 from tests.ledger.ledgers import TERMS, release
 
 
@@ -228,3 +230,17 @@ def test_a_programme_beyond_its_promise_is_refused(path):
     with pytest.raises(LedgerError, match="cost epsilon"):
         Ledger.init(path, **TERMS | {"epsilon": 0.5}, filter="programme", programme=programme())
     assert not path.exists()
+
+
+def test_sums_that_grow_and_shrink_are_those_of_fsum():
+    source, total, kept = random.Random(0), _Sum(), []
+    for _ in range(300):
+        if kept and source.random() < 0.4:
+            total.add(kept.pop(source.randrange(len(kept))), -1)
+        else:
+            kept.append(source.random() * 10.0 ** source.randint(-320, 300))
+            total.add(kept[-1], 1)
+        assert float(total) == math.fsum(kept)
+    for value in (math.inf, math.nan):
+        with pytest.raises((OverflowError, ValueError)):
+            total.add(value, 1)

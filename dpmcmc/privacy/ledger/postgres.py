@@ -303,6 +303,10 @@ class _Session:
         usual = {
             "connect_timeout": _CONNECT,
             "fallback_application_name": "dpmcmc ledger",
+            # a network that is cut without a word is noticed within a minute
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
         }
         return library.connect(
             **usual | given | {"client_encoding": "utf8"},
