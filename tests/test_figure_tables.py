@@ -13,6 +13,8 @@ import pytest
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy.accounting.charging import account
+from experiments.panel import config, summary
+from experiments.panel.config import Omission
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 
@@ -89,6 +91,62 @@ def test_figure_3_1():
                     assert with_error(cell, np.mean(values), error), (label, column, values, error)
                 else:
                     assert said(cell, np.mean(values)), (label, column, values)
+
+
+PANELS = ("adult", "abalone", "two_normals")
+#: Fewest runs of a cell that a table may show.
+_FEWEST = 3
+
+
+def panel_of(name):
+    """A panel of figure 3.2, and the means that the page and its pictures show."""
+    means = summary.read(ROOT / "docs" / "images" / f"fig3_2_{name}.csv", "docs")
+    return config.load(ROOT / "configs" / "figures" / f"fig3_2_{name}.yaml"), means
+
+
+def unaccounted(panel, means):
+    """What is wrong with the table of a panel and its list of omissions, in words."""
+    expected = {
+        (encoding, version, method)
+        for encoding in panel.encodings
+        for version, methods in panel.settings.items()
+        for method in methods
+    }
+    listed = [(o.encoding, o.version, o.method) for o in panel.omissions]
+    epsilons = {}
+    for mean in means:
+        if mean.runs >= _FEWEST:
+            epsilons.setdefault((mean.encoding, mean.version, mean.method), set()).add(mean.epsilon)
+    shown = {which for which, found in epsilons.items() if found == set(panel.epsilons)}
+    started = {(mean.encoding, mean.version, mean.method) for mean in means}
+    return [
+        *(f"{which} has settings, and neither every ε nor a reason" for which in expected - shown - set(listed)),
+        *(f"{which} is in the table, and listed as left out" for which in started & set(listed)),
+        *(f"{which} is listed, and has no settings" for which in set(listed) - expected),
+        *(f"{which} is listed twice" for which in set(listed) if listed.count(which) > 1),
+    ]
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_method_of_figure_3_2_is_in_its_table_or_left_out_for_a_reason(name):
+    panel, means = panel_of(name)
+    assert unaccounted(panel, means) == []
+    assert all(len(omission.reason.split()) > 2 for omission in panel.omissions)
+
+
+def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
+    panel, means = panel_of("two_normals")
+    hidden = [mean for mean in means if (mean.version, mean.method) != ("tight", "sgnht")]
+    assert unaccounted(panel, hidden) == [
+        "('public', 'tight', 'sgnht') has settings, and neither every ε nor a reason"
+    ]
+    one_missing = [mean for mean in means if (mean.method, mean.epsilon) != ("sgfs", 10.0)]
+    assert unaccounted(panel, one_missing) == ["('public', 'tight', 'sgfs') has settings, and neither every ε nor a reason"]
+    reason = Omission(encoding="public", version="tight", method="sgnht", reason="not run: an hour")
+    with_reason = panel.model_copy(update={"omissions": [reason]})
+    assert unaccounted(with_reason, hidden) == []
+    assert unaccounted(with_reason, means) == ["('public', 'tight', 'sgnht') is in the table, and listed as left out"]
+    assert len(unaccounted(panel.model_copy(update={"omissions": [reason, reason]}), hidden)) == 1
 
 
 def test_two_normals():
