@@ -134,6 +134,29 @@ def test_every_method_of_figure_3_2_is_in_its_table_or_left_out_for_a_reason(nam
     assert all(len(omission.reason.split()) > 2 for omission in panel.omissions)
 
 
+def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear_has():
+    """A table of the page is the lists of the YAML files; methods with settings of their own are named."""
+    stated = [
+        (row[0], row[1], row[2], row[3], row[4])
+        for table in tables(section("Figure 3.2"))
+        if table[0][0] == "left out of"
+        for row in table[1:]
+    ]
+    listed = [
+        (name, o.encoding, o.version, o.method, o.reason) for name in PANELS for o in panel_of(name)[0].omissions
+    ]
+    assert sorted(stated) == sorted(listed)
+    own = [
+        (name, version, method)
+        for name in PANELS
+        for version, methods in panel_of(name)[0].settings.items()
+        for method, encodings in methods.items()
+        if "linear" in encodings
+    ]
+    flat = " ".join(section("Figure 3.2").split())
+    assert ("All methods of `linear` run with the settings that were chosen for `public`" in flat) == (not own)
+
+
 def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
     panel, means = panel_of("two_normals")
     hidden = [mean for mean in means if (mean.version, mean.method) != ("tight", "sgnht")]

@@ -119,8 +119,15 @@ def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, not
     best, name = non_private(means, encoding)
     runs = {m.runs for m in means if m.encoding == encoding and m.version != "non-private"}
     counted = f"mean of {min(runs)}" + (f" to {max(runs)}" if len(runs) > 1 else "")
+    hidden = [
+        method.label
+        for method in METHODS
+        if (method.version, method.name) not in _LOOKS and of(means, encoding, method.version, method.name)
+    ]
+    undrawn = f" In the table, not drawn: {'; '.join(hidden)}." if hidden else ""
     about = (
-        f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error.\n"
+        f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error."
+        f"{undrawn}\n"
         f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that is proved, where less than is claimed"
     )
     with saved(path, (11.0, 5.4), said(panel, means, encoding, best), about, note) as figure:
