@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from dpmcmc.privacy.accounting.events import round_up
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
 from experiments.panel.summary import Mean
@@ -102,7 +103,7 @@ def _proved(points: list[Mean]) -> str:
     if points[0].version != "printed":
         return ""
     shares = [point.proved / point.epsilon for point in points]
-    low, high = (f"{share:.2g}" for share in (min(shares), max(shares)))
+    low, high = (round_up(share, 2) for share in (min(shares), max(shares)))
     return f" ({low} ε)" if low == high else f" ({low} to {high} ε)"
 
 
