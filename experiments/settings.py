@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from typing import Any
 
 import numpy as np
 

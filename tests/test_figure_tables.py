@@ -142,9 +142,7 @@ def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear
         if table[0][0] == "left out of"
         for row in table[1:]
     ]
-    listed = [
-        (name, o.encoding, o.version, o.method, o.reason) for name in PANELS for o in panel_of(name)[0].omissions
-    ]
+    listed = [(name, o.encoding, o.version, o.method, o.reason) for name in PANELS for o in panel_of(name)[0].omissions]
     assert sorted(stated) == sorted(listed)
     own = [
         (name, version, method)
@@ -160,11 +158,11 @@ def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear
 def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
     panel, means = panel_of("two_normals")
     hidden = [mean for mean in means if (mean.version, mean.method) != ("tight", "sgnht")]
-    assert unaccounted(panel, hidden) == [
-        "('public', 'tight', 'sgnht') has settings, and neither every ε nor a reason"
-    ]
+    assert unaccounted(panel, hidden) == ["('public', 'tight', 'sgnht') has settings, and neither every ε nor a reason"]
     one_missing = [mean for mean in means if (mean.method, mean.epsilon) != ("sgfs", 10.0)]
-    assert unaccounted(panel, one_missing) == ["('public', 'tight', 'sgfs') has settings, and neither every ε nor a reason"]
+    assert unaccounted(panel, one_missing) == [
+        "('public', 'tight', 'sgfs') has settings, and neither every ε nor a reason"
+    ]
     reason = Omission(encoding="public", version="tight", method="sgnht", reason="not run: an hour")
     with_reason = panel.model_copy(update={"omissions": [reason]})
     assert unaccounted(with_reason, hidden) == []

@@ -80,7 +80,8 @@ class Panel(FigureSection):
         "tried."
     )
     omissions: list[Omission] = Field(
-        default_factory=list, description="Methods that the committed table of results has no row of, each with a reason."
+        default_factory=list,
+        description="Methods that the committed table of results has no row of, each with its reason.",
     )
     settings: Chosen = Field(default_factory=dict, description="Chosen settings.")
 
