@@ -129,7 +129,7 @@ def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, not
     about = (
         f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error."
         f"{undrawn}\n"
-        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that is proved, where less than is claimed"
+        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: what is proved where the source claims ε"
     )
     with saved(path, (11.0, 5.4), said(panel, means, encoding, best), about, note) as figure:
         for axis, (version, title) in zip(figure.subplots(1, 2), _VERSIONS.items(), strict=True):
