@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind_from_stats
 
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
@@ -168,6 +169,35 @@ def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
     assert unaccounted(with_reason, hidden) == []
     assert unaccounted(with_reason, means) == ["('public', 'tight', 'sgnht') is in the table, and listed as left out"]
     assert len(unaccounted(panel.model_copy(update={"omissions": [reason, reason]}), hidden)) == 1
+
+
+def test_what_the_page_says_of_abalone_and_of_linear():
+    """Means of ten runs are held against each other by Welch's test; of three runs, as they stand."""
+    flat = " ".join(section("Figure 3.2").split())
+    tables_of = {
+        name: {(m.encoding, m.version, m.method, m.epsilon): m for m in panel_of(name)[1]} for name in PANELS
+    }
+
+    def p_value(first, second):
+        arguments = (x for m in (first, second) for x in (m.accuracy, m.std, m.runs))
+        return ttest_ind_from_stats(*arguments, equal_var=False).pvalue
+
+    def p_of(version, first, second, epsilon):
+        those = (tables_of["abalone"]["public", version, name, epsilon] for name in (first, second))
+        return p_value(*those)
+
+    (least,) = re.findall(r"cannot be told apart up to ε = 3 \(p is at least ([\d.]+) at each ε\)", flat)
+    printed = {e: p_of("printed", "ops", "objective_perturbation", e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    assert min(printed[e] for e in (0.1, 0.3, 1.0, 3.0)) >= float(least)
+    assert printed[10.0] < 0.001
+    for name in ("sgld", "sghmc", "sgnht", "sgfs", "hybrid"):
+        assert min(p_of("tight", name, "objective_perturbation", e) for e in (0.1, 0.3, 1.0)) > 0.05
+        assert p_of("tight", name, "objective_perturbation", 10.0) < 0.001
+        assert tables_of["abalone"]["public", "tight", name, 10.0].proved < 10
+    stated = re.findall(r"\((0\.\d+) against (0\.\d+)\)", flat.split("**The encoding `linear`**")[1])
+    for (ours, other), epsilon in zip(stated, (0.1, 3.0), strict=True):
+        assert said(ours, tables_of["adult"]["linear", "tight", "sgld", epsilon].accuracy)
+        assert said(other, tables_of["adult"]["linear", "tight", "objective_perturbation", epsilon].accuracy)
 
 
 def test_two_normals():
