@@ -174,9 +174,7 @@ def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
 def test_what_the_page_says_of_abalone_and_of_linear():
     """Means of ten runs are held against each other by Welch's test; of three runs, as they stand."""
     flat = " ".join(section("Figure 3.2").split())
-    tables_of = {
-        name: {(m.encoding, m.version, m.method, m.epsilon): m for m in panel_of(name)[1]} for name in PANELS
-    }
+    tables_of = {name: {(m.encoding, m.version, m.method, m.epsilon): m for m in panel_of(name)[1]} for name in PANELS}
 
     def p_value(first, second):
         arguments = (x for m in (first, second) for x in (m.accuracy, m.std, m.runs))
@@ -195,9 +193,20 @@ def test_what_the_page_says_of_abalone_and_of_linear():
         assert p_of("tight", name, "objective_perturbation", 10.0) < 0.001
         assert tables_of["abalone"]["public", "tight", name, 10.0].proved < 10
     stated = re.findall(r"\((0\.\d+) against (0\.\d+)\)", flat.split("**The encoding `linear`**")[1])
-    for (ours, other), epsilon in zip(stated, (0.1, 3.0), strict=True):
-        assert said(ours, tables_of["adult"]["linear", "tight", "sgld", epsilon].accuracy)
-        assert said(other, tables_of["adult"]["linear", "tight", "objective_perturbation", epsilon].accuracy)
+    adult = tables_of["adult"]
+    for (ours, other), epsilon in zip(stated, (0.1, 10.0), strict=True):
+        sgld, objective = (adult["linear", "tight", name, epsilon] for name in ("sgld", "objective_perturbation"))
+        assert said(ours, sgld.accuracy)
+        assert said(other, objective.accuracy)
+        assert p_value(sgld, objective) < 0.001
+    behind = re.findall(
+        r"is ([\d.]+) points behind SGLD at ε = 0.1, ([\d.]+) at ε = 0.3 and 1, and level from ε = 3", flat
+    )
+    for epsilon, stated in zip((0.1, 0.3, 1.0), (behind[0][0], behind[0][1], behind[0][1]), strict=True):
+        sgld, clipped = (adult["public", "tight", name, epsilon] for name in ("sgld", "objective_clipped"))
+        assert said(stated, 100 * (sgld.accuracy - clipped.accuracy))
+    for epsilon in (3.0, 10.0):
+        assert p_value(*(adult["public", "tight", name, epsilon] for name in ("sgld", "objective_clipped"))) > 0.05
 
 
 def test_two_normals():
