@@ -154,6 +154,9 @@ def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear
     ]
     flat = " ".join(section("Figure 3.2").split())
     assert ("All methods of `linear` run with the settings that were chosen for `public`" in flat) == (not own)
+    few = {(m.version, m.method) for name in PANELS for m in panel_of(name)[1] if 1 < m.runs < 10}
+    assert few == {("printed", name) for name in ("sgld", "sgnht", "hybrid")}
+    assert flat.count("DP-SGLD, DP-SGNHT and the printed hybrid") == 2
 
 
 def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
@@ -172,7 +175,7 @@ def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
 
 
 def test_what_the_page_says_of_abalone_and_of_linear():
-    """Means of ten runs are held against each other by Welch's test; of three runs, as they stand."""
+    """Means of ten runs are held against each other by Welch's test."""
     flat = " ".join(section("Figure 3.2").split())
     tables_of = {name: {(m.encoding, m.version, m.method, m.epsilon): m for m in panel_of(name)[1]} for name in PANELS}
 
