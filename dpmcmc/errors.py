@@ -194,7 +194,16 @@ def shown(value: object) -> str:
     )
 
 
-#: Characters of a value that a message quotes.
+#: Metadata of a dataclass's field of (name, value) pairs, each of which is a key of its own in a YAML.
+REST = {"rest": True}
+
+
+def quoted(error: BaseException) -> str:
+    """Return what somebody else's exception says, in one line that is not too long."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+
+
+#: Characters of a value, or of somebody else's words, that a message quotes.
 _LONGEST = 200
 
 

@@ -72,7 +72,8 @@ def choose(arguments: argparse.Namespace) -> None:
         density = np.mean([p.log_predictive_density for p in found]) if found else np.nan
         row = (
             f"{values.mean():.4f}{_spread(values)} (log density {density:.4f})  "
-            f"{' '.join(f'{k}={v}' for k, v in combination)}  T {plan.temperatures.max():.3g} time {plan.time:.3g}"
+            f"{' '.join(f'{k}={v}' for k, v in combination)}"
+            + ("" if plan.optimises else f"  T {plan.temperatures.max():.3g} time {plan.time:.3g}")
         )
         better = -values.mean() if found and found[0].measure == "rmse" else values.mean()
         rows.append((float(np.nan_to_num(better, nan=-np.inf)), row))
@@ -115,7 +116,8 @@ def report(arguments: argparse.Namespace) -> None:
         )
         if isinstance(plan, dpmcmc.Plan):
             print(
-                f"  temperature {plan.temperatures.max():.3g}, free {plan.free_fraction:.2f}, noise multiplier "
+                f"  temperature {'none' if plan.optimises else format(plan.temperatures.max(), '.3g')}, "
+                f"free {plan.free_fraction:.2f}, noise multiplier "
                 f"{'none' if plan.noise_multipliers is None else f'{plan.noise_multipliers.min():.4g}'}"
             )
         if distances:

@@ -24,7 +24,7 @@ from dpmcmc.config import model as config
 from dpmcmc.config.model import Devices
 from dpmcmc.config.sections import Derived, derived
 from dpmcmc.errors import alternatives
-from dpmcmc.samplers import SAMPLERS, SCHEDULES
+from dpmcmc.samplers import SAMPLERS, SCHEDULES, OptaxSchedule
 from dpmcmc.targets import TARGETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "config.md"
@@ -42,7 +42,7 @@ def sections() -> dict[str, list[type[BaseModel]]]:
         "data": [config.DataSection, derived(data.Schema)],
         "target": [*each(TARGETS), config.CustomSection],
         "sampler": each(SAMPLERS),
-        "step_size schedules": each(SCHEDULES, "schedule"),
+        "step_size schedules": [*each(SCHEDULES, "schedule"), derived(OptaxSchedule)],
         "mechanism": each(config.ONE_SHOT),
         "sampling": each(config.SCHEMES, "scheme"),
         "metric": [config.MetricSection],

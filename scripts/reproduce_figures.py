@@ -20,7 +20,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Longest first; the headline reads two of the others.
-NAMES = ("fig3_1", "coverage", "fig3_2_two_normals", "fig_per_record", "adaops", "fig5_1", "fig4_2", "fig_pdp_1")
+NAMES = (
+    "fig3_1",
+    "coverage",
+    "fig3_2_two_normals",
+    "bandits",
+    "sparsity",
+    "efficiency",
+    "recommender",
+    "fig_per_record",
+    "adaptive_answers",
+    "adaops",
+    "fig5_1",
+    "fig4_2",
+    "fig_pdp_1",
+    "already_private",
+)
 
 
 def command(name: str, out: Path) -> list[str]:

@@ -62,6 +62,7 @@ def drawn(name: str, target: Any, **keys: Any) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "logistic": sampled(LOGISTIC),
     "linear": sampled(LINEAR),
+    "cyclic": sampled(LOGISTIC, sampling={"scheme": "cyclic", "batch_size": 4, "phi": 0.5}),
     "softmax": sampled({"name": "dpmcmc.targets:SoftmaxRegression", "prior_scale": 1.0, "num_classes": 2}),
     "ordinal": drawn(
         "noise_aware",
@@ -80,6 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gram": sampled(_BOUND_LOGISTIC, metric={"name": "gram"}),
     "second_moment": sampled("tests.own_models:line", metric={"name": "second_moment"}),
     "owner": sampled(LOGISTIC, data={"owner": "who", "num_owners": OWNERS, "records_per_owner": 3}),
+    "optax": sampled(LOGISTIC, sampler={"name": "optax", "rule": "adam", "learning_rate": 0.1}),
     "ops": drawn("ops", _BOUND_LOGISTIC, form="gdp"),
     "certified_ops": drawn("certified_ops", _BOUND_LOGISTIC, steps=5),
     "objective_perturbation": drawn("objective_perturbation", _BOUND_LOGISTIC, regularisation=5.0),
@@ -90,6 +92,12 @@ CASES: dict[str, dict[str, Any]] = {
     "adassp": drawn("adassp", _BOUND_LINEAR),
     "adaops": drawn("adaops", _BOUND_LINEAR),
     "hybrid": drawn("hybrid", _BOUND_LOGISTIC, form="gdp") | SAMPLER,
+    "randomised_response": {
+        "target": LOGISTIC,
+        "mechanism": {"name": "randomised_response", "draws": 100},
+        "privacy": None,
+        "data": {"labels": {"randomised": 1.0}},
+    },
 }
 
 
@@ -117,10 +125,11 @@ def _held_out_owners() -> np.ndarray:
 def write(folder: Path, case: dict[str, Any], second: bool) -> Path:
     """A config and its private file in a folder."""
     folder.mkdir(parents=True)
-    owners = "data" in case
+    more = case.get("data", {})
+    owners = "owner" in more
     file(folder / "mine.npz", second, owners)
-    data = {"path": "mine.npz", "test_fraction": 0.5, "row_bound": 1.0}
-    data |= case["data"] if owners else {"num_records": N}
+    data = {"path": "mine.npz", "test_fraction": 0.5, "row_bound": 1.0, **more}
+    data |= {} if owners else {"num_records": N}
     (folder / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", **case, "data": data}))
     return folder / "mine.yaml"
 

@@ -121,8 +121,8 @@ def noise() -> dict[str, np.ndarray]:
     found["noise/same_guarantee"] = np.array(result.guarantee == WATCHED.guarantee)
     real_draw, real_sum = GradientQuery.draw, GradientQuery.gradient_sum
 
-    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> StepRandomness:
-        return real_draw(self, params, batch_key, jax.random.fold_in(noise_key, jax.lax.axis_index(DATA)), noise_std)
+    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, *more: Any) -> StepRandomness:
+        return real_draw(self, params, batch_key, jax.random.fold_in(noise_key, jax.lax.axis_index(DATA)), *more)
 
     def gradient_sum(self: GradientQuery, params: Any, records: Any, draws: StepRandomness) -> Any:
         total = real_sum(dataclasses.replace(self, axis=None), params, records, draws)

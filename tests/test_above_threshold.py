@@ -95,32 +95,37 @@ def log_below(x: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
     return np.where(x < 0, low, np.log1p(-np.exp(high))), np.where(x < 0, np.log1p(-np.exp(low)), high)
 
 
-def log_probability(mechanism: WholeNumbers, values: np.ndarray, halts: bool) -> float:
-    """log P(False, …, False, then True if it halts) with the mechanism's own scales, threshold 0."""
+def log_probability(mechanism: WholeNumbers, values: np.ndarray, hits: int) -> float:
+    """log P(False for all but the last so many, then True) with the mechanism's own scales, threshold 0."""
     s, q = float(mechanism.threshold_scale), float(mechanism.query_scale)
-    reach = int(60 * q)
+    reach = int(60 * max(s, q))
     t = np.arange(-reach, reach + 1)
     total = -np.abs(t) / s + math.log(math.tanh(1 / (2 * s)))
-    for value, count in zip(*np.unique(values[:-1] if halts else values, return_counts=True), strict=True):
-        total = total + count * log_below(t - value, q)[0]
-    if halts:
-        total = total + log_below(t - values[-1], q)[1]
+    below = len(values) - hits
+    for part, above in ((values[:below], 0), (values[below:], 1)):
+        for value, count in zip(*np.unique(part, return_counts=True), strict=True):
+            total = total + count * log_below(t - value, q)[above]
     return float(np.logaddexp.reduce(total))
 
 
-def largest_loss(mechanism: WholeNumbers, steps: int, k: int) -> float:
-    """The largest log-ratio over values and the worst neighbours: all False by one side, the True by the other."""
+def largest_loss(mechanism: WholeNumbers, steps: int, k: int, hits: int = 1) -> float:
+    """The largest log-ratio over values and the worst neighbours: all False by one side, each True by the other."""
     worst = 0.0
     q = float(mechanism.query_scale)
     for low in np.linspace(-8 * q, 8 * q, 9).astype(int):
         for last in np.linspace(-24 * q, 8 * q, 9).astype(int):
-            before = np.append(np.full(k - 1, low), last)
+            before = np.append(np.full(k - hits, low), np.full(hits, last))
             for sign in (1, -1):
-                after = before + np.append(np.full(k - 1, sign * steps), -sign * steps)
-                ratio = log_probability(mechanism, before, True) - log_probability(mechanism, after, True)
+                after = before + np.append(np.full(k - hits, sign * steps), np.full(hits, -sign * steps))
+                ratio = log_probability(mechanism, before, hits) - log_probability(mechanism, after, hits)
                 worst = max(worst, abs(ratio))
-        never = [log_probability(mechanism, np.full(k, low + d), False) for d in (0, steps)]
+        never = [log_probability(mechanism, np.full(k, low + d), 0) for d in (0, steps)]
         worst = max(worst, abs(never[1] - never[0]))
+    if mechanism.answer_scale is not None:
+        # A noisy value is drawn after its True: its largest log-ratio adds to that of the decisions, and is attained.
+        scale = float(mechanism.answer_scale)
+        x = np.arange(-int(20 * scale), int(20 * scale))
+        worst += hits * np.abs(np.log(law(x, scale)) - np.log(law(x + steps, scale))).max()
     return worst
 
 
@@ -129,6 +134,46 @@ def test_the_loss_of_a_stream_is_epsilon_and_no_more(epsilon, steps, k):
     worst = largest_loss(WholeNumbers(0, Fraction(epsilon), steps), steps, k)
     assert worst <= epsilon * (1 + 1e-9)
     assert worst >= 0.999 * epsilon
+
+
+@pytest.mark.parametrize(("hits", "answers"), [(2, 0.0), (3, 0.5), (1, 0.25)])
+def test_several_hits_and_their_answers_lose_epsilon_and_no_more(hits, answers):
+    mechanism = WholeNumbers(0, Fraction(2), 1, hits, Fraction(answers))
+    assert 0.99 * 2 <= largest_loss(mechanism, 1, 1000, hits) <= 2 * (1 + 1e-9)
+    # Hits that come early lose no more.
+    assert largest_loss(mechanism, 1, hits + 1, hits) <= 2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda m: setattr(m, "query_scale", m.query_scale / 3),  # as for one hit
+        lambda m: setattr(m, "answer_scale", m.answer_scale / 3),
+        lambda m: setattr(m, "threshold_scale", m.threshold_scale / 2),
+    ],
+)
+def test_noise_of_one_hit_for_three_is_caught(fault):
+    """Planted faults."""
+    mechanism = WholeNumbers(0, Fraction(2), 1, 3, Fraction(1, 2))
+    fault(mechanism)
+    assert largest_loss(mechanism, 1, 1000, 3) > 1.1 * 2
+
+
+def test_any_number_of_hits_has_a_split():
+    assert WholeNumbers(0, Fraction(1), 1, 10**9).threshold_scale == 1000
+
+
+@pytest.mark.parametrize("hits", [2, 5, 20])
+def test_one_noisy_threshold_is_better_than_one_a_hit(hits):
+    """The printed repetition has ε/c for each hit: Lap(2cΔ/ε) and Lap(4cΔ/ε)."""
+    kept = WholeNumbers(0, Fraction(1), 1000, hits)
+    again = WholeNumbers(0, Fraction(1, hits), 1000)
+    variances = [float(m.threshold_scale) ** 2 + float(m.query_scale) ** 2 for m in (kept, again)]
+    assert variances[0] < 0.7 * variances[1]
+    # The least over all splits of ε, to a thousandth.
+    shares = np.linspace(0.001, 0.999, 999)
+    least = ((1000 / shares) ** 2 + (2 * hits * 1000 / (1 - shares)) ** 2).min()
+    assert variances[0] == pytest.approx(least, rel=1e-3)
 
 
 @pytest.mark.parametrize("scale", ["threshold_scale", "query_scale"])
@@ -261,6 +306,59 @@ def test_it_halts():
     assert stream.above(100.0)
     with pytest.raises(Halted):
         stream.above(0.0)
+
+
+def test_it_halts_at_its_last_hit_and_answers_each(silent):
+    stream = AboveThreshold(0.5, 1.0, 0.01, hits=2, answers=0.5)
+    assert [stream.ask(v) for v in (0.2, 0.75, 0.3, 0.625)] == [None, 0.75, None, 0.625]
+    assert stream.halted
+    with pytest.raises(Halted):
+        stream.ask(0.9)
+    with pytest.raises(Halted):
+        stream.above(0.9)
+    steps, answered = Fraction(stream.steps), [silent[3], silent[6]]
+    # c·Δ/ε₃
+    assert answered == [2 * steps / Fraction(0.5)] * 2
+    assert stream.guarantee.epsilon == 1.0
+    with pytest.raises(ValueError, match="answers: no share"):
+        AboveThreshold(0.5, 1.0, 0.01, hits=2).ask(lambda: pytest.fail("the value was looked at"))
+
+
+def test_several_hits_are_one_price():
+    log: list = []
+    stream = AboveThreshold(0.0, 1.0, 1e-6, Double(log), records=RECORDS, hits=3)
+    assert [stream.above(9.0) for _ in range(3)] == [True] * 3
+    assert log == ["reserve", "identify", "settle"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"hits": 0}, "hits"), ({"hits": 1.5}, "hits"), ({"answers": 1.0}, "answers"),
+                         ({"answers": -0.1}, "answers"), ({"answers": math.nan}, "answers")]
+)  # fmt: skip
+def test_hits_and_shares_that_cannot_be_are_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        AboveThreshold(0.0, 1.0, 0.1, **change)
+
+
+def test_neighbours_are_answered_alike_but_for_the_value(monkeypatch):
+    """Replay: the same noise on neighbouring records; only the value that is compared differs, by Δ at most."""
+    seen: list[int] = []
+    whole = WholeNumbers.above
+
+    def watched(self: WholeNumbers, value: int) -> bool:
+        seen.append(value)
+        return whole(self, value)
+
+    monkeypatch.setattr(WholeNumbers, "above", watched)
+    n = 50
+    answers = []
+    for y in (np.arange(n) % 2, np.append(np.arange(n - 1) % 2, 0)):
+        monkeypatch.setattr(above_threshold, "randbelow", random.Random(3).randrange)
+        stream = AboveThreshold(0.9, 1.0, 1 / n, hits=2, answers=0.5)
+        answers.append([stream.ask(lambda y=y, k=k: Fraction(int(y[k:].sum()), n)) for k in range(5)])
+    first, second = np.array(seen).reshape(2, -1)
+    assert 0 < np.abs(first - second).max() <= stream.steps
+    assert answers[0] == answers[1] == [None] * 5
 
 
 def test_its_guarantee_is_pure_and_composes():

@@ -110,6 +110,7 @@ SAMPLERS_AUDITED = {
     "sghmc": dpmcmc.SGHMC(step_size=0.5),
     "sgnht": dpmcmc.SGNHT(step_size=0.05),
     "sgfs": dpmcmc.SGFS(step_size=0.5),
+    "optax": dpmcmc.samplers.Optax("adam", learning_rate=0.5),
     "sgfs_query": dpmcmc.SGFS(step_size=0.5, fisher="query", prior_precision=1.0),
     "sgfs_own_batch": dpmcmc.SGFS(step_size=0.5, fisher="query", prior_precision=1.0, own_batch=True),
     "sgfs_metric": dpmcmc.SGFS(step_size=0.5, metric=((2.0, 0.5), (0.0, 1.0))),

@@ -36,6 +36,7 @@ NEEDED = {
     "sampling": {"batch_size": 10},
     "privacy": {"delta": 1e-5},
     "run": {"steps": 8},
+    "optax": {"rule": "adam", "learning_rate": 0.1},
     "polynomial": {"a": 1.0},
     "floor": {"a": 1.0, "floor": 0.5},
     "cyclical": {"a": 1.0, "period": 3},
@@ -86,7 +87,8 @@ def places():
         ("sampling", SCHEMES, "scheme"),
     ):
         for name, constructor in known.items():
-            yield section, {tag: name, **(NEEDED.get(section, {}) if name != "full" else {})}, constructor, section
+            needed = NEEDED.get(name, NEEDED.get(section, {}) if name != "full" else {})
+            yield section, {tag: name, **needed}, constructor, section
     for name, constructor in SCHEDULES.items():
         yield "sampler", {"schedule": name, **NEEDED[name]}, constructor, "sampler.step_size"
 

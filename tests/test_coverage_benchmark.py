@@ -155,7 +155,7 @@ def test_shipped_configs_are_for_what_the_benchmark_finds(tmp_path):
         way for way in WAYS if not way.startswith(("sgfs_", "sgnht_planned"))
     } - {*("noise_aware_evidence", "metric_path", "sgld_planned_path")}
     for row in rows:
-        aware = str(row["way"]).startswith("noise_aware")
+        aware = str(row["way"]).startswith(("noise_aware", "randomised_labels"))
         # The plan of a chain in a metric promises the posterior of its path; some ways measure its iterates.
         of_path = WAYS[str(row["way"])].config == "adult"
         assert (row["verdict"] == "intervals") == (aware or of_path), row["way"]

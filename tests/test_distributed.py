@@ -181,7 +181,7 @@ def test_two_processes_release_one_folder_whose_guarantee_verifies(together, cap
 
 
 def _theta(folder):
-    with xarray.open_dataset(folder / "draws.nc", group="posterior", engine="h5netcdf") as draws:
+    with xarray.open_dataset(folder / "draws.nc", group="path", engine="h5netcdf") as draws:
         return draws["theta"].values
 
 

@@ -10,12 +10,12 @@ import pytest
 import dpmcmc
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy import Event, FixedSize, Poisson
-from dpmcmc.privacy.accounting import pld
+from dpmcmc.privacy import Cyclic, Event, FixedSize, Poisson, round_up
+from dpmcmc.privacy.accounting import correlated, pld
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
+from dpmcmc.privacy.interactive import AboveThreshold, GaussianAnswers, Thresholdout
 from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_order, split_delta
 from experiments.calibration import scores
 from experiments.panel import summary
@@ -78,6 +78,23 @@ def test_numbers_of_accountants():
     assert numbers(row) == pytest.approx(expected, abs=1e-3)
 
 
+def test_cyclic_batches_against_poisson_ones():
+    text = page("docs/explanation/cyclic_batches.md")
+    n = 10_000
+    rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| 1 \|", text)
+    assert len(rows) == 3
+    single = []
+    for batch, epochs, epsilon, *variances in (map(float, row) for row in rows):
+        setting = {"epsilon": epsilon, "delta": 1e-6, "steps": int(epochs * n / batch), "num_records": n}
+        random = dpmcmc.privacy.calibrate(sampling=Poisson(batch), **setting)
+        for phi, variance in zip((0.0, 0.5, 0.9), variances, strict=True):
+            z = dpmcmc.privacy.calibrate(sampling=Cyclic(int(batch), phi), **setting)
+            assert variance == pytest.approx((z * correlated.slow(phi) / random) ** 2, rel=6e-3)
+        single.append((z * correlated.total(phi) / random) ** 2)
+    (claim,) = re.findall(r"at φ = .9 it has (\d+ to \d+) times", text)
+    assert numbers(claim) == pytest.approx([min(single), max(single)], rel=6e-3)
+
+
 def test_two_queries_on_one_minibatch():
     (claim,) = re.findall(r"under-states ε \((.*?) is right\)", page("docs/concepts.md"))
 
@@ -121,6 +138,10 @@ def test_prices_of_interactive_tools():
     desk = eval(f"Thresholdout(train, train, {options})", {"Thresholdout": Thresholdout, "train": records})
     assert desk.guarantee.epsilon == pytest.approx(float(stated), rel=1e-6)
     assert desk.guarantee.delta == 0
+    (call,) = re.findall(r"desk = (GaussianAnswers\(.*\))\n", text)
+    (stated,) = re.findall(r"# of all hundred: (\(.*\)-DP) for 1,000 records", text)
+    means = eval(call, {"GaussianAnswers": GaussianAnswers, "records": records}).guarantee
+    assert stated == f"({round_up(means.epsilon, 2)}, {means.delta:g})-DP"
 
 
 #: Cell of the benchmark of intervals that measures a config on Adult.

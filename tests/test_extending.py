@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -26,10 +27,14 @@ def test_the_page_shows_the_file_and_the_file_is_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS[1:], ids=["sampler", "target", "last layer", "mechanism", "calibrator"])
+@pytest.mark.parametrize(
+    "block", BLOCKS[1:], ids=["sampler", "target", "last layer", "mechanism", "calibrator", "accountant"]
+)
 def test_python_of_the_page_runs(block, monkeypatch):
     monkeypatch.chdir(ROOT)
-    exec(compile(block, "docs/extending.md", "exec"), {"__name__": "__main__"})
+    script = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(compile(block, "docs/extending.md", "exec"), vars(script))
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def rows(seed=0):
 
 
 @pytest.mark.parametrize("bad", [[1e9, 0, 0], [0, 1e300, 1e300], [np.nan, 1, 0], [0, np.inf, 0]])
-@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_no_row_moves_the_gram_matrix_or_its_trace_beyond_the_charge(bad, adjacency):
     """A row that breaks the declared bound is brought within it by the access itself."""
     x = rows()
@@ -146,7 +146,7 @@ def test_rows_within_the_bound_keep_their_bits():
     np.testing.assert_array_equal(within(np.float32(x) / 2, 2.0), np.float64(np.float32(x) / 2))
 
 
-@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("unit_norm", [False, True])
 def test_events_are_those_of_the_noise(adjacency, unit_norm):
     """A declared trace costs nothing, but add_remove does not tell N from N ± 1."""

@@ -8,6 +8,7 @@ import typer
 
 from dpmcmc.audit import procedure
 from dpmcmc.cli import commands, options
+from dpmcmc.diagnostics import receipt
 from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.ledger.filters import FILTERS
@@ -73,3 +74,4 @@ def test_names_and_defaults_of_help_are_those_of_the_libraries():
     assert options.RUNS == procedure.RUNS
     assert options.CANARIES == procedure.CANARIES
     assert options.CONFIDENCE == procedure.CONFIDENCE
+    assert options.FAILURE == receipt.FAILURE

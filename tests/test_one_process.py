@@ -10,7 +10,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpmcmc.privacy.interactive import AboveThreshold, BudgetSpent, EarlyStopping, Halted, Thresholdout, above_threshold
+from dpmcmc.privacy.interactive import (
+    AboveThreshold,
+    BudgetSpent,
+    EarlyStopping,
+    Halted,
+    LaplaceAnswers,
+    Thresholdout,
+    TreeCounter,
+    above_threshold,
+)
 from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 
 Ask = Callable[[], object]
@@ -24,10 +33,16 @@ def holdout(budget: int = 1) -> Thresholdout:
 
 
 def questions() -> dict[str, Ask]:
-    """One question to each kind of stream, whose noise is drawn where there is any to share."""
+    """One question to each kind of stream, whose noise is drawn where there is any to share.
+
+    ``GaussianAnswers`` shares the code of ``LaplaceAnswers``; its noise is JAX's, which may hang in a forked process.
+    """
     above, stopping = AboveThreshold(0.5, 1.0, 1e-3), EarlyStopping(epsilon=1.0, sensitivity=1e-3, reach=9)
     desk = holdout()
     whole = WholeNumbers(9, Fraction(1), 1)
+    records = {"y": np.ones(50)}
+    sums = LaplaceAnswers(records, 1.0, 1.0, 2)
+    counter = TreeCounter(9, 1.0)
     above.begin()
     stopping.stop(0.0)
     return {
@@ -36,6 +51,8 @@ def questions() -> dict[str, Ask]:
         "EarlyStopping": lambda: stopping.stop(0.0),
         "Thresholdout": lambda: desk.ask(lambda record: record["y"]),
         "WholeNumbers": lambda: whole.above(-99),
+        "LaplaceAnswers": lambda: sums.ask(lambda record: record["y"]),
+        "TreeCounter": lambda: counter.add(1.0),
     }
 
 
@@ -105,7 +122,7 @@ def test_a_forked_process_gets_no_answer_and_its_parent_does():
 def test_a_stream_without_the_process_is_caught(monkeypatch):
     """Planted fault."""
     monkeypatch.setattr(Once, "_answering", lambda self: self._taken)
-    assert said_in_a_child(list(questions().values())) == ["answered"] * 5
+    assert said_in_a_child(list(questions().values())) == ["answered"] * 7
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

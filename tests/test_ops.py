@@ -6,6 +6,7 @@ orders, below that of μ = 2ρL/√m (ρL/√m for one record more) at every ε.
 one mistake. The densities are those of ``OPS.posterior``, from which every engine draws.
 """
 
+import dataclasses
 import itertools
 import json
 
@@ -22,6 +23,7 @@ from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.checks import check_target
 from dpmcmc.targets.transformed import Tempered
 from tests.pairs import covering
 
@@ -303,3 +305,68 @@ def test_softmax_has_the_pure_forms():
     target = SoftmaxRegression(1.0, num_classes=3, row_bound=1.0)
     plan = OPS("range", radius=2.0).plan(target, num_records=100, epsilon=1.0, delta=1e-6)
     assert plan.settings["temper"] == pytest.approx(1 / (2 * target.loss_bounds(2.0)[1]))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bounded losses that are none of the library's models (thesis, section 3.3.4).
+
+
+def bounded_loss(loss, largest, **facts):
+    """A target of records |x| <= 1, 0 <= y <= 1 with the prior N(0, 1) of one coefficient, from a loss (x·θ, y)."""
+    return Custom(
+        lambda key: jnp.zeros(1),
+        lambda theta: -theta @ theta / 2,
+        lambda theta, record: -loss(record["x"] @ theta, record["y"]),
+        loss_bounds=lambda radius: (largest(radius), largest(radius)),
+        log_concave=True,
+        gradient_bound=1.0,
+        prior_precision=1.0,
+        **facts,
+    )
+
+
+HINGE = bounded_loss(lambda u, y: jnp.maximum(0.0, 1 - (2 * y - 1) * u), lambda radius: 1 + radius)
+ABSOLUTE = bounded_loss(lambda u, y: jnp.abs(y - u), lambda radius: 1 + radius)
+HUBER = bounded_loss(
+    lambda u, y: jnp.where(jnp.abs(y - u) <= 1, (y - u) ** 2 / 2, jnp.abs(y - u) - 0.5),
+    lambda radius: radius + 0.5,
+    smoothness=1.0,
+)
+BOUNDED = {"hinge": HINGE, "absolute": ABSOLUTE, "huber": HUBER}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+def test_bounded_losses_have_the_pure_forms_and_gdp(name, adjacency):
+    pair = neighbours((1.0, 1.0), (1.0, 0.0), adjacency, PULLED)
+    plan = plan_of(OPS("range", radius=2.0), BOUNDED[name], adjacency, 1.0)
+    assert any("vouches" in sentence for sentence in plan.guarantee.assumptions)
+    assert 0 < pure_loss(plan.mechanism.posterior(plan), pair, 2.0) <= plan.settings["epsilon_per_draw"] <= 1.0
+    plan = plan_of(OPS("gdp"), BOUNDED[name], adjacency, 1.0)
+    assert excess(plan.mechanism.posterior(plan), pair, plan.settings["mu"], 8.0) <= 1e-6
+
+
+def test_what_bounded_losses_declare_is_held_against_records():
+    random = np.random.default_rng(0)
+    data = records(random.uniform(-1, 1, 20), random.uniform(0, 1, 20))
+    check_target(HUBER, data)
+    for fact, value in (
+        ("loss_bounds", lambda radius: (0.1, 0.1)),
+        ("loss_bounds", lambda radius: (9.0, 0.1)),
+        ("smoothness", 0.1),
+        ("gradient_bound", 0.1),
+    ):
+        with pytest.raises(AssertionError, match=fact):
+            check_target(dataclasses.replace(HUBER, **{fact: value}), data)
+    concave = dataclasses.replace(HUBER, log_likelihood=lambda theta, record: jnp.abs(record["x"] @ theta) ** 1.5)
+    with pytest.raises(AssertionError, match="log_concave"):
+        check_target(dataclasses.replace(concave, gradient_bound=None, loss_bounds=None), data)
+
+
+@pytest.mark.slow
+def test_a_draw_with_the_hinge_loss_separates_two_classes():
+    random = np.random.default_rng(1)
+    x = random.uniform(-1, 1, 400)
+    data = records(x, (x > 0).astype(float))
+    plan = OPS("range", radius=4.0, steps=200).plan(HINGE, num_records=400, epsilon=2.0, delta=1e-6)
+    assert base.release(plan, data).flat_draws()[0, 0] > 0.5

@@ -23,6 +23,7 @@ PUBLIC = (
     "dpmcmc.inference.synthetic",
     "dpmcmc.inference.predictive",
     "dpmcmc.inference.convergence",
+    "dpmcmc.diagnostics",
     "dpmcmc.diagnostics.per_instance",
     "dpmcmc.diagnostics.per_record",
     "dpmcmc.diagnostics.on_average_kl",
@@ -39,11 +40,12 @@ PARTS = {
     "dpmcmc.errors.alternatives",
     "dpmcmc.errors.check_fields",
     "dpmcmc.errors.meant",
+    "dpmcmc.errors.quoted",
     "dpmcmc.errors.shown",
     "dpmcmc.inference.predictive.Predicts",
 }
 #: Examples that run a chain, or fit several models.
-LONG = ("SecretKey", "Trace", "PerRecord", "AuditReport", "GradientQuery", "Result", "Evidence")
+LONG = ("SecretKey", "Trace", "PerRecord", "PersonalReceipt", "AuditReport", "GradientQuery", "Result", "Evidence")
 
 
 def documented(room):

@@ -13,10 +13,11 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.samplers import SCHEDULES
+from dpmcmc.samplers import SCHEDULES, OptaxSchedule
 from dpmcmc.samplers.schedules import AlphaPhase, Cyclical, Floor, Polynomial
 
 BREAST = Path(__file__).resolve().parents[1] / "configs" / "breast_cancer.yaml"
@@ -237,8 +238,80 @@ class TestYaml:
         assert plan.free_fraction == pytest.approx(np.mean(free))
         assert plan.guarantee.epsilon <= 3.0
 
+    @pytest.mark.parametrize("schedule", ["polynomial", "optax"])
     @pytest.mark.parametrize("sampler", ["sghmc", "sgnht", "sgfs"])
-    def test_every_sampler_takes_one(self, sampler):
-        section = f"sampler={{name: {sampler}, step_size: {YAML['polynomial']}}}"
+    def test_every_sampler_takes_one(self, sampler, schedule):
+        said, same = (YAML["polynomial"], SAME["polynomial"]) if schedule == "polynomial" else (COSINE, BY_NAME)
+        section = f"sampler={{name: {sampler}, step_size: {said}}}"
         plan = config.make_plan(config_file.load(BREAST, [section, "privacy=null"]))
-        assert plan.sampler.step_size == SAME["polynomial"]
+        assert plan.sampler.step_size == same
+
+
+ARGUMENTS = "init_value: 8.0, decay_steps: 200, alpha: 0.1"
+COSINE = f"{{schedule: 'optax:cosine_decay_schedule', {ARGUMENTS}}}"
+BY_NAME = OptaxSchedule("optax:cosine_decay_schedule", init_value=8.0, decay_steps=200, alpha=0.1)
+
+
+class TestOptaxByName:
+    @pytest.mark.parametrize("said", [COSINE, f"{{name: 'optax:cosine_decay_schedule', {ARGUMENTS}}}"])
+    def test_a_yaml_names_a_schedule_of_optax(self, said):
+        plan = from_yaml(said)
+        assert plan.sampler.step_size == BY_NAME
+        t = np.arange(plan.steps)
+        steps = 8.0 * (0.9 * 0.5 * (1 + np.cos(np.pi * t / 200)) + 0.1)  # its formula (Loshchilov and Hutter 2017)
+        np.testing.assert_allclose(plan.sampler.eta(t * 1.0) * 426, steps, rtol=1e-6)
+        assert plan.guarantee.epsilon <= 3.0
+
+    def test_it_is_the_one_made_in_python_on_host_and_device(self):
+        made = optax.cosine_decay_schedule(8.0, 200, alpha=0.1)
+        t = jnp.arange(STEPS)
+        np.testing.assert_array_equal(jax.jit(jax.vmap(BY_NAME))(t), jax.jit(jax.vmap(made))(t))
+        assert repr(BY_NAME) == "optax.cosine_decay_schedule(alpha=0.1, decay_steps=200, init_value=8.0)"
+        assert hash(BY_NAME) == hash(OptaxSchedule("cosine_decay_schedule", dict(BY_NAME.arguments)))
+
+    def test_a_mapping_of_steps_is_an_argument_too(self):
+        said = "{schedule: 'optax:piecewise_constant_schedule', init_value: 8.0, boundaries_and_scales: {\"20\": 0.5}}"
+        plan = from_yaml(said)
+        np.testing.assert_allclose(plan.sampler.eta(np.array([0.0, 19.0, 20.0, 49.0])) * 426, [8, 8, 4, 4])
+        assert hash(plan.sampler.step_size) == hash(plan.sampler.step_size)
+        said = plan.to_json()["config"]["sampler"]["step_size"]
+        assert said["boundaries_and_scales"] == {"20": 0.5}
+
+    def test_it_runs_in_a_private_metric(self):
+        plan = config.make_plan(config_file.load("adult", [f"sampler.step_size={COSINE}"]))
+        assert plan.metric is not None
+        assert plan.sampler.step_size == BY_NAME
+        assert plan.guarantee.epsilon <= 1.0
+        assert plan.times[0] > 1.3 * plan.times[-1]
+
+    @pytest.mark.parametrize(
+        ("said", "path", "why"),
+        [
+            ("optax:cosine_decay_schedule", "init_value", "init_value is required by optax.cosine_decay_schedule"),
+            ("{schedule: 'optax:cosine_decay'}", "schedule", "did you mean cosine_decay_schedule?"),
+            ("{schedule: 'optax:adam', learning_rate: 0.1}", "schedule", "must be a function of optax"),
+            ("{schedule: 'optax:constant_schedule', valu: 1.0}", "valu", "did you mean value?"),
+            ("{schedule: 'optax:constant_schedule', value: .inf}", "value", "got inf"),
+            ("{schedule: 'optax:constant_schedule', value: x}", "schedule", "does not take these arguments"),
+            ("{schedule: cosine}", "schedule", "or a schedule of optax, optax:NAME"),
+            ("{schedule: 'mine:cosine'}", "schedule", "must be a function of optax"),
+            ("{schedule: 'optax:constant_schedule', value: -1.0}", "", "positive and finite at every step"),
+        ],
+    )
+    def test_a_wrong_one_is_refused_with_its_path(self, said, path, why):
+        with pytest.raises(InputError, match=why) as refusal:
+            from_yaml(said)
+        assert refusal.value.about == ".".join(filter(None, ("sampler.step_size", path)))
+
+
+@pytest.mark.parametrize("kind", [dpmcmc.SGLD, dpmcmc.SGHMC])
+def test_a_schedule_is_checked_at_temperature_zero_too(kind):
+    """Without noise of its own a sampler's noise is 0 whatever its step is."""
+    with pytest.raises(InputError, match=r"step_size: the schedule is -0.5 at step 11; it must be positive"):
+        make(lambda t: 1.0, sampler=kind(lambda t: 10.5 - t, temperature=0.0))
+
+
+def test_a_schedule_that_is_no_function_of_the_step_is_refused():
+    values = itertools.count(1.0)
+    with pytest.raises(InputError, match="step_size: the schedule gives one step two values"):
+        make(lambda t: next(values) + 0.0 * t)

@@ -57,7 +57,7 @@ def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
     facts = facts_of(name)
     text = io.StringIO()
     console = Console(file=text, highlight=False, soft_wrap=True, markup=False)
-    room.print_plan(facts, (2, 2), console)
+    room.print_plan(facts, (2, 2), {"platform": "gpu", "kind": "NVIDIA H100 80GB HBM3"}, console)
     with room.shown(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
         for done in range(0, 101, 7):
             report(min(done, 100), 100)
@@ -73,6 +73,7 @@ def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
     arguments = (facts.planned, released, facts.plan.verdict, Path("runs/adult-2026-01-31-abcdef"))
     room.print_result(facts, *arguments, Path("runs/adult-2026-01-31-abcdef/confidential"), console)
     lines = check(text.getvalue())
+    assert "device    gpu (NVIDIA H100 80GB HBM3)" in lines
     assert any(line.endswith(" 100/100") and line.startswith("━━━━") for line in lines)
     assert "share all but confidential/" in text.getvalue()
     if "intervals" in facts.plan.usable_for:
@@ -110,12 +111,14 @@ def test_a_long_line_goes_on_under_its_beginning():
 
 def test_run_prints_json_alone(tmp_path, capsys):
     out = tmp_path / "run"
-    changes = ["--set", "run={steps: 10, burn_in: 0, thin: 1}"]
+    changes = ["--set", "run={steps: 10, burn_in: 0, thin: 1, device: cpu}"]
     assert main(["run", "two_normals", "--json", "--out", str(out), *changes]) == 0
     printed = capsys.readouterr()
     said = json.loads(printed.out)
     assert said["folder"] == said["draws"] == str(out)
     stated = json.loads((out / "privacy.json").read_text())
+    assert said["metrics"]["device"] == {"platform": "cpu", "kind": "cpu", "count": 1}
+    assert "device: cpu" in (out / "config.yaml").read_text()
     assert said["epsilon"] == stated["epsilon"]
     assert said["metrics"] == json.loads((out / "metrics.json").read_text())
     assert main(["run", "two_normals", "--json", "--quiet"]) == 2

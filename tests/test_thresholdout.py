@@ -65,7 +65,7 @@ def test_the_noise_has_the_stated_scales_and_the_threshold_is_redrawn(drawn):
     desk = made(np.full(20, 0.9), np.full(N, 0.5))
     desk.ask(identity)
     desk.ask(identity)
-    unit = Fraction(TAU) * N * thresholdout._ONE
+    unit = Fraction(TAU) * N * thresholdout.ONE
     assert drawn == [4 * unit, 8 * unit, 2 * unit] * 2
     drawn.clear()
     calm = made(np.full(20, 0.5), np.full(N, 0.5))
@@ -114,29 +114,29 @@ def test_the_price_is_b_over_tau_n():
 
 def test_one_record_moves_a_sum_by_at_most_its_largest_value():
     x = np.random.default_rng(0).uniform(-1, 2, 30)
-    whole, moved = thresholdout._total(identity, records(x), 30), []
+    whole, moved = thresholdout.total(identity, records(x), 30), []
     for i in range(30):
         for value in (0.0, 1.0, -9.0, 9.0):
             other = records(np.where(np.arange(30) == i, value, x))
-            moved.append(abs(whole - thresholdout._total(identity, other, 30)))
-    assert 0.9 * thresholdout._ONE < max(moved) <= thresholdout._ONE
+            moved.append(abs(whole - thresholdout.total(identity, other, 30)))
+    assert 0.9 * thresholdout.ONE < max(moved) <= thresholdout.ONE
 
 
 def small(monkeypatch, one: int = 2) -> Thresholdout:
     """Coarse steps, so that the laws can be enumerated."""
-    monkeypatch.setattr(thresholdout, "_ONE", one)
+    monkeypatch.setattr(thresholdout, "ONE", one)
     return made(np.zeros(5), np.zeros(N))
 
 
 def test_a_hit_loses_its_half_in_the_test_and_its_half_in_the_answer(monkeypatch):
     desk = small(monkeypatch)
     half = 1 / (2 * TAU * N)
-    test = WholeNumbers(0, desk._epsilon, thresholdout._ONE)
-    assert float(test.threshold_scale) == pytest.approx(4 * TAU * N * thresholdout._ONE)
-    assert 0.999 * half <= largest_loss(test, thresholdout._ONE, 200) <= half * (1 + 1e-9)
-    scale = float(thresholdout._ONE / desk._epsilon)
+    test = WholeNumbers(0, desk._epsilon, thresholdout.ONE)
+    assert float(test.threshold_scale) == pytest.approx(4 * TAU * N * thresholdout.ONE)
+    assert 0.999 * half <= largest_loss(test, thresholdout.ONE, 200) <= half * (1 + 1e-9)
+    scale = float(thresholdout.ONE / desk._epsilon)
     x = np.arange(-2000, 2000)
-    answer = np.abs(np.log(law(x, scale)) - np.log(law(x + thresholdout._ONE, scale))).max()
+    answer = np.abs(np.log(law(x, scale)) - np.log(law(x + thresholdout.ONE, scale))).max()
     assert answer == pytest.approx(half, rel=1e-9)
 
 

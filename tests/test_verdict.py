@@ -28,7 +28,13 @@ CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"
 def test_shipped_configs_are_for_prediction_and_noise_aware_ones_for_intervals_too(path):
     made = config.make_plan(config_file.load(path))
     check_sentences(made.verdict)
-    posterior = "noise_aware" in path.stem or path.stem in ("adult", "adult_sghmc", "adult_sgnht", "adult_sgfs")
+    posterior = "noise_aware" in path.stem or path.stem in (
+        "adult",
+        "adult_sghmc",
+        "adult_sgnht",
+        "adult_sgfs",
+        "adult_labels",
+    )
     uses = ["prediction", "intervals"] if posterior else ["prediction"]
     assert made.usable_for == uses
     body = made.to_json()
@@ -59,8 +65,9 @@ def test_a_short_private_run_tells_its_relaxation_times():
 def test_every_registered_target_and_sampler_has_a_verdict(name, sampler):
     sizes = {"num_classes": 3} if name == "softmax_regression" else {}
     target = TARGETS[name](num_features=3, row_bound=1.0, **sizes)
+    chosen = SAMPLERS[sampler](*(("adam", 0.1) if sampler == "optax" else (0.1,)))
     for privacy in (None, dpmcmc.Privacy(epsilon=1.0, delta=1e-5, accountant="rdp", clip=1.0)):
-        made = dpmcmc.plan(target, num_records=1000, sampler=SAMPLERS[sampler](0.1), steps=200, privacy=privacy)
+        made = dpmcmc.plan(target, num_records=1000, sampler=chosen, steps=200, privacy=privacy)
         check_sentences(made.verdict)
         assert made.usable_for == ["prediction"]
 

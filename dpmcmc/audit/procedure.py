@@ -16,12 +16,13 @@ from dpmcmc import targets
 from dpmcmc.audit import bounds
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.targets.base import Target
 
 # ----------------------------------------------------------------------------------------------------
@@ -436,6 +437,12 @@ def _check_claim(plan: Plan | MechanismPlan) -> None:
         raise InputError(
             "privacy: the plan claims no guarantee, so there is nothing to audit"
         )
+    if not plan.guarantee.adjacency.of_records:
+        raise UnsupportedCombination(
+            "adjacency: randomised labels are not audited by runs, since their probabilities are whole numbers of "
+            "2^-64: the table of one label is exactly what the plan says (dpmcmc.targets.RandomisedLabels.table)",
+            "adjacency",
+        )
     if not math.isfinite(plan.guarantee.epsilon):
         raise InputError(
             "privacy: the plan claims an infinite epsilon, which nothing contradicts"
@@ -447,6 +454,10 @@ def _subject(
 ) -> tuple[Target, Neighbours, str]:
     """Return (target that the run evaluates, neighbours, a sentence)."""
     if isinstance(plan, Plan):
+        if isinstance(plan.sampling, Cyclic):
+            raise InputError(
+                "plan: its batches take turns, which no attack here is for; audit it with scheme poisson or full"
+            )
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
         if plan.starts is not None and plan.start is None:

@@ -140,6 +140,11 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     Raises:
         CommandError: no guarantee to audit, or an option that does not apply.
     """
+    if config.data.labels is not None:
+        raise CommandError(
+            f"{problem.name}: data.labels is not audited by runs, since its probabilities are whole numbers of 2^-64: "
+            "the table of one label is exactly what dpmcmc plan says; audit a config with a privacy section."
+        )
     if config.privacy is None:
         raise CommandError(
             f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit."

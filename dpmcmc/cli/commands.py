@@ -23,6 +23,7 @@ from dpmcmc.cli.options import (
     AUDIT_TARGETS,
     CANARIES,
     CONFIDENCE,
+    FAILURE,
     FEATURES,
     FILTERS,
     GOALS,
@@ -246,12 +247,45 @@ def verify(
         bool,
         typer.Option("--patient", help="However long it takes; for a file of your own."),
     ] = False,
+    allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     with _libraries():
         from dpmcmc.cli import verify as done_by
-    done_by.verify(privacy, group, patient, as_json)
+    done_by.verify(privacy, group, patient, as_json, allow_code or ())
+
+
+@app.command(epilog="Example: dpmcmc receipt runs/adult --record me.csv")
+def receipt(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    record: Annotated[
+        str,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Your own record: a CSV with a header and one row, in the columns of the run's data; or an .npz.",
+        ),
+    ],
+    failure: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            help="Probability that the bound of objective perturbation fails.",
+        ),
+    ] = FAILURE,
+    allow_code: AllowCode = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write it to this new file, outside RUN, instead."
+        ),
+    ] = None,
+) -> None:
+    """Say what a run has cost one person, from the released folder and that person's record alone."""
+    with _libraries():
+        from dpmcmc.cli import receipt as done_by
+    done_by.receipt(run, record, allow_code, failure=failure, out=out)
 
 
 @app.command(

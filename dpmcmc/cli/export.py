@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.cli.verify import verified
+from dpmcmc.cli.verify import unit_of, verified
 from dpmcmc.errors import InputError
 from dpmcmc.report.lines import rows
 from dpmcmc.storage.files import PRIVACY, check_result, read_text, write_atomically
@@ -30,12 +30,18 @@ _NEIGHBOURS = {
     "replace_one": "one {unit} is replaced by any other, and their number is public",
     "add_remove": "one {unit} is added or removed",
     "zero_out": "one {unit} is left out of every sum, and their number is public",
+    "one_label": "one {unit} has another value; features are taken as public, and nothing protects them",
 }
 _NOT_PROTECTED = (
     "Unprotected: the number of {unit}s, N = {count:,}{columns}. They were stated as public facts, and so was every "
     "setting in plan.json. ε does not cover them."
 )
 _RANGES = ", and the ranges and levels of the columns ({listed})"
+_WHOLE = {
+    "owner": "all of its rows together",
+    "record": "one row of the table",
+    "label": "of one row of the table, whose features are not protected",
+}
 #: Ranges that the entry lists.
 _MOST_COLUMNS = 40
 
@@ -113,7 +119,7 @@ def _entry(
     composition: str,
 ) -> dict[str, Any]:
     """Return the entry of the registry."""
-    unit = "owner" if str(privacy["unit"]).startswith("owner") else "record"
+    unit = unit_of(privacy)
     delta = float(privacy["delta"])
     epsilon = float(privacy["epsilon"])
     unprotected = _NOT_PROTECTED.format(
@@ -137,7 +143,11 @@ def _entry(
     }
     if given["sector"]:
         basic["data_product_sector"] = given["sector"]
-    whole = "all of its rows together" if unit == "owner" else "one row of the table"
+    whole = _WHOLE[unit]
+    if unit == "label":
+        unprotected += (
+            " Unprotected too: the features of every record, which are taken as public."
+        )
     versions = privacy.get("versions", {})
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     proved = (

@@ -24,6 +24,9 @@ RUNS, CANARIES, CONFIDENCE = 1000, 500, 0.999
 #: Size of the problem on which the audit runs a one-shot mechanism. It is small, since every run reads all records.
 RECORDS, FEATURES = 500, 2
 
+#: Probability that a receipt's bound fails.
+FAILURE = 0.05
+
 #: Types of a data product and sectors that the schema knows.
 PRODUCT_TYPES = (
     "Machine learning model",
@@ -83,7 +86,7 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="MODULE",
-        help="Let a config that lies in a run folder import MODULE; read it first.",
+        help="Let what lies in a run folder import MODULE; read it first.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -16,7 +16,7 @@ from dpmcmc import config as config_room
 from dpmcmc.cli import refusals
 from dpmcmc.cli.options import named, note
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.config import Config, sections
+from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
@@ -291,7 +291,7 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
 def _own_modules(config: Config) -> tuple[str, ...]:
     """Modules outside this library that a config names, each once."""
     names = config_room.modules_of_ones_own(config)
-    return tuple(dict.fromkeys(module for _, module in sections.foreign(names, ())))
+    return tuple(dict.fromkeys(module for _, module in config_file.foreign(names, ())))
 
 
 def _left_unbegun(folder: Path, confidential: Path) -> bool:

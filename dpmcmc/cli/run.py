@@ -80,17 +80,19 @@ def run(
     if distributed and jax.process_index() > 0:
         return _take_part(asked)
     loaded, place = new(asked) if resume is None else resumed(asked)
-    mesh = _mesh(loaded)
-    started = time.perf_counter()
-    plan = config_room.make_plan(loaded)
-    calibrate_seconds = time.perf_counter() - started
-    if resume is None and every is not None:
-        _account(loaded, plan, every)  # refused before a folder is made
-    place.make(loaded)
-    try:
-        folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
-    finally:
-        place.checkpoint.close()
+    check_devices()
+    with config_room.run_device(loaded):
+        mesh = _mesh(loaded)
+        started = time.perf_counter()
+        plan = config_room.make_plan(loaded)
+        calibrate_seconds = time.perf_counter() - started
+        if resume is None and every is not None:
+            _account(loaded, plan, every)  # refused before a folder is made
+        place.make(loaded)
+        try:
+            folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
+        finally:
+            place.checkpoint.close()
     if as_json:
         print(json.dumps(_stated(place.folder, folder), indent=2, allow_nan=False))
     elif quiet:
@@ -138,9 +140,7 @@ def _mesh(config: Config) -> Mesh | None:
 
     Raises:
         CommandError: what several processes cannot do.
-        InputError: there is no device.
     """
-    check_devices()
     if jax.process_count() > 1:
         if config.run is None or config.run.mesh is None:
             raise CommandError(
@@ -160,10 +160,11 @@ def _take_part(asked: RunOptions) -> None:
     config = config_file.load(
         asked.config or "", asked.overrides, allow_code=asked.allow_code
     )
-    mesh = _mesh(config)
-    plan = config_room.make_plan(config)
-    assert isinstance(plan, Plan)  # no mechanism takes a mesh
-    with _together():
+    check_devices()
+    with config_room.run_device(config), _together():
+        mesh = _mesh(config)
+        plan = config_room.make_plan(config)
+        assert isinstance(plan, Plan)  # no mechanism takes a mesh
         try:
             with Life(plan, key=_seed(config), mesh=mesh) as life:
                 life.read(config_room.load_data(config).train)

@@ -177,7 +177,14 @@ class ConfiguredRun:
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
         mesh = self.life.mesh
-        run_text.print_plan(self.facts, None if mesh is None else sizes(mesh), console)
+        used = self.life.device
+        asked = self.config.run is not None and self.config.run.device != "auto"
+        run_text.print_plan(
+            self.facts,
+            None if mesh is None else sizes(mesh),
+            used if asked or used["platform"] != "cpu" else None,
+            console,
+        )
 
     def open(self, ended: bool = False) -> None:
         """Write plan.json and privacy.json before anything is released, so that a run's cost is stated from the start.
@@ -398,7 +405,7 @@ class ConfiguredRun:
 
     def released_facts(self) -> dict[str, object]:
         """metrics.json before anything is measured."""
-        return self.facts.metrics()
+        return self.facts.metrics() | {"device": self.life.device}
 
     def _confidential(self, flat: PyTree) -> tuple[dict[str, object], _Fitted | None]:
         """Return (diagnostics of records, non-private fit or None).

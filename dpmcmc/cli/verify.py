@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
+from dpmcmc.privacy.accounting.correlated import sensitivity_squared
 from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
-from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
     KEY,
@@ -141,7 +142,7 @@ class SavedRun:
         settled: noise multiplier of a one-shot plan.
         deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
         says_steps: whether it says how many steps it took.
-        unit: what privacy is about, ``record`` or ``owner``.
+        unit: what privacy is about, ``record``, ``owner`` or ``label``.
     """
 
     epsilon: float
@@ -168,12 +169,22 @@ class SavedRun:
         )
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
+        queries, charged = minibatches, _number(noise.get("min", math.inf))
+        sampling = body.get("sampling") or {}
+        if sampling.get("scheme") == Cyclic.scheme:
+            # A record is in one batch of each epoch, and correlated noise hides less of it.
+            batches = int(_number(sampling["batches"]))
+            phi = Cyclic(1, _number(sampling["phi"])).phi
+            most = max(1, math.ceil(steps / max(batches, 1)))
+            squared = sensitivity_squared(phi, most, max(batches, 1))
+            queries = asking = most * chains
+            charged *= math.sqrt(most / squared)
         # A metric's releases are queries too.
         released = _number((body.get("metric") or {}).get("releases", 0))
         return cls(
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
-            queries=minibatches + released,
-            noise=_number(noise.get("min", math.inf)) * min(multiples),
+            queries=queries + released,
+            noise=charged * min(multiples),
             quiet=asking
             if "steps" in body and noise and noise["min"] == noise["max"]
             else 0.0,
@@ -184,8 +195,15 @@ class SavedRun:
             ),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
-            unit="owner" if str(body.get("unit", "")).startswith("owner") else "record",
+            unit=unit_of(body),
         )
+
+
+def unit_of(body: dict[str, Any]) -> str:
+    """Return what a privacy.json is about: record, owner, or label, which its adjacency says whatever its words."""
+    if body.get("adjacency") == Adjacency.ONE_LABEL:
+        return "label"
+    return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
 
 
 def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
@@ -286,7 +304,7 @@ def _files(path: Path, body: dict[str, Any]) -> Row:
 def _groups(guarantee: Guarantee, size: int) -> list[GroupGuarantee]:
     """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
     whole = guarantee.for_group(size)
-    if size == 1 or guarantee.adjacency == Adjacency.REPLACE_ONE:
+    if size == 1 or guarantee.adjacency.sensitivity > 1:
         return [whole]
     one_sided = guarantee.for_group(size, one_sided=True)
     return [whole, one_sided] if one_sided.epsilon < whole.epsilon else [whole]
@@ -308,8 +326,11 @@ class _Recomputed(NamedTuple):
     shortfall: str | None
 
 
-def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
+def _recompute(
+    path: Path, body: dict[str, Any], patient: bool, allow_code: Collection[str] = ()
+) -> _Recomputed:
     """Return what the events of a file say; refuse a file that is not of this library."""
+    _load_accountant(path, body.get("accountant"), allow_code)
     try:
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
@@ -323,6 +344,26 @@ def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
             "written."
         ) from None
     return _Recomputed(recomputed, checks, run, shortfall)
+
+
+def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> None:
+    """Import the module of an accountant that is not the library's; refuse it unless the user has allowed that."""
+    if not isinstance(name, str) or ":" not in name:
+        return
+    module = name.partition(":")[0]
+    if module not in allow_code:
+        raise CommandError(
+            f"{path}: its epsilon is that of accountant {name}, code outside this library; read that code, then verify "
+            f"with --allow-code {module}."
+        )
+    from dpmcmc.config.sections import (
+        imported,
+    )  # waits for JAX, which no other file needs
+
+    try:
+        imported(name)
+    except InputError as error:
+        raise CommandError(f"--allow-code: {name} {error}.") from None
 
 
 def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
@@ -364,6 +405,7 @@ def verify(
     group: int | None = None,
     patient: bool = False,
     as_json: bool = False,
+    allow_code: Collection[str] = (),
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
@@ -374,7 +416,7 @@ def verify(
             f"--group: {group} is not a number of records; give a whole number >= 1."
         )
     body = _read(path)
-    found = _recompute(path, body, patient)
+    found = _recompute(path, body, patient, allow_code)
     together = []
     if group is not None:
         with _bounded(path, patient):
@@ -422,6 +464,13 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         yield (
             "unproved",
             "a part of this release is drawn in floating point: its plan names it",
+        )
+    if ":" in found.guarantee.accountant:
+        known = [value for value in found.checks.values() if value is not None]
+        best = f"{min(known):.6g}" if known else "none"
+        yield (
+            "unproved",
+            f"epsilon is the word of accountant {found.guarantee.accountant}; the library's accountants prove {best}",
         )
     many = kinds(found.guarantee.events)
     few = grouped(many)

@@ -4,6 +4,7 @@
 ``sections``  the section of a YAML that builds something, derived from its constructor; a user's own code; refusals
 ``model``     the whole config, with its ``run:`` section
 ``plans``     the plan that it stands for
+``released``  plan and data of a run that was released
 ``for_editors``  JSON schema of a config
 """
 
@@ -15,6 +16,14 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "file": ["load", "parse_yaml"],
         "model": ["Config", "dump", "is_secret", "modules_of_ones_own"],
         "sections": ["ConfigError"],
-        "plans": ["describe_data", "hybrid_of", "load_data", "make_mesh", "make_plan"],
+        "released": ["released"],
+        "plans": [
+            "describe_data",
+            "hybrid_of",
+            "load_data",
+            "make_mesh",
+            "make_plan",
+            "run_device",
+        ],
     },
 )

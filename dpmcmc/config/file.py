@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pydantic
 import yaml
 
-from dpmcmc.config import sections
 from dpmcmc.config.model import (
     CHOICES,
     OF_CHAINS,
@@ -133,6 +132,50 @@ def parse_yaml(text: str, where: str) -> object:
 _MOST_CHARACTERS = 1_000_000
 
 
+#: Files that a run leaves in its folder beside its config.
+_MARKS = (
+    "plan.json",
+    "privacy.json",
+    "metrics.json",
+    "draws.nc",
+    "confidential",
+    "checkpoint",
+)
+
+
+def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(section, module) of the modules outside this library that are not in ``allowed``.
+
+    Args:
+        names: section -> ``module:attribute``.
+        allowed: names of modules.
+    """
+    for section, name in names.items():
+        module = name.partition(":")[0]
+        if module.partition(".")[0] != "dpmcmc" and module not in allowed:
+            yield section, module
+
+
+def _in_run_folder(path: Path) -> bool:
+    """Whether a config lies in or below a run folder, and so may be somebody else's."""
+    ways = [
+        list(p.parents) for p in (path.absolute(), path.resolve())
+    ]  # through links, and past them
+    if any(_holds(own, _MARKS) for own, *_ in ways):
+        return True
+    # In folders above, a file name that other programs use too counts only where a run's config lies next to it.
+    above = dict.fromkeys(folder for _, *folders in ways for folder in folders)
+    return any(
+        _holds(folder, ("privacy.json",))
+        or (_holds(folder, ("config.yaml",)) and _holds(folder, _MARKS))
+        for folder in above
+    )
+
+
+def _holds(folder: Path, names: Collection[str]) -> bool:
+    return any(os.path.lexists(folder / name) for name in names)
+
+
 def load(
     path: str | Path,
     overrides: list[str] | None = None,
@@ -187,7 +230,7 @@ def load(
         config = of_values(values, overrides, completed, note)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
-    if resumed or sections.in_run_folder(path):
+    if resumed or _in_run_folder(path):
         _refuse_foreign_code(path, config, allow_code)
     return _with_base(config, base.resolve())
 
@@ -215,7 +258,7 @@ def of_values(
 def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
     """Refuse modules that a config in a run folder names, unless the user has allowed them."""
     modules = dict.fromkeys(
-        module for _, module in sections.foreign(modules_of_ones_own(config), allowed)
+        module for _, module in foreign(modules_of_ones_own(config), allowed)
     )
     if modules:
         options = " ".join(f"--allow-code {module}" for module in modules)
@@ -278,7 +321,10 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
     section = values[parts[0]]
     name = section.get("name") if isinstance(section, dict) else None
     if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
+        device = (values.get("run") or {}).get("device")
         dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
+        if device is not None:
+            values["run"] = {"device": device}
         promise = dict(values.get("privacy") or {})
         dropped += [f"privacy.{key}" for key in OF_SAMPLERS if key in promise]
         if promise:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -27,22 +27,27 @@ from dpmcmc.config.sections import (
     ConfigError,
     Derived,
     Keyed,
+    Open,
     Section,
     choice,
     derived,
     keys,
     located,
-    of_a_size,
-    refused,
 )
 from dpmcmc.data import DataRequest
+from dpmcmc.engine.hardware import Device
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
-from dpmcmc.mechanisms import MECHANISMS, OPS
+from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
-from dpmcmc.privacy.accounting.charging import CalibratorName, Privacy
-from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.charging import (
+    CalibratorName,
+    Privacy,
+    TraceAccountant,
+)
+from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -76,7 +81,7 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long. Give ``passes`` or ``steps``.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).
@@ -86,6 +91,7 @@ class Run:
         thin: one draw is kept every thin steps.
         curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
         mesh: devices that share the work; null: one device.
+        device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
     """
 
     passes: Annotated[float, Gt(0)] | None = None
@@ -95,10 +101,12 @@ class Run:
     thin: Annotated[int, Gt(0)] = 1
     curvature: Annotated[float, Gt(0)] | None = None
     mesh: Devices | None = None
+    device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if (self.passes is None) == (self.steps is None):
+        # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
+        if self.passes is not None and self.steps is not None:
             raise InputError("give exactly one of passes and steps")
 
     def counted(self, sampling: Sampling, num_records: int) -> Length:
@@ -125,7 +133,7 @@ class Run:
         }
 
 
-SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "full": Full}
+SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "cyclic": Cyclic, "full": Full}
 
 
 @dataclass(frozen=True)
@@ -141,8 +149,25 @@ class HybridStart(OPS):
     draws: int = field(default=1, kw_only=True)
 
 
-#: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
-ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
+#: Name of the mechanism of ``data.labels``.
+RANDOMISED = "randomised_response"
+#: Section of a hybrid: that of its posterior draw, and the draw's share of ε; that of ``data.labels``.
+ONE_SHOT: Mapping[str, type] = {
+    **MECHANISMS,
+    "hybrid": HybridStart,
+    RANDOMISED: RandomisedResponse,
+}
+
+
+@dataclass(frozen=True)
+class Labels(Checked):
+    """How labels are read. Features are then taken as public: nothing protects them.
+
+    Args:
+        randomised: ε of one label. Every label is changed at random once, and no more is read of it.
+    """
+
+    randomised: Annotated[float, Ge(LEAST_EPSILON), Le(MOST_EPSILON)]
 
 
 @dataclass(frozen=True)
@@ -152,11 +177,14 @@ class Records(DataRequest):
     Args:
         generated: declare that a program generated the rows of your file, so that nobody's data are in them;
             ``report.html`` says so.
+        labels: randomise every label at an ε of its own, ``{randomised: 1.0}``, with ``privacy: null``: a promise about
+            one label, and none about features; null: the promise is that of ``privacy``.
         settings_chosen: how the settings, ranges and levels of this config were chosen. You vouch for it, and
             ``report.html`` quotes you; null: nobody vouches, and it says that.
     """
 
     generated: bool = False
+    labels: Labels | None = None
     settings_chosen: Literal["without_these_records", "on_these_records"] | None = None
 
     def __post_init__(self) -> None:
@@ -168,9 +196,15 @@ class Records(DataRequest):
             )
 
 
-_CALIBRATORS = {"anyOf": [{"enum": list(get_args(CalibratorName))}, sections.OWN_NAME]}
-#: Name of a calibrator in a YAML.
-CalibratorKey = Annotated[str, sections.InEditors(lambda _: _CALIBRATORS)]
+def _named_or_own(known: object) -> object:
+    """Annotation of a key that takes one of the names of ``known``, a Literal, or ``module:attribute``."""
+    schema = {"anyOf": [{"enum": list(get_args(known))}, sections.OWN_NAME]}
+    return Annotated[str, sections.InEditors(lambda _: schema)]
+
+
+#: Names in a YAML.
+CalibratorKey = _named_or_own(CalibratorName)
+AccountantKey = _named_or_own(TraceAccountant)
 
 
 @dataclass(frozen=True)
@@ -178,6 +212,8 @@ class Promise(Privacy):
     """Promised guarantee. Write ``privacy: null`` for plain SG-MCMC without a guarantee.
 
     Args:
+        accountant: how ε is computed: pld, rdp, advanced, or your own function ``module:attribute``. It is called with
+            (events, adjacency, delta), and its annotation says that it returns a float. Its ε is your word.
         calibrator: how the noise is chosen: numeric, closed_form, free, or your own function ``module:attribute``. It
             is called with (queries, promise), and its annotation says that it returns a float or an array.
         insecure_noise_seed: makes a run bit-reproducible, and takes its guarantee away.
@@ -185,23 +221,28 @@ class Promise(Privacy):
     """
 
     # A function's name is a string here; ``plans.py`` finds the function.
-    calibrator: CalibratorKey = "numeric"  # type: ignore[assignment]
+    accountant: AccountantKey = "pld"  # type: ignore[valid-type]
+    calibrator: CalibratorKey = "numeric"  # type: ignore[valid-type]
     insecure_noise_seed: int | None = None
     ledger: str | None = None
 
     def __post_init__(self) -> None:
-        known = get_args(CalibratorName)
-        name = self.calibrator
-        if name not in known and not re.match(sections.PATTERN, str(name)):
-            near = meant(str(name), known)
-            raise InputError(
-                f"calibrator must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
-                "calibrator",
-            )
+        for key, names in (
+            ("accountant", TraceAccountant),
+            ("calibrator", CalibratorName),
+        ):
+            known = get_args(names)
+            name = getattr(self, key)
+            if name not in known and not re.match(sections.PATTERN, str(name)):
+                near = meant(str(name), known)
+                raise InputError(
+                    f"{key} must be one of {', '.join(known)} or your own module:attribute{near}, got {name!r}",
+                    key,
+                )
         super().__post_init__()
 
 
-class CustomSection(Section):
+class CustomSection(Open, Section):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow")
@@ -210,15 +251,6 @@ class CustomSection(Section):
         pattern=sections.PATTERN,
         description="``module:attribute``: a class, or a function whose return annotation is one.",
     )
-
-    @model_validator(mode="after")
-    def _extra_sizes(self) -> CustomSection:
-        for key, value in (self.model_extra or {}).items():
-            try:
-                of_a_size(value)
-            except InputError as error:
-                raise refused((str(error), (key,)), value=value) from None
-        return self
 
 
 if TYPE_CHECKING:  # a section has the attributes of the object that it builds
@@ -305,16 +337,34 @@ class Config(Keyed):
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
     )
     privacy: PrivacySection | None = Field(
-        description="null: plain SG-MCMC, no guarantee."
+        description="null: no guarantee about whole records."
     )
     run: RunSection | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _short_names(cls, values: object) -> object:
-        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``."""
+        """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
+
+        Randomised labels have one mechanism, which need not be named. The noise that records came with is that of a
+        linear regression.
+        """
         if not isinstance(values, dict):
             return values
+        data = values.get("data")
+        if isinstance(data, dict) and data.get("labels") and not values.get("mechanism"):
+            values = values | {"mechanism": {"name": RANDOMISED}}
+        came_with = data.get("privatised") if isinstance(data, dict) else None
+        target = values.get("target")
+        if target == "linear_regression":
+            target = {"name": target}
+        if (
+            isinstance(came_with, dict)
+            and came_with.get("noise_std") is not None
+            and isinstance(target, dict)
+            and target.get("name") == "linear_regression"
+        ):
+            values = values | {"target": {"noise_scale": came_with["noise_std"]} | target}
         return values | {
             key: {"name": values[key]}
             for key in ("target", "sampler")
@@ -355,13 +405,21 @@ class Config(Keyed):
                 if isinstance(section, Derived):
                     section.built()
 
+    def _only_device(self, key: str) -> bool:
+        """Whether a section is that of the run, and says nothing but its device."""
+        run: Any = self.run
+        return key == "run" and run.model_fields_set == {"device"}
+
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
+        yield from self._labels_beside(mechanism)
+        yield from self._privatised_beside()
         for key, section in self.sections("sampler", "sampling", "run").items():
-            if self.one_shot and section is not None:
-                yield key, f"mechanism {mechanism} takes none; leave it out"
+            if self.one_shot and section is not None and not self._only_device(key):
+                but = " but device" if key == "run" else ""
+                yield key, f"mechanism {mechanism} takes none{but}; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if mechanism is not None and self.metric is not None:
@@ -370,6 +428,8 @@ class Config(Keyed):
             return
         if self.run is not None and self.run.mesh is not None:
             yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"
+        if mechanism == RANDOMISED:
+            return
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
         said: set[str] = (
@@ -384,6 +444,42 @@ class Config(Keyed):
                     f"mechanism {mechanism} settles this itself; leave it out",
                 )
 
+    def _labels_beside(self, mechanism: str | None) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of randomised labels beside a promise about whole records, or without their ε."""
+        if (self.data.labels is None) != (mechanism != RANDOMISED):
+            yield (
+                "data.labels",
+                f"goes with mechanism {RANDOMISED}, and the two say one thing; give {{randomised: epsilon}} and leave "
+                "the mechanism out, or leave both out",
+            )
+        if self.data.labels is not None and self.privacy is not None:
+            yield (
+                "privacy",
+                "promises something about whole records, and data.labels about one label with public features: no run "
+                "keeps both; set privacy: null, or leave data.labels out",
+            )
+
+    def _privatised_beside(self) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of records that are private already, and what does not go with them."""
+        came_with = self.data.privatised
+        if came_with is None:
+            return
+        for path, said in (("privacy", self.privacy), ("data.labels", self.data.labels)):
+            if said is not None:
+                yield (
+                    path,
+                    "promises something about records that data.privatised says are private already; set it to null, "
+                    "or leave data.privatised out",
+                )
+        target = dict(self.target) if self.target.name == "linear_regression" else {}
+        scale = target.get("noise_scale", came_with.noise_std)
+        if came_with.noise_std is not None and scale != came_with.noise_std:
+            yield (
+                "target.noise_scale",
+                f"is {scale:g}, and data.privatised says that noise of std {came_with.noise_std:g} was added to "
+                "labels; leave it out, or give the same",
+            )
+
 
 def is_secret(config: Config) -> bool:
     """Return whether the run's noise is secret, which its guarantee needs."""
@@ -391,23 +487,30 @@ def is_secret(config: Config) -> bool:
 
 
 def modules_of_ones_own(config: Config) -> dict[str, str]:
-    """Return section -> ``module:attribute``, for the target, the sampler and the calibrator that are the user's."""
+    """Return key -> ``module:attribute`` for what is the user's: target, sampler, calibrator and accountant."""
     sections = config.sections("target", "sampler")
     names = {
         key: section.name
         for key, section in sections.items()
         if isinstance(section, CustomSection)
     }
-    calibrator = "" if config.privacy is None else str(config.privacy.calibrator)
-    return names | ({"privacy.calibrator": calibrator} if ":" in calibrator else {})
+    for key in ("calibrator", "accountant"):
+        name = "" if config.privacy is None else str(getattr(config.privacy, key))
+        if ":" in name:
+            names[f"privacy.{key}"] = name
+    return names
 
 
 def dump(config: Config, folder: Path) -> str:
     """Return the resolved config as YAML, every default written out; a data path is written relative to ``folder``."""
     values = config.model_dump(mode="json")
-    for key in config.not_taken:
+    for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
-    absent = ("sampler", "sampling", "run", "metric") if config.one_shot else ("metric",)
+    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
+    if config.one_shot and config.run is not None:
+        values["run"] = {"device": config.run.device}
+    elif config.one_shot:
+        absent.append("run")
     for key in absent if config.mechanism else ("mechanism",):
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -25,11 +25,12 @@ from dpmcmc.config.sections import (
     Derived,
     located,
     refusal,
+    says_schedule,
     schedule_section,
 )
-from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
-from dpmcmc.engine.hardware import mesh
+from dpmcmc.engine.hardware import mesh, on_device
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
@@ -59,9 +60,15 @@ def describe_data(config: Config) -> DataSpec:
     return spec
 
 
+def data_request(config: Config) -> DataRequest:
+    """Return the request that the config's section ``data`` stands for."""
+    request: DataRequest = _built(config.data)
+    return request
+
+
 def load_data(config: Config) -> DataSet:
     """Return the config's records; raises as :func:`dpmcmc.data.load`."""
-    return data_room.load(_built(config.data))
+    return data_room.load(data_request(config))
 
 
 def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:
@@ -80,6 +87,8 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert n is not None
     length = None if config.one_shot else _length(config, n)
     target = target_of(config, spec)
+    if config.data.labels is not None:
+        return _label_plan(config, spec, target, n)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
@@ -114,6 +123,21 @@ def make_mesh(config: Config) -> Mesh | None:
     wanted = None if config.run is None else config.run.mesh
     with located({}, "run.mesh"):
         return None if wanted is None else mesh(wanted.chain, wanted.data)
+
+
+@contextmanager
+def run_device(config: Config) -> Iterator[None]:
+    """Compute on the kind of device that a config's run asks for, while the context is open.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    with ExitStack() as stack:
+        with located(config.sections("run"), "run"):
+            stack.enter_context(
+                on_device("auto" if config.run is None else config.run.device)
+            )
+        yield
 
 
 @contextmanager
@@ -176,6 +200,24 @@ def _mechanism_plan(
             epsilon=epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
+            schema=spec.schema,
+        )
+
+
+def _label_plan(config: Config, spec: DataSpec, target: Target, n: int) -> MechanismPlan:
+    """The plan of randomised labels."""
+    assert config.data.labels is not None
+    if spec.records_per_owner is not None:
+        raise ConfigError.at(
+            "data.labels",
+            "protects one label, and an owner has several; leave data.owner or data.labels out",
+        )
+    with _planned(config, "mechanism", "target", "data"):
+        mechanism = _built(config.mechanism)
+        return mechanism.plan(
+            _with_shapes(target, spec),
+            num_records=n,
+            epsilon=_built(config.data).labels.randomised,
             schema=spec.schema,
         )
 
@@ -254,13 +296,22 @@ def _privacy(config: Config) -> Privacy | None:
         field.name: getattr(config.privacy, field.name)
         for field in dataclasses.fields(Privacy)
     }
-    name = str(config.privacy.calibrator)
-    if ":" in name:
-        try:
+    if ":" in (name := str(config.privacy.calibrator)):
+        with _about("privacy.calibrator", name):
             values["calibrator"] = own_code.found_calibrator(name)
-        except InputError as error:
-            raise ConfigError.at("privacy.calibrator", f"{name} {error}") from None
+    if ":" in (name := str(config.privacy.accountant)):
+        with _about("privacy.accountant", name):
+            own_code.imported(name)
     return Privacy(**values)
+
+
+@contextmanager
+def _about(key: str, name: str) -> Iterator[None]:
+    """Begin what is refused of a function of the user's with its key and its name."""
+    try:
+        yield
+    except InputError as error:
+        raise ConfigError.at(key, f"{name} {error}") from None
 
 
 def target_of(config: Config, spec: DataSpec) -> Target:
@@ -318,8 +369,8 @@ def _custom(section: str, chosen: CustomSection) -> Any:
 
 
 def _argument(path: str, value: object) -> object:
-    """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
-    if not isinstance(value, dict) or "schedule" not in value:
+    """A mapping that says a schedule is one, in a section of one's own as anywhere."""
+    if not says_schedule(value):
         return value
     try:
         section = schedule_section(value)

@@ -13,13 +13,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import os
 import re
 import sys
-import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -28,6 +26,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Self,
     TypeVar,
     get_args,
     get_origin,
@@ -51,8 +50,10 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from dpmcmc.errors import Hint, InputError, alternatives, meant
+from dpmcmc.privacy.accounting.own import returned
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL
+from dpmcmc.samplers.schedules import OPTAX, OptaxSchedule
 from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.targets.base import REQUIRED as TARGET_METHODS
 
@@ -70,48 +71,6 @@ PATTERN = r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"
 REQUIRED: dict[str, tuple[str, ...]] = {"target": TARGET_METHODS, "sampler": PROTOCOL}
 #: Example of a function's return annotation.
 _EXAMPLES = {"target": "dpmcmc.targets.Target", "sampler": "dpmcmc.samplers.Sampler"}
-#: Files that a run leaves in its folder beside its config.
-_MARKS = (
-    "plan.json",
-    "privacy.json",
-    "metrics.json",
-    "draws.nc",
-    "confidential",
-    "checkpoint",
-)
-
-
-def in_run_folder(path: Path) -> bool:
-    """Whether a config lies in or below a run folder, and so may be somebody else's."""
-    ways = [
-        list(p.parents) for p in (path.absolute(), path.resolve())
-    ]  # through links, and past them
-    if any(_holds(own, _MARKS) for own, *_ in ways):
-        return True
-    # In folders above, a file name that other programs use too counts only where a run's config lies next to it.
-    above = dict.fromkeys(folder for _, *folders in ways for folder in folders)
-    return any(
-        _holds(folder, ("privacy.json",))
-        or (_holds(folder, ("config.yaml",)) and _holds(folder, _MARKS))
-        for folder in above
-    )
-
-
-def _holds(folder: Path, names: Collection[str]) -> bool:
-    return any(os.path.lexists(folder / name) for name in names)
-
-
-def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(section, module) of the modules outside this library that are not in ``allowed``.
-
-    Args:
-        names: section -> ``module:attribute``.
-        allowed: names of modules.
-    """
-    for section, name in names.items():
-        module = name.partition(":")[0]
-        if module.partition(".")[0] != "dpmcmc" and module not in allowed:
-            yield section, module
 
 
 def found(section: str, name: str) -> Callable[..., Any]:
@@ -124,7 +83,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
     Raises:
         ValueError: it cannot be imported, or declares no such thing; nothing was called.
     """
-    item = _imported(name)
+    item = imported(name)
     missing = _missing(section, item)
     if missing:
         raise InputError(
@@ -134,7 +93,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
     return item
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
     """Import what ``module:attribute`` names.
 
     Raises:
@@ -169,9 +128,9 @@ def found_calibrator(name: str) -> Callable[..., Any]:
     Raises:
         ValueError: it cannot be imported, or says no such thing; nothing was called.
     """
-    item = _imported(name)
+    item = imported(name)
     try:
-        made = _returned(item) if inspect.isfunction(item) else None
+        made = returned(item) if inspect.isfunction(item) else None
     except Exception:  # an annotation may be any expression
         made = None
     if made not in (float, np.ndarray):
@@ -180,15 +139,6 @@ def found_calibrator(name: str) -> Callable[..., Any]:
             "def mine(queries, promise) -> float"
         )
     return item
-
-
-def _returned(item: types.FunctionType) -> Any:
-    """Return the return annotation of a function, ``inspect.Signature.empty`` where there is none; raises anything."""
-    made = item.__annotations__.get("return", inspect.Signature.empty)
-    if made is inspect.Signature.empty:
-        return made
-    stub = types.SimpleNamespace(__annotations__={"return": made})
-    return typing.get_type_hints(stub, inspect.unwrap(item).__globals__)["return"]
 
 
 def _missing(section: str, item: object) -> str:
@@ -203,7 +153,7 @@ def _missing(section: str, item: object) -> str:
     if not inspect.isfunction(item):
         return f"is a {type(item).__name__}, neither a class nor a function that is written in Python"
     try:
-        made = _returned(item)
+        made = returned(item)
     except Exception as error:  # an annotation may be any expression
         return f"is a function whose return annotation cannot be read ({said(error)})"
     if made is inspect.Signature.empty:
@@ -286,7 +236,8 @@ def refusal(
     owners = [
         name
         for name, section in sections.items()
-        if section is not None and key in type(section).model_fields
+        if section is not None
+        and (key in type(section).model_fields or key in (section.model_extra or {}))
     ]
     if owners:
         path = f"{owners[0]}.{error.about}"
@@ -397,6 +348,21 @@ class Section(BaseModel):
     _sizes = field_validator("*")(of_a_size)
 
 
+class Open(BaseModel):
+    """Part of a section that takes keys beyond its own; their numbers are of a size that a run can compute with."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="after")
+    def _extra_sizes(self) -> Self:
+        for key, value in (self.model_extra or {}).items():
+            try:
+                of_a_size(value)
+            except InputError as error:
+                raise refused((str(error), (key,)), value=value) from None
+        return self
+
+
 class Keyed(Section):
     """A section whose refusal of an unknown key names the known ones."""
 
@@ -405,7 +371,7 @@ class Keyed(Section):
     def _known_keys(cls, values: object) -> object:
         unknown = (
             [key for key in values if key not in cls.model_fields]
-            if isinstance(values, dict)
+            if isinstance(values, dict) and cls.model_config["extra"] == "forbid"
             else []
         )
         if unknown:
@@ -452,6 +418,12 @@ class Derived(Keyed):
         return self.constructor(**self.arguments(), **facts)
 
 
+class OpenDerived(Open, Derived):
+    """A section derived from a constructor that takes further arguments by their names, and refuses wrong ones."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 def _part(key: str, section: Derived) -> Any:
     try:
         return section.built()
@@ -481,7 +453,11 @@ def refused(
 
 def keys(constructor: type) -> list[dataclasses.Field]:
     """Return the fields of a dataclass that are YAML keys."""
-    return [f for f in dataclasses.fields(constructor) if f.init and not f.kw_only]
+    return [
+        f
+        for f in dataclasses.fields(constructor)
+        if f.init and not f.kw_only and "rest" not in f.metadata
+    ]
 
 
 @functools.cache
@@ -518,7 +494,9 @@ def derived(
         warnings.simplefilter("ignore", UserWarning)
         title = f"{constructor.__name__}Section"
         doc = " ".join(first.split())
-        made = create_model(title, __base__=Derived, __doc__=doc, **fields)
+        rest = any("rest" in field.metadata for field in dataclasses.fields(constructor))
+        base = OpenDerived if rest else Derived
+        made = create_model(title, __base__=base, __doc__=doc, **fields)
     made.constructor = constructor
     made.tag = tag
     return made
@@ -549,13 +527,19 @@ class InEditors:
         return self.schema(handler)
 
 
-def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None) -> Hint:
+def choice(
+    known: Mapping[str, type],
+    tag: str,
+    own: type[Section] | None = None,
+    others: Mapping[str, Any] = OWN_NAME,
+) -> Hint:
     """Return the type of a section that is one of several, looked up when there is a mapping to be one.
 
     Args:
         known: name -> constructor.
         tag: the key that holds the name.
-        own: for a name ``module:attribute``, which is a user's.
+        own: for a name ``module:attribute``, which is a user's, or a name with a colon in it of another kind.
+        others: JSON schema of such a name.
     """
 
     def validated(value: object) -> Section:
@@ -565,9 +549,9 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
         if own is not None and isinstance(name, str) and ":" in name:
             return own.model_validate(value)
         if not isinstance(value, dict) or not isinstance(name, str) or name not in known:
-            wanted = ", ".join(known) + (
-                " or your own module:attribute" if own is not None else ""
-            )
+            other = others["description"].removesuffix(".")
+            more = "" if own is None else f" or {other[0].lower()}{other[1:]}"
+            wanted = ", ".join(known) + more
             there = isinstance(value, dict) and tag not in value
             raise refused(
                 (f"must be one of {wanted}{meant(name, known)}", (tag,)),
@@ -585,8 +569,8 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
             ({"const": name}, section) for name, section in sections.items()
         ]
         if own is not None:
-            names.append(OWN_NAME)
-            if_named.append((OWN_NAME, own))
+            names.append(dict(others))
+            if_named.append((dict(others), own))
         mapping = {
             "type": "object",
             "required": [tag],
@@ -599,22 +583,9 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
                 for named, section in if_named
             ],
         }
-        return mapping if own is None else {"anyOf": [mapping, OWN_NAME]}
+        return mapping if own is None else {"anyOf": [mapping, dict(others)]}
 
     return Annotated[Hint, PlainValidator(validated), InEditors(schema)]
-
-
-_SCHEDULE = choice(SCHEDULES, "schedule")
-_schedule = TypeAdapter[Derived](_SCHEDULE)
-
-
-def schedule_section(value: object) -> Derived:
-    """Return the section of a mapping with the key ``schedule``.
-
-    Raises:
-        ValidationError: of pydantic.
-    """
-    return _schedule.validate_python(value)
 
 
 def descriptions(constructor: type) -> dict[str, str]:
@@ -655,7 +626,7 @@ def _yaml_type(hint: Hint) -> Hint:
     def validated(value: object) -> object:
         return (
             schedule_section(value)
-            if isinstance(value, dict)
+            if isinstance(value, dict) or says_schedule(value)
             else otherwise.validate_python(value)
         )
 
@@ -682,3 +653,34 @@ def _plain_type(kind: Hint) -> Hint:
         if dataclasses.is_dataclass(kind) and isinstance(kind, type)
         else None
     )
+
+
+#: JSON schema of the name of a schedule of optax.
+_OPTAX_NAME = {
+    "type": "string",
+    "pattern": f"^{OPTAX}\\w+$",
+    "description": f"A schedule of optax, {OPTAX}NAME.",
+}
+_SCHEDULE = choice(SCHEDULES, "schedule", derived(OptaxSchedule), _OPTAX_NAME)
+_schedule = TypeAdapter[Derived](_SCHEDULE)
+
+
+def says_schedule(value: object) -> bool:
+    """Whether a value of a YAML says a schedule: its section, or the name of one of optax."""
+    named = value.get("name", "") if isinstance(value, dict) else value
+    of_optax = isinstance(named, str) and named.startswith(OPTAX)
+    return of_optax or (isinstance(value, dict) and "schedule" in value)
+
+
+def schedule_section(value: object) -> Derived:
+    """Return the section of a mapping with the key ``schedule``, or with a schedule of optax as its ``name``.
+
+    Raises:
+        ValidationError: of pydantic.
+    """
+    if says_schedule(value):
+        mapping = dict(value) if isinstance(value, dict) else {"name": value}
+        if "schedule" not in mapping:
+            mapping["schedule"] = mapping.pop("name")
+        value = mapping
+    return _schedule.validate_python(value)

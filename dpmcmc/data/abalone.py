@@ -47,10 +47,10 @@ COLUMNS = (
 # published documentation. The few values beyond them (two heights are recording errors) are clipped.
 RANGES = np.array([1.0, 1.0, 0.5, 3.0, 2.0, 1.0, 1.25])
 
-_SEX = {"M": 1.0, "I": 0.0, "F": -1.0}
+SEX = {"M": 1.0, "I": 0.0, "F": -1.0}
 _NUM_ROWS = 4177
 _NUM_TEST = 1044
-_MIN_RINGS = 10
+MIN_RINGS = 10
 _POSITIVE_RATE = 0.498
 _STANDIN_SEED = 1995
 
@@ -65,7 +65,7 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
     else:
         found = files["abalone.data"]
         sex, measurements, rings = parse(found.content.decode("ascii"))
-        labels = (rings >= _MIN_RINGS).astype(np.int32)
+        labels = (rings >= MIN_RINGS).astype(np.int32)
         origin = found.origin
         digests = {"abalone.data": found.sha256}
     rows = encode(sex, measurements, str(spec.encoding))
@@ -87,13 +87,13 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if not line:
             continue
         values = [value.strip() for value in line.split(",")]
-        if values[0] in _SEX:
+        if values[0] in SEX:
             values = [*values[1:], values[0]]
-        if len(values) != 9 or values[-1] not in _SEX:
+        if len(values) != 9 or values[-1] not in SEX:
             raise DataError(
                 f"abalone.data, line {number}: not a record of Abalone: fetch the file again."
             )
-        sexes.append(_SEX[values[-1]])
+        sexes.append(SEX[values[-1]])
         numbers.append([float(value) for value in values[:-1]])
     if len(numbers) != _NUM_ROWS:
         raise DataError(

@@ -65,7 +65,7 @@ def steps(values: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 # Columns of a line, in file order; the last field is the label.
-_FIELDS = (
+FIELDS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
     "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country",
 )  # fmt: skip
@@ -200,7 +200,7 @@ _LABELS = {
 def _parsed(lines: Collection[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what :func:`parse` does of the lines of records, column by column, which is faster than line by line."""
     *fields, income = zip(*[line.split(", ") for line in lines], strict=True)
-    known = dict(zip(_FIELDS, fields, strict=True))
+    known = dict(zip(FIELDS, fields, strict=True))
     numeric = [[*map(float, known[column])] for column in NUMERIC]
     levels = [[*map(rank.__getitem__, known[column])] for column, rank in _RANK.items()]
     labels = [*map(_LABELS.__getitem__, income)]

@@ -1,5 +1,7 @@
 """Diagnostics for the data holder, after a run.
 
+``receipt`` computes what a run has cost one person, from the release and that person's record alone.
+
 ``reference``, ``per_instance``, ``per_record`` and ``on_average_kl`` read training records without privacy:
 confidential unless the records are public.
 """
@@ -7,5 +9,7 @@ confidential unless the records are public.
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules=["on_average_kl", "per_instance", "per_record"]
+    __name__,
+    submodules=["on_average_kl", "per_instance", "per_record", "two_sample"],
+    submod_attrs={"receipt": ["PersonalReceipt", "personal_receipt"]},
 )

@@ -6,8 +6,10 @@ accelerator waits for the host to read the condition, longer than a step takes.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +90,63 @@ def platform_of(mesh: Mesh | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Kind of device that a run computes on.
+
+#: ``auto`` is JAX's default device: an accelerator where JAX finds one.
+Device = Literal["auto", "cpu", "gpu"]
+
+
+@contextlib.contextmanager
+def on_device(device: Device) -> Iterator[None]:
+    """Compute on a device of this kind while the context is open, whatever JAX was used for before.
+
+    JAX's setting is that of the process, since a run computes in threads of its own as well.
+
+    Raises:
+        InputError: another name, or JAX finds no such device.
+    """
+    if device not in get_args(Device):
+        raise InputError(
+            f"device must be one of {', '.join(get_args(Device))}, got {device!r}",
+            "device",
+        )
+    if device == "auto":
+        yield
+        return
+    try:
+        chosen = jax.local_devices(backend=device)[0]
+    except (AssertionError, RuntimeError):  # JAX's own, by the platform
+        hides = os.environ.get("JAX_PLATFORMS")
+        why = f", where JAX_PLATFORMS is {hides!r}" if hides else ""
+        mend = "" if device == "cpu" else ", or install dpmcmc[cuda] where there is a GPU"
+        raise InputError(
+            f"device: JAX finds no {device} here{why}; use auto{mend}", "device"
+        ) from None
+    settings: Any = jax.config
+    before = settings.jax_default_device
+    jax.config.update("jax_default_device", chosen)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_default_device", before)
+
+
+def device_used(mesh: Mesh | None) -> dict[str, str | int]:
+    """Return the devices of a run: ``platform`` and ``kind`` by JAX's names, and their ``count``. A public fact."""
+    devices = (
+        list(jax.device_put(np.float32(0)).devices())
+        if mesh is None
+        else list(mesh.devices.flat)
+    )
+    first = devices[0]
+    return {
+        "platform": first.platform,
+        "kind": first.device_kind,
+        "count": len(devices),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
 # Devices in two axes: chains side by side along ``chain``, records split along ``data``.
 #
 #     mesh = dpmcmc.mesh(chain=2, data=4)          # 8 devices, of one process or of several
@@ -109,7 +168,7 @@ BATCHES = PartitionSpec(None, CHAIN, DATA)
 
 
 def mesh(chain: int = 1, data: int | None = None) -> Mesh:
-    """A mesh of the first ``chain * data`` devices.
+    """A mesh of the first ``chain * data`` devices of the kind that JAX computes on by default.
 
     Args:
         chain: devices along the chains.
@@ -118,7 +177,9 @@ def mesh(chain: int = 1, data: int | None = None) -> Mesh:
     Raises:
         ValueError: more devices than there are, with several processes not all of them, or devices of several kinds.
     """
-    devices = jax.devices()
+    settings: Any = jax.config
+    asked = settings.jax_default_device
+    devices = jax.devices() if asked is None else jax.devices(platform_of(None))
     if data is None:
         data = len(devices) // chain if chain > 0 else 0
     if chain < 1 or data < 1 or chain * data > len(devices):

@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.blocks import BoundPlan, with_charged_again
 from dpmcmc.engine.chains import Chains, Given, run_together
-from dpmcmc.engine.hardware import checked, sizes
+from dpmcmc.engine.hardware import Device, checked, device_used, on_device, sizes
 from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
@@ -233,13 +233,18 @@ class Life:
         return self.with_receipt(result)
 
     def with_receipt(self, result: Result) -> Result:
-        """Return a result with the run's entry in its ledger, or with the count of the runs that have none."""
-        more = (
+        """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""
+        more: dict[str, Any] = (
             {"uncharged": self._uncharged}
             if self.reservation is None
             else {"receipt": self.reservation.receipt}
         )
-        return dataclasses.replace(result, **more) if any(more.values()) else result
+        return dataclasses.replace(result, device=self.device, **more)
+
+    @property
+    def device(self) -> dict[str, str | int]:
+        """Devices that the run computes on (:func:`~dpmcmc.engine.hardware.device_used`)."""
+        return device_used(self.mesh)
 
     def settle(self, ended: bool = True) -> None:
         """Close the ledger's entry, unless it is the caller's; see :meth:`Reservation.settle`."""
@@ -258,6 +263,7 @@ def sample(
     checkpoint: Checkpoint | str | Path | None = None,
     ledger: Reservation | Ledger | str | Path | None = None,
     mesh: Mesh | None = None,
+    device: Device = "auto",
 ) -> Result:
     """Run a plan on records.
 
@@ -279,6 +285,8 @@ def sample(
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it; the run may be in another process, which gets a copy.
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
+        device: kind of device to compute on, cpu or gpu, which is JAX's default of the process meanwhile; auto: JAX's
+            own default. A mesh has its devices already.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
@@ -288,9 +296,9 @@ def sample(
 
     Raises:
         OSError: ``out`` cannot be made.
-        ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds (before anything is
-            computed from them); a checkpoint or a ledger in ``out``, or in one of several processes; a process forked
-            from one that has used JAX.
+        ValueError: no such device; wrong N or shapes, rows that are not finite or beyond the target's public bounds
+            (before anything is computed from them); a checkpoint or a ledger in ``out``, or in one of several
+            processes; a process forked from one that has used JAX.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         MiscompiledError: the compiled program failed its self-test; no step was taken on the records, and nothing is
             charged.
@@ -302,15 +310,16 @@ def sample(
     day = today()
     if out is not None:
         check_apart(out, checkpoint, ledger)
-    life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
-    warn_unless_for_intervals(plan)
-    if out is not None and jax.process_index() == 0:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    with life, shown(progress, life) as report:
-        life.read(data, starts)
-        result = life.carry_out(report).named(data)
+    with on_device(device):
+        life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
+        warn_unless_for_intervals(plan)
         if out is not None and jax.process_index() == 0:
-            save(result, out, day)
+            Path(out).mkdir(parents=True, exist_ok=True)
+        with life, shown(progress, life) as report:
+            life.read(data, starts)
+            result = life.carry_out(report).named(data)
+            if out is not None and jax.process_index() == 0:
+                save(result, out, day)
     warn_of_release(plan, result.verdict)
     return result
 

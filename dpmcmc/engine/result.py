@@ -123,6 +123,7 @@ class Result:
             other runs.
         uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
             add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
+        device: ``platform``, ``kind`` and ``count`` of the devices that computed it; None of what was loaded.
 
     Example:
         >>> import dpmcmc
@@ -149,6 +150,7 @@ class Result:
     columns: tuple[str, ...] | None = None
     evidence: Evidence | None = None
     uncharged: Uncharged | None = None
+    device: dict[str, str | int] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers, and this process."""
@@ -546,7 +548,10 @@ class Result:
         )
         run_folder.write("draws.nc", drawn)
         self.write_trace(run_folder)
-        run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())
+        run_folder.json(
+            "metrics.json",
+            {**self.diagnostics, **self.verdict.to_json(), "device": self.device},
+        )
         run_folder.write(PAGE, shown)
         run_folder.seal(said)
         return run_folder.folder

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, quoted
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.names import ALONE, axes, leaf_names
@@ -227,9 +227,6 @@ def _variables(tree: PyTree, columns: Sequence[str] | None) -> Variables:
 #: A Result, which this file only makes.
 _R = TypeVar("_R")
 
-#: Characters of an error that a refusal quotes.
-_LONGEST = 200
-
 
 def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
     """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
@@ -258,7 +255,7 @@ def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
 
 def _none_there(folder: Path, error: Exception) -> InputError:
     """Return the refusal of a folder; what an error quotes of a damaged file is cut short."""
-    why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+    why = quoted(error)
     said = f"{folder}: holds no result that can be loaded ({why}); give the folder of a run that has ended, or of"
     return InputError(f"{said} result.save", "folder")
 

@@ -68,6 +68,8 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
+    #: Whom a guarantee speaks of; None: the target's unit, a record or an owner.
+    unit: str | None = None
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
     honours: frozenset[str] = frozenset()
     #: plan -> (whether intervals of the draws hold, why), of a mechanism whose draws account for its noise.
@@ -125,9 +127,14 @@ class MechanismPlan(AnyPlan):
     reasons: tuple[str, ...] = ()
 
     @property
+    def unit(self) -> str:
+        """Whom a guarantee speaks of."""
+        return self.mechanism.unit or super().unit
+
+    @property
     def charged_draws(self) -> int:
-        """Posterior draws that the guarantee must charge for; 0 for a point estimate."""
-        return 0 if self.mechanism.release == "estimate" else self.draws
+        """Posterior draws that the guarantee must charge for; 0 for an estimate, and for what follows from labels."""
+        return 0 if self.mechanism.release in ("estimate", "labels") else self.draws
 
     @property
     def runs(self) -> tuple[Plan, ...]:
@@ -426,6 +433,11 @@ class PrivacySpec:
                 f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon"
             )
         check_delta(self.delta, self.num_records)
+        if not self.adjacency.of_records:
+            raise UnsupportedCombination(
+                "adjacency: one_label is of randomised labels alone (RandomisedResponse); take replace_one",
+                "adjacency",
+            )
 
     @property
     def moved(self) -> float:

@@ -19,10 +19,10 @@ from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import (
+    Accountant,
     Calibrator,
     Clipping,
     Privacy,
-    TraceAccountant,
 )
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.samplers.base import Sampler
@@ -64,7 +64,7 @@ class Hybrid:
     thin: int = 1
     clip: float = 1.0
     clipping: Clipping | None = None
-    accountant: TraceAccountant = "pld"
+    accountant: Accountant = "pld"
     calibrator: Calibrator = "numeric"
     curvature: float | None = None
     share: Share = 0.5

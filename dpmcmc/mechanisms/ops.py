@@ -16,8 +16,8 @@ h(θ) − log E[e^h], which lies within sup h − inf h over the ball. For ``pri
 that one record's loss varies over θ: at most 2B, and 2RL by the mean value theorem; B where losses are −log
 probabilities, which are never negative. For ``gdp``, h is ρL-Lipschitz: μ = ρL/√m.
 
-K draws cost Kε, and √K·μ. Tempering costs accuracy: with ρ < 1 a draw's variance around the truth is 1 + 1/ρ times the
-efficient one (thesis, Proposition 3.9).
+K draws cost Kε, and √K·μ. Tempering costs accuracy: as N grows, a draw's variance around the truth is 1 + 1/ρ times
+the efficient one (thesis, Propositions 3.8 and 3.9; ``docs/figures.md`` measures it).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.own import named
 
 
 def guaranteed(guarantee: Guarantee, secret: bool) -> str:
@@ -65,11 +66,13 @@ def settings(made: object) -> dict[str, object]:
     """Return the arguments of a dataclass that are not None, as JSON takes them; none of another object."""
     if not dataclasses.is_dataclass(made):
         return {}
-    values = {
-        field.name: getattr(made, field.name)
-        for field in dataclasses.fields(made)
-        if field.init
-    }
+    values: dict[str, object] = {}
+    for one in dataclasses.fields(made):
+        value = getattr(made, one.name)
+        if "rest" in one.metadata:
+            values |= dict(value)
+        elif one.init:
+            values[one.name] = value
     return {name: _said(value) for name, value in values.items() if value is not None}
 
 
@@ -80,8 +83,10 @@ def _said(value: object) -> object:
         return value
     if isinstance(value, list | tuple):
         return [_said(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(key): _said(part) for key, part in value.items()}
     if isinstance(value, FunctionType):
-        return f"{value.__module__}:{value.__qualname__}"
+        return named(value)
     return section(value)
 
 

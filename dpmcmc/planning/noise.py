@@ -18,19 +18,19 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import CalibrationError, Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
 from dpmcmc.planning.stages import Private, Stage
-from dpmcmc.privacy.accounting import gaussian
+from dpmcmc.privacy.accounting import correlated, gaussian
 from dpmcmc.privacy.accounting.charging import (
     Earlier,
     Privacy,
     Schedule,
     charged_guarantee,
     check_proved,
-    named,
 )
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import expected_batch
+from dpmcmc.privacy.accounting.own import named
+from dpmcmc.privacy.accounting.sampling import Cyclic, expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits
 from dpmcmc.privacy.query.gaussian_release import GramRelease, RowFacts
@@ -95,7 +95,8 @@ def calibrated(
     check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
     free = float(np.mean(noise_std == _round_up(own)))
     loudest = float(noise_multipliers.max())
-    bits = fraction_bits(loudest)
+    phi = queries.sampling.phi if isinstance(queries.sampling, Cyclic) else 0.0
+    bits = fraction_bits(loudest * correlated.total(phi))
     second_bits = 0 if second is None else fraction_bits(loudest * second.ratio)
     private = Private(
         promise=privacy,
@@ -105,7 +106,7 @@ def calibrated(
         free_fraction=free,
         bits=bits,
         second_bits=second_bits,
-        levels=levels(noise_multipliers, (bits, second_bits), second),
+        levels=levels(noise_multipliers, (bits, second_bits), second, phi),
         coordinates=queries.coordinates,
         before=before,
     )
@@ -113,10 +114,17 @@ def calibrated(
 
 
 def unit_of(queries: Schedule, privacy: Privacy) -> float:
-    """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C)."""
-    return expected_batch(queries.sampling, queries.num_records) / (
+    """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C).
+
+    Where noise is correlated, s is that of slow directions and z that of its independent ζ, so the unit is larger by
+    ``1 / correlated.slow``.
+    """
+    unit = expected_batch(queries.sampling, queries.num_records) / (
         queries.num_records * privacy.clip
     )
+    if isinstance(queries.sampling, Cyclic):
+        return unit / correlated.slow(queries.sampling.phi)
+    return unit
 
 
 def charged(
@@ -157,12 +165,17 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
 
 
 def levels(
-    z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None
+    z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None, phi: float = 0.0
 ) -> tuple[int, int]:
-    """Draws per coordinate of the integer noise of the gradient and of the second moment."""
+    """Draws per coordinate of the integer noise of the gradient and of the second moment.
+
+    Correlated noise has these in its independent part, and one draw more beside it (``accounting/correlated.py``).
+    """
     quietest = float(z.min())
     loudest = float(z.max())
-    gradient = gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
+    grid = 2.0 ** bits[0] * (correlated.white(phi) if phi else 1.0)
+    most = gaussian.LEVELS[-2 if phi else -1]
+    gradient = gaussian.levels_for(quietest * grid, loudest * grid, most)
     if second is None:
         return gradient, 0
     unit = second.ratio * 2.0 ** bits[1]

@@ -25,7 +25,7 @@ from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
+from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.metric import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
@@ -174,6 +174,11 @@ class Plan(AnyPlan):
         )
 
     @property
+    def optimises(self) -> bool:
+        """Whether the sampler is an optimiser, which has neither a temperature nor a Langevin time."""
+        return self.sampler_offers.optimises
+
+    @property
     def sampler_offers(self) -> SamplerOffers:
         """The sampler with a default in the place of everything that it does not offer."""
         return sampler_offers(self.sampler)
@@ -204,11 +209,22 @@ class Plan(AnyPlan):
 
     @property
     def temperatures(self) -> np.ndarray:
-        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise."""
+        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise.
+
+        NaN for an optimiser, which has none.
+        """
         t = np.arange(self.steps, dtype=np.float64)
         return np.broadcast_to(
             self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape
         )
+
+    @property
+    def temperature_range(self) -> dict[str, float] | None:
+        """``min`` and ``max`` of :attr:`temperatures`, as JSON takes them; None for an optimiser."""
+        kept = self.temperatures
+        if self.optimises:
+            return None
+        return {"min": float(kept.min()), "max": float(kept.max())}
 
     @property
     def own_temperatures(self) -> np.ndarray:
@@ -227,7 +243,7 @@ class Plan(AnyPlan):
 
     @property
     def time(self) -> float:
-        """Langevin time the chain runs for, the sum of :attr:`times`."""
+        """Langevin time the chain runs for, the sum of :attr:`times`; NaN for an optimiser, which has none."""
         return float(np.sum(self.times))
 
     @property
@@ -335,7 +351,15 @@ class Plan(AnyPlan):
     def thesis_multiplier(self) -> tuple[float | None, str | None]:
         """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
         if self.privacy is None or self.privacy.epsilon is None:
-            return None, "no target epsilon"
+            return None, "Wang's formula takes a target epsilon, and this plan has none"
+        if (
+            isinstance(self.sampling, Cyclic)
+            and self.sampling.batches(self.num_records) > 1
+        ):
+            return (
+                None,
+                "Wang's formula is for batches that are random, and these are not",
+            )
         inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
@@ -350,20 +374,14 @@ class Plan(AnyPlan):
         Args:
             secret: whether the run's noise is; without that there is no guarantee.
         """
-        temperatures = self.temperatures
         z = self.noise_multipliers
         return {
             "label": self.label,
             "target": repr(self.target),
             "sampler": repr(self.sampler),
             "config": self.sections,
-            "sampling": {
-                "scheme": self.sampling.scheme,
-                "batch_size": self.batch_size,
-                "rate": self.sampling.rate(self.num_records),
-                "charged_rate": self.sampling.charged_rate(self.num_records),
-                "slots": self.slots,
-            },
+            "sampling": self._sampling_facts
+            | {"charged_rate": self.sampling.charged_rate(self.num_records)},
             "num_records": self.num_records,
             "unit": self.unit,
             "steps": self.steps,
@@ -383,13 +401,12 @@ class Plan(AnyPlan):
             "thesis_multiplier": self.thesis_multiplier[0],
             "thesis_condition": self.thesis_multiplier[1],
             "free_fraction": None if self.privacy is None else self.free_fraction,
-            "temperature": {
-                "min": float(temperatures.min()),
-                "max": float(temperatures.max()),
-            },
-            "temperature_per_step": self._per_step(temperatures),
-            "time": self.time,
-            "private_time": self.private_time,
+            "temperature": self.temperature_range,
+            "temperature_per_step": None
+            if self.optimises
+            else self._per_step(self.temperatures),
+            "time": None if self.optimises else self.time,
+            "private_time": None if self.optimises else self.private_time,
             "guarantee": self.guarantee.to_json()
             if self.guarantee is not None and secret
             else None,
@@ -418,6 +435,21 @@ class Plan(AnyPlan):
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
         return _lines(self, secret)
 
+    @property
+    def _sampling_facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "scheme": self.sampling.scheme,
+            "batch_size": self.batch_size,
+            "rate": self.sampling.rate(self.num_records),
+            "slots": self.slots,
+        }
+        if isinstance(self.sampling, Cyclic):
+            facts |= {
+                "batches": self.sampling.batches(self.num_records),
+                "phi": self.sampling.phi,
+            }
+        return facts
+
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         z = self.noise_multipliers
@@ -429,12 +461,7 @@ class Plan(AnyPlan):
             "second_every": every_of(self.second),
             "steps": self.steps,
             "chains": self.chains,
-            "sampling": {
-                "scheme": self.sampling.scheme,
-                "batch_size": self.batch_size,
-                "rate": self.sampling.rate(self.num_records),
-                "slots": self.slots,
-            },
+            "sampling": self._sampling_facts,
             "hardened": self.privacy is not None,
             "coordinates": self.coordinates,
             "num_records": self.num_records,
@@ -452,6 +479,11 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     if rate < 1:
         about = "about " if isinstance(plan.sampling, Poisson) else ""
         batch = f"{plan.sampling.scheme}, {about}{plan.batch_size:g} of {plan.num_records:,} records (rate {rate:.4g})"
+    if isinstance(plan.sampling, Cyclic) and rate < 1:
+        batch = (
+            f"cyclic, {plan.sampling.batches(plan.num_records):,} batches of {plan.batch_size:g} of "
+            f"{plan.num_records:,} records in a public order; nothing is gained by sampling"
+        )
     unit = plan.target_offers.unit
     out = [
         ("target", repr(plan.target)),
@@ -478,10 +510,9 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     heat = _range(plan.temperatures)
     private = plan.private
     if private is None:
-        out += [
-            ("privacy", "none: plain SG-MCMC, no guarantee"),
-            ("temperature", _with_minibatches(plan, heat)),
-        ]
+        out.append(("privacy", "none: plain SG-MCMC, no guarantee"))
+        if not plan.optimises:
+            out.append(("temperature", _with_minibatches(plan, heat)))
         return out + plan.verdict.lines()
     z = private.noise_multipliers
     spread = (
@@ -493,21 +524,34 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("guarantee", guaranteed(private.guarantee, secret)),
         (
             "noise",
-            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})",
+            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"
+            + _correlation(plan),
         ),
         ("thesis", _thesis_line(plan, private)),
-        ("free", _free_line(plan)),
-        ("temperature", _temperature_line(plan, heat)),
-        ("time", _time_line(plan, private)),
-        *labelled("unproved", plan.unproved),
     ]
-    return out + plan.verdict.lines()
+    if not plan.optimises:
+        out += [
+            ("free", _free_line(plan)),
+            ("temperature", _temperature_line(plan, heat)),
+            ("time", _time_line(plan, private)),
+        ]
+    return out + labelled("unproved", plan.unproved) + plan.verdict.lines()
+
+
+def _correlation(plan: Plan) -> str:
+    """Return what correlated noise is; empty where noise is independent."""
+    if not isinstance(plan.sampling, Cyclic) or not plan.sampling.phi:
+        return ""
+    return (
+        f", of which the next step takes back {plan.sampling.phi:g}; temperature is that of directions that take many "
+        "steps to relax, and faster ones are hotter"
+    )
 
 
 def _thesis_line(plan: Plan, private: Private) -> str:
     needed, failed = plan.thesis_multiplier
     if needed is None:
-        return "Wang's formula takes a target epsilon, and this plan has none"
+        return str(failed)
     ratio = three_digits(needed / float(private.noise_multipliers.min()))
     line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio} times as much"
     if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:

@@ -67,6 +67,11 @@ class SavedPlan(AnyPlan):
     released_path: Trace | None = None
 
     @property
+    def unit(self) -> str:
+        """Whom the guarantee speaks of, which a mechanism may decide."""
+        return str(self.stated.get("unit") or super().unit)
+
+    @property
     def label(self) -> str:
         """Name of the sampler or of the mechanism, which files of version 0.2.0 do not state."""
         return str(self.stated.get("label", "a run of version 0.2.0"))

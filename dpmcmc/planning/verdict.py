@@ -41,6 +41,7 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
@@ -98,6 +99,13 @@ class Obstacle(NamedTuple):
     of_mixing: bool = False
 
 
+#: Alone, since conditions on temperature and time are about samplers.
+_OPTIMISER = Obstacle(
+    "the iterates of an optimiser gather near the mode, and are no draws of the posterior",
+    "an optimiser draws no posterior",
+)
+
+
 def obstacles(plan: Plan, metric: ReleasedMetric | None = None) -> tuple[Obstacle, ...]:
     """All that stands between a plan and intervals that cover; empty where nothing does.
 
@@ -105,6 +113,8 @@ def obstacles(plan: Plan, metric: ReleasedMetric | None = None) -> tuple[Obstacl
         plan: of a sampler.
         metric: that its run has released; before that, what a private metric does is predicted (``forecast.py``).
     """
+    if plan.optimises:
+        return (_OPTIMISER,)
     known = curvatures(plan, metric)
     found = (
         _mixing(plan, known), _clipping(plan, known), _tempered(plan), _heat(plan), _step(plan, known), _draws(plan),
@@ -206,6 +216,11 @@ def _minibatches(plan: Plan) -> Obstacle | None:
     rate = plan.sampling.rate(plan.num_records)
     if rate >= 1:
         return None
+    if isinstance(plan.sampling, Cyclic):
+        return Obstacle(
+            "batches that take turns move the chain in a cycle, by an unknown amount",
+            "batches are not random",
+        )
     bound = _largest_gradient(plan)
     if bound is None:
         return Obstacle(
@@ -343,6 +358,8 @@ def _draws(plan: Plan) -> Obstacle | None:
 SIGNAL, SPREAD = 3.0, 20.0
 #: Largest split R-hat and least effective sample size of released draws, over coordinates, for intervals.
 RHAT, ESS = 1.1, 20.0
+#: Draws of a mechanism that an interval is read from, at least.
+FEWEST_DRAWS = 100
 
 
 def of_plan(plan: Plan) -> Verdict:
@@ -413,6 +430,8 @@ def of_result(
     if plan.privacy is None and plan.chains > 1 and not shown:
         # Draws of several chains that agree show the mixing that a plan could only bound.
         found = [one for one in found if not one.of_mixing]
+    if plan.optimises:
+        shown = []  # it draws no posterior however well its iterates mix
     intervals = _intervals((*shown, *found), plan.privacy is None and plan.chains < 2)
     return _with_costs(plan, _verdict(_prediction(plan), intervals), metric)
 
@@ -500,7 +519,7 @@ def _with_costs(
 ) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
-    times = bought(plan, known)
+    times = None if plan.optimises else bought(plan, known)
     width = predicted_width(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
@@ -547,11 +566,13 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> Use:
     if not math.isfinite(guarantee.epsilon):
         return Use(True, "Yes: epsilon has no finite bound, so privacy limits nothing.")
     size = _size(target)
-    signal = (
-        num_records
-        * gaussian_mu(guarantee.epsilon, guarantee.delta)
-        / math.sqrt(size or 1)
+    # N records against one noise; N labels against the noise of each, whose std one label moves by 2·sinh(ε/2).
+    apart = (
+        num_records * gaussian_mu(guarantee.epsilon, guarantee.delta)
+        if guarantee.adjacency.of_records
+        else math.sqrt(num_records) * 2 * math.sinh(guarantee.epsilon / 2)
     )
+    signal = apart / math.sqrt(size or 1)
     noise = "its noise" if size is not None else "its noise in one coordinate"
     if signal < SIGNAL:
         return Use(
@@ -578,7 +599,7 @@ def _spread(plan: Plan) -> float | None:
     √T where the chain has mixed; √(2τmT) within a shorter time τ, at prior precision m.
     """
     precision = plan.target_offers.prior_precision
-    if not precision or plan.in_metric:
+    if not precision or plan.in_metric or plan.optimises:
         return None
     hottest = float(np.max(plan.temperatures[plan.burn_in :]))
     return math.sqrt(hottest * min(1.0, 2 * plan.time * precision))

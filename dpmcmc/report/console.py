@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -283,7 +283,11 @@ class PublicFacts:
         )
         times = self.spec.public and self.trace is not None
         return Circumstances(
-            origins.get(self.origin, declared), self.settings, fit, times
+            origins.get(self.origin, declared),
+            self.settings,
+            fit,
+            times,
+            self.spec.privatised,
         )
 
     @property
@@ -327,20 +331,18 @@ class PublicFacts:
             "public": self.spec.public,
             "encoding": self.spec.encoding,
             "sha256": dict(self.sha256) or None,
+            "privatised": self.spec.privatised and asdict(self.spec.privatised),
         }
 
     def metrics(self) -> dict[str, object]:
         """Return ``metrics.json`` before anything is measured, with every key that it always has."""
-        heat = None if self.trace is None else self.trace.temperatures
         plan = self.plan
         return {
             **dict.fromkeys(
                 ("accuracy", "rmse", "log_predictive_density", "non_private")
             ),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
-            "temperature": None
-            if heat is None
-            else {"min": float(heat.min()), "max": float(heat.max())},
+            "temperature": None if self.trace is None else self.trace.temperature_range,
             "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),
@@ -348,13 +350,17 @@ class PublicFacts:
 
 
 def print_plan(
-    facts: PublicFacts, devices: tuple[int, int] | None, console: Console
+    facts: PublicFacts,
+    devices: tuple[int, int] | None,
+    device: Mapping[str, str | int] | None,
+    console: Console,
 ) -> None:
     """Print the plan.
 
     Args:
         facts: of the run.
         devices: along the chains and along the records, of a run that shares them; None: one.
+        device: ``platform`` and ``kind`` of the device, where it is worth a line, or None.
         console: to print on.
     """
     lines = planned(
@@ -368,6 +374,8 @@ def print_plan(
     )
     if facts.on_disk:
         lines.append(("on disk", "no fit without privacy, which reads all records"))
+    if device is not None:
+        lines.append(("device", f"{device['platform']} ({device['kind']})"))
     if devices is not None:
         lines.append(
             ("devices", f"{devices[0]} along the chains, {devices[1]} along the records")

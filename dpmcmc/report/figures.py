@@ -300,7 +300,9 @@ def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None
     with _picture(path, note) as figure:
         axis = figure.subplots()
         axis.plot(delta, epsilon, label=f"all that is released ({guarantee.accountant})")
-        axis.plot([guarantee.delta], [guarantee.epsilon], "o", color="C3", label=stated)
+        # A pure promise, of δ = 0, stands at the left end.
+        at = max(guarantee.delta, float(delta[0]))
+        axis.plot([at], [guarantee.epsilon], "o", color="C3", label=stated)
         axis.set_xscale("log")
         axis.set_ylim(bottom=0)
         _label(axis, title, "δ", "ε")

@@ -51,6 +51,11 @@ def hazards(plan: AnyPlan, whose: Whose, intervals: bool) -> list[tuple[str, str
 
 
 def _unit(unit: str) -> str:
+    if unit == "label":
+        return (
+            "One label of one record. Features are taken as public: nothing protects them, nor that somebody takes "
+            "part. A person with K records has a weaker promise, which dpmcmc verify --group K states."
+        )
     if unit == "record":
         return (
             "One record, and a record is one person's only if nobody has two. A person with K records has a weaker "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from dpmcmc.data.base import DataSpec
+from dpmcmc.data.base import DataSpec, Privatised
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.description import INTERVALS, PREDICTION, Verdict
@@ -29,6 +29,7 @@ _UNITS = {
     "replace_one": "one {} replaced",
     "add_remove": "one {} added or removed",
     "zero_out": "one {} counted or not",
+    "one_label": "one {} changed, features not protected",
 }
 _RELEASED = {
     "trace": "all iterates covered",
@@ -61,7 +62,7 @@ def planned(
     across = f" × {features:,} features" if features else ""
     lines = [
         (name, f"{_model(plan)}, {what}{across} ({origin})"),
-        ("privacy", _privacy(plan, secret, asked)),
+        ("privacy", _privacy(plan, secret, asked, spec.privatised)),
         _method(plan),
     ]
     if spec.records_per_owner is not None:
@@ -82,7 +83,11 @@ def _model(plan: AnyPlan) -> str:
     return said if plain else type(plan.target).__name__
 
 
-def _privacy(plan: AnyPlan, secret: bool, asked: float | None) -> str:
+def _privacy(
+    plan: AnyPlan, secret: bool, asked: float | None, came_with: Privatised | None
+) -> str:
+    if plan.guarantee is None and came_with is not None:
+        return f"nothing more is charged: {came_with}"
     if plan.guarantee is None:
         return "none: nothing is promised of the draws"
     said = promise(plan.guarantee, plan.unit, asked)
@@ -120,6 +125,11 @@ def _method(plan: AnyPlan) -> Row:
                 "mechanism",
                 f"a noise-aware release, {plan.draws:,} draws from its posterior",
             )
+        if plan.label == "RandomisedResponse":
+            return (
+                "mechanism",
+                f"randomised labels, {plan.draws:,} draws from their posterior",
+            )
         what = "one draw" if plan.draws == 1 else f"{plan.draws:,} draws"
         return ("mechanism", f"{plan.label}, {what}")
     chains = "1 chain" if plan.chains == 1 else f"{plan.chains:,} chains"
@@ -130,7 +140,11 @@ def _method(plan: AnyPlan) -> Row:
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )
     # A posterior that follows from a path does not have the path's temperature.
-    hottest = 0.0 if plan.verdict.from_path else float(plan.temperatures.max())
+    hottest = (
+        0.0
+        if plan.verdict.from_path or plan.optimises
+        else float(plan.temperatures.max())
+    )
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",

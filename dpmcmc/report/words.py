@@ -32,6 +32,8 @@ _MODELS = {
 _METHODS = {
     "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "
     "the posterior given these sums, which knows the law of their noise",
+    "RandomisedResponse": "randomised response: every label was changed at random, and draws come from the posterior "
+    "given these labels and the features, which knows how likely each label was changed",
     "SGLD": "stochastic gradient Langevin dynamics",
     "SGHMC": "stochastic gradient Hamiltonian Monte Carlo",
     "SGNHT": "stochastic gradient Nosé–Hoover thermostats",
@@ -162,7 +164,7 @@ def accounting(guarantee: Guarantee) -> str:
     released = " and ".join(
         f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items()
     )
-    law = _ACCOUNTANTS[guarantee.accountant]
+    law = _ACCOUNTANTS.get(guarantee.accountant, "a formula of the user's own")
     if guarantee.accountant == "one_sample" and set(counts) == {"gaussian"}:
         law = "Gaussian differential privacy, which is exact"
     return f"ε is that of {released or 'no release'}, by {law} (accountant {guarantee.accountant})"

@@ -29,7 +29,7 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.metric import GRADIENT, SecondMoment
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.schedules import PerStep, Schedule, evaluate
+from dpmcmc.samplers.schedules import PerStep, Schedule, check_every_step, evaluate
 from dpmcmc.storage.pytree import STATIC, PyTree, completed, rebuilt
 
 if TYPE_CHECKING:
@@ -117,6 +117,10 @@ class SamplerOffers:
     stability_limit: Callable[[PerStep, PerStep], PerStep] | None = None
     #: t -> η, the step on the full potential.
     eta: Callable[[PerStep], PerStep] | None = None
+    #: Whether the law of its draws under correlated noise is known (``privacy/accounting/correlated.py``).
+    correlated_noise: bool = False
+    #: Whether it is an optimiser, which has neither a temperature nor a Langevin time, and draws no posterior.
+    optimises: bool = False
     #: Public estimate of the variance that minibatches add to a gradient.
     minibatch_variance: float = 0.0
 
@@ -198,6 +202,15 @@ class SteppedSampler(SamplerOffers):
                 "the sampler is not bound yet: plan it, or call bind(num_records)"
             )
         return evaluate(self.step_size, t) / self.num_records
+
+    def check(self, noise_std: PerStep, t: PerStep) -> None:
+        """Refuse a schedule that is not positive and finite at every step.
+
+        Raises:
+            InputError: about the step size.
+        """
+        if callable(self.step_size):
+            check_every_step("step_size", self.step_size, t)
 
     def with_eta(self, eta: float) -> Self:
         """The sampler with a constant step ``eta`` on the full potential."""

@@ -1,5 +1,7 @@
 r"""Step sizes as functions of the step, t = 0, 1, … They are plain callables, so any optax schedule works too.
 
+A YAML names a schedule of :data:`SCHEDULES`, or one of optax as ``optax:NAME``.
+
 Values are ``step_size``, the learning rate on the MEAN loss; the literature's η is the step on the full potential, and
 step_size = N·η.
 """
@@ -7,18 +9,19 @@ step_size = N·η.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.errors import check_fields
+from dpmcmc.errors import REST, InputError, check_fields, meant
 from dpmcmc.storage.pytree import STATIC, rebuilt
 
 Positive = Annotated[float, Gt(0)]
@@ -176,3 +179,159 @@ def evaluate(step_size: StepSize, t: PerStep) -> PerStep:
         return step_size
     value = step_size(t)
     return np.asarray(value, np.float64) if isinstance(t, np.ndarray) else value
+
+
+def check_every_step(name: str, schedule: Schedule, t: PerStep) -> None:
+    """Refuse a schedule that is not positive and finite at every step of a run, or not a function of the step alone.
+
+    Args:
+        name: of the argument that it is.
+        schedule: of step sizes or learning rates.
+        t: every step, (steps,) float64.
+
+    Raises:
+        InputError: about ``name``.
+    """
+    with np.errstate(all="ignore"):
+        first, again = (
+            np.broadcast_to(np.asarray(evaluate(schedule, t), np.float64), np.shape(t))
+            for _ in range(2)
+        )
+    wrong = ~(np.isfinite(first) & (first > 0))
+    if wrong.any():
+        worst = int(np.argmax(wrong))
+        raise InputError(
+            f"{name}: the schedule is {first[worst]:g} at step {worst}; it must be positive and finite at every step "
+            "of the run",
+            name,
+        )
+    if not np.array_equal(first, again):
+        raise InputError(
+            f"{name}: the schedule gives one step two values; it must be a function of the step alone",
+            name,
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Functions of optax by name. Its signatures say which arguments there are.
+
+#: How the name of a schedule of optax begins in a YAML.
+OPTAX = "optax:"
+
+
+def made_by_optax(
+    kind: str,
+    name: str,
+    known: Mapping[str, Callable[..., Any]],
+    given: Mapping[str, Any],
+) -> Any:
+    """Return what a function of optax makes of its arguments.
+
+    Args:
+        kind: argument that names the function.
+        name: of the function.
+        known: functions of optax that may be named.
+        given: arguments by name.
+
+    Raises:
+        InputError: no such function, an argument that it does not have or lacks, or a value that it does not take.
+    """
+    if name not in known:
+        raise InputError(
+            f"{kind} must be a function of optax, one of {', '.join(sorted(known))}{meant(name, known)}, got {name!r}",
+            kind,
+        )
+    parameters = inspect.signature(known[name]).parameters
+    for key, value in given.items():
+        if key not in parameters:
+            raise InputError(
+                f"{key} is no argument of optax.{name}{meant(key, parameters)}, which takes {', '.join(parameters)}",
+                key,
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key} must be a finite number, got {value}", key)
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in given:
+            raise InputError(f"{key} is required by optax.{name}; give it", key)
+    try:
+        return known[name](**{key: _numbered(value) for key, value in given.items()})
+    except Exception as error:  # optax checks its arguments in its own ways
+        raise InputError(
+            f"optax.{name} does not take these arguments ({error})", kind
+        ) from None
+
+
+def _numbered(value: Any) -> Any:
+    """Return a mapping with its steps as whole numbers, which are text as the keys of a YAML."""
+    if not isinstance(value, Mapping) or not all(str(key).isdecimal() for key in value):
+        return value
+    return {int(key): part for key, part in value.items()}
+
+
+def arguments_said(given: Mapping[str, Any]) -> list[str]:
+    """Return arguments as Python writes them in a call."""
+    return [f"{key}={value!r}" for key, value in given.items()]
+
+
+@dataclass(frozen=True, repr=False)
+class OptaxSchedule:
+    """A schedule of optax by its name.
+
+    Args:
+        schedule: optax:NAME of a function of optax that makes a schedule, such as optax:cosine_decay_schedule; further
+            keys are its arguments. In Python ``optax:`` may be left out.
+        arguments: the function's arguments, by their names; step sizes are those on the MEAN loss.
+
+    Raises:
+        ValueError: an unknown name, or arguments that the function does not take.
+
+    Example:
+        >>> from dpmcmc.samplers import OptaxSchedule
+        >>> schedule = OptaxSchedule("linear_schedule", init_value=4.0, end_value=2.0, transition_steps=10)
+        >>> [float(schedule(t)) for t in (0, 5, 20)]
+        [4.0, 3.0, 2.0]
+    """
+
+    schedule: str
+    arguments: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata=REST)
+
+    def __init__(
+        self,
+        schedule: str,
+        arguments: Mapping[str, Any] | tuple[tuple[str, Any], ...] = (),
+        **more: Any,
+    ) -> None:
+        every = tuple(sorted((dict(arguments) | more).items()))
+        named = str(schedule).removeprefix(OPTAX)
+        object.__setattr__(self, "schedule", named)
+        object.__setattr__(self, "arguments", every)
+        made = self._made()
+        try:
+            float(made(0))
+        except Exception as error:  # optax checks its arguments only as it uses them
+            raise InputError(
+                f"optax.{self.schedule} does not take these arguments ({error})",
+                "schedule",
+            ) from None
+
+    def __hash__(self) -> int:
+        return hash(repr(self))  # an argument may be a mapping
+
+    def __repr__(self) -> str:
+        return f"optax.{self.schedule}({', '.join(arguments_said(dict(self.arguments)))})"
+
+    def __call__(self, t: PerStep) -> PerStep:
+        """Step size at step t."""
+        return self._made()(t)
+
+    def _made(self) -> Schedule:
+        import optax  # it takes as long to import as all samplers
+
+        known = {
+            name: made
+            for name, made in vars(optax.schedules).items()
+            if inspect.isfunction(made)
+            and inspect.signature(made, eval_str=True).return_annotation == optax.Schedule
+            and name != "join_schedules"  # it takes functions
+        }
+        return made_by_optax("schedule", self.schedule, known, dict(self.arguments))

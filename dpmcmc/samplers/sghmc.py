@@ -127,6 +127,7 @@ class SGHMC(Langevin):
 
     def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the public estimate of minibatch noise exceeds the friction."""
+        super().check(noise_std, t)
         if self.temperature > 0:
             estimate = np.max(
                 base.friction_needed(

@@ -88,6 +88,7 @@ class SGNHT(Langevin):
 
     def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the thermostat would have to settle beyond 1."""
+        super().check(noise_std, t)
         worst = float(np.max(self.settled_friction(noise_std, t)))
         if worst > 1:
             assert self.num_records is not None

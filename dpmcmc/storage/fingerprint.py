@@ -121,9 +121,10 @@ def platform(own: bool = True) -> str:
         len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     )
     settings: Any = jax.config
-    fixed = (
-        jax.default_backend() == "cpu"
-        or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+    chosen = settings.jax_default_device
+    backend = getattr(chosen, "platform", chosen) or jax.default_backend()
+    fixed = backend == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get(
+        "XLA_FLAGS", ""
     )
     facts = (
         *_of_process(),
@@ -133,7 +134,10 @@ def platform(own: bool = True) -> str:
             for name, value in os.environ.items()
             if name.startswith(_VARIABLES)
         ),
-        [device.device_kind for device in jax.devices()],
+        [
+            device.device_kind
+            for device in (jax.devices() if chosen is None else jax.devices(backend))
+        ],
         "" if fixed or not own else _ONCE,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()

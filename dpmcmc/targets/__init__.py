@@ -21,6 +21,7 @@ from dpmcmc.targets.glm import (
 from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.targets.randomised_labels import RandomisedLabels
 from dpmcmc.targets.transformed import PerOwner
 
 #: Names a YAML may use.
@@ -43,6 +44,7 @@ __all__ = [
     "OrdinalRegression",
     "PerOwner",
     "PoissonRegression",
+    "RandomisedLabels",
     "SoftmaxRegression",
     "Target",
     "TargetError",

@@ -536,7 +536,13 @@ class Custom(TargetOffers):
         log_likelihood: (params, ONE record) -> log-likelihood, ().
         predict: (params, x (n, ...)) -> probabilities or means, leading axis n; None where there is none.
         num_classes: K of a classifier, so that ``predict`` is read as probabilities: P(y = 1), (n,), or (n, K).
-        gradient_bound: PUBLIC bound on one record's gradient norm, which you vouch for; None where none is known.
+        gradient_bound: PUBLIC bound on one record's gradient norm; None where none is known. You vouch for this and for
+            the facts below, and a guarantee that rests on them says so.
+        loss_bounds: radius R -> (largest ``|log-likelihood|`` of a record, largest difference of two records' at the
+            same parameters) on ‖params‖ <= R.
+        log_concave: whether each record's likelihood is log-concave in the parameters.
+        smoothness: largest curvature of one record's loss in the parameters.
+        prior_precision: curvature that the prior gives every direction, or less.
         check_records: records -> None, raising ValueError on records the target is not for.
 
     Raises:
@@ -560,6 +566,12 @@ class Custom(TargetOffers):
     predict: Callable[[PyTree, jax.Array], jax.Array] | None = None
     num_classes: Annotated[int, Ge(2)] | None = field(default=None, kw_only=True)
     gradient_bound: Positive | None = field(default=None, kw_only=True)
+    loss_bounds: Callable[[float], tuple[float, float]] | None = field(
+        default=None, kw_only=True
+    )
+    log_concave: bool = field(default=False, kw_only=True)
+    smoothness: Positive | None = field(default=None, kw_only=True)
+    prior_precision: Positive | None = field(default=None, kw_only=True)
     check_records: Callable[[PyTree], None] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -575,6 +587,7 @@ class Custom(TargetOffers):
         for name, optional in (
             ("predict", self.predict),
             ("check_records", self.check_records),
+            ("loss_bounds", self.loss_bounds),
         ):
             if optional is not None and not callable(optional):
                 raise InputError(f"{name} must be a function or None, got {optional!r}")

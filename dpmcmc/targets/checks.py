@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import FixedPoint
@@ -35,6 +35,8 @@ from dpmcmc.targets.transformed import PerOwner, by_row
 _BITS = 21
 #: Records looked at; the rest says nothing new about the code.
 _MOST_RECORDS = 200
+#: Coefficients, and records, whose curvature is looked at.
+_MOST_CURVED = 32
 #: Relative error two float32 formulas for one gradient may differ by.
 _FLOAT32 = 1e-3
 
@@ -44,7 +46,8 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
 
     * Shapes suffice to bind it.
     * ``init`` returns finite float32 arrays and is a function of its key.
-    * Densities are single finite numbers with finite gradients, and ``gradient_bound`` holds on these records.
+    * Densities are single finite numbers with finite gradients.
+    * ``gradient_bound``, ``loss_bounds``, ``log_concave`` and ``smoothness`` hold on these records.
     * ``clipped_gradient_sum`` agrees with the generic path under masks and clips, drops rows that are not finite, and
       moves by at most 2C when a record is replaced.
     * ``predict`` returns one finite prediction a row, probabilities where ``num_classes`` is set.
@@ -70,6 +73,8 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     checks.starting_point(seed)
     checks.densities()
     checks.bound()
+    checks.losses()
+    checks.curvature()
     checks.clipped_sums()
     checks.predictions()
 
@@ -150,6 +155,54 @@ class _Checks:
                 norms[row] <= largest * (1 + 1e-5),
                 f"{self.name}.gradient_bound is {largest:.6g}, and record {row} has a gradient of norm "
                 f"{norms[row]:.6g}",
+            )
+
+    def losses(self) -> None:
+        """No loss, and no difference of two records', is larger than ``loss_bounds`` within a ball."""
+        if self.offers.loss_bounds is None:
+            return
+        each = jax.jit(jax.vmap(self.target.log_likelihood, (None, 0)))
+        for params in self.points:
+            flat, _ = ravel_pytree(params)
+            radius = max(float(jnp.linalg.norm(flat)), 1e-3)
+            try:
+                largest, difference = self.offers.loss_bounds(radius)
+            except InputError:  # it follows from bounds that this target was not given
+                return
+            values = np.asarray(each(params, self.records), np.float64)
+            for what, bound, found in (
+                ("losses", largest, np.abs(values).max()),
+                ("differences of losses", difference, np.ptp(values)),
+            ):
+                _demand(
+                    found <= bound * (1 + 1e-5) + 1e-6,
+                    f"{self.name}.loss_bounds({radius:.3g}) says that {what} are at most {bound:.6g}, and on these "
+                    f"records one is {found:.6g}",
+                )
+
+    def curvature(self) -> None:
+        """Losses are convex where ``log_concave`` says so, and curve at most by ``smoothness``."""
+        most = self.offers.smoothness
+        flat, unravel = ravel_pytree(self.points[0])
+        if flat.size > _MOST_CURVED or not (self.offers.log_concave or most is not None):
+            return
+        batch = jax.tree.map(lambda leaf: leaf[:_MOST_CURVED], self.records)
+
+        def loss(at: jax.Array, record: PyTree) -> jax.Array:
+            return -self.target.log_likelihood(unravel(at), record)
+
+        curvatures = jax.jit(jax.vmap(jax.hessian(loss), (None, 0)))
+        for params in self.points:
+            found = np.linalg.eigvalsh(curvatures(ravel_pytree(params)[0], batch))
+            largest = float(np.abs(found).max())
+            rounding = 1e-5 * (1 + largest)
+            _demand(
+                not self.offers.log_concave or found.min() >= -rounding,
+                f"{self.name} declares log_concave, and a record's loss has curvature {found.min():.6g}",
+            )
+            _demand(
+                most is None or largest <= most + rounding,
+                f"{self.name}.smoothness is {most}, and a record's loss has curvature {largest:.6g}",
             )
 
     def clipped_sums(self) -> None:

@@ -29,11 +29,13 @@ class Way(NamedTuple):
         config: name of a shipped config.
         overrides: of it, as ``--set`` takes them.
         path: whether ``result.noise_aware()`` concludes, and not the draws.
+        labels: whether ε is that of one label, and no promise about records is made.
     """
 
     config: str
     overrides: tuple[str, ...] = ()
     path: bool = False
+    labels: bool = False
 
     def plan(self, cell: Cell) -> dpmcmc.Plan:
         """Return the plan of a cell.
@@ -41,7 +43,11 @@ class Way(NamedTuple):
         Raises:
             InputError: the library refuses to plan it.
         """
-        return config.make_plan(config_file.load(self.config, [*TASKS[cell.task].overrides(cell), *self.overrides]))
+        changes = [*TASKS[cell.task].overrides(cell), *self.overrides]
+        if self.labels:
+            changes = [change for change in changes if not change.startswith("privacy.")]
+            changes.append(f"data.labels={{randomised: {cell.epsilon}}}")
+        return config.make_plan(config_file.load(self.config, changes))
 
     def verdict(self, plan: dpmcmc.Plan) -> tuple[str, str]:
         """Return what the library says the draws are for, ``intervals`` first, and why not for intervals."""
@@ -74,6 +80,7 @@ WAYS = {
     "noise_aware": Way("adult_noise_aware"),
     "noise_aware_evidence": Way("adult_noise_aware", ("mechanism.prior_scale=evidence",)),
     "noise_aware_sandwich": Way("adult_noise_aware", ("mechanism.covariance=sandwich",)),
+    "randomised_labels": Way("adult_labels", labels=True),
     "metric_path": Way("adult", path=True),
     "sgld_planned_path": _planned("sgld", path=True),
     "sgld_planned": _planned("sgld"),

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from experiments.panel.summary import Mean
@@ -21,7 +22,20 @@ from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, 
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
-FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "intervals")
+FIGURES = (
+    "adaops",
+    "adaptive_answers",
+    "already_private",
+    "bandits",
+    "coverage",
+    "fig3_1",
+    "fig4_2",
+    "fig5_1",
+    "fig_pdp_1",
+    "fig_per_record",
+    "intervals",
+    "sparsity",
+)
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
 _ENTRY = "--registry --name a --curator b --use c --region d --description e --published 2026-01-02 --author f"
@@ -35,6 +49,8 @@ INPUTS = (
     "verify IN",
     "verify IN --json",
     "export IN --registry",
+    "receipt IN --record HERE/me.npz",
+    "receipt HERE/objective --record IN",
     "ledger show IN",
     "ledger history IN --json",
     "ledger show HERE/small.ledger --receipt IN",
@@ -72,6 +88,7 @@ OUTPUTS = (
     f"ledger init OUT {_BUDGET}",
     "schema --out OUT",
     f"export HERE/released {_ENTRY} --out OUT",
+    "receipt HERE/objective --record HERE/me.npz --out OUT",
     *(f"{name} --quick --out OUT" for name in FIGURES),
     "fig3_2 --panel two_normals --quick --out OUT",
     "fig3_2 choose --panel two_normals --out OUT",
@@ -104,6 +121,7 @@ NUMBERED = (
     "audit HERE/ops.yaml --features NUMBER",
     "audit HERE/ops.yaml --steps NUMBER",
     "per_record HERE/config.yaml --out HERE/out --every NUMBER",
+    "receipt HERE/objective --record HERE/me.npz --failure NUMBER",
     "suggest --num-records NUMBER --num-features 3 --epsilon 1",
     "suggest --num-records 5000 --num-features NUMBER --epsilon 1",
     "suggest --num-features 3 --epsilon NUMBER --num-records 5000",
@@ -131,6 +149,11 @@ FLAGS = (
     *("export", "export a", "export a b", "export HERE/released", "export HERE/released --registry --nonsense"),
     *(f"export HERE/released {_ENTRY} --{more}" for more in ("published x", "sector Games", "name EMPTY")),
     "export HERE/released --registry",
+    *("receipt", "receipt a", "receipt HERE/objective", "receipt HERE/objective --record"),
+    *(
+        f"receipt HERE/{run} --record HERE/me.npz{more}"
+        for run, more in (("released", ""), ("objective", " --nonsense"))
+    ),
     *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml", "suggest --json"),
     *(f"experiments.suggest --{flag}" for flag in ("nonsense", "out", "tables nothing", "splits x", "truths x")),
     *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
@@ -166,12 +189,18 @@ def _parquet() -> bytes:
 
 @functools.cache
 def _released() -> dict[str, bytes]:
-    """Files of a result, for a command that reads one."""
-    from tests.test_result import released
+    """Files of two results, for commands that read one, and the row of a record."""
+    from dpmcmc.mechanisms import ObjectivePerturbation
+    from tests.test_result import logistic, released
 
+    plan = ObjectivePerturbation(regularisation=10.0).plan(logistic(), num_records=5000, epsilon=1.0, delta=1e-6)
+    made = {"released": released(), "objective": released(np.zeros((1, 1, 3), np.float32), plan)}
+    files = {"me.npz": npz({"x": np.full((1, 3), 0.1), "y": np.zeros(1, int)})}
     with tempfile.TemporaryDirectory() as name:
-        folder = released().save(Path(name) / "released")
-        return {f"released/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}
+        for place, result in made.items():
+            folder = result.save(Path(name) / place)
+            files |= {f"{place}/{path.name}": path.read_bytes() for path in Path(folder).iterdir()}
+    return files
 
 
 def _before(folder: Path) -> list[str]:

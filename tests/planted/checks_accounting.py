@@ -30,14 +30,16 @@ from dpmcmc.privacy import (
 from dpmcmc.privacy.accounting import events, objective, rdp
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.interactive import AboveThreshold, Halted
+from dpmcmc.privacy.interactive import AboveThreshold, GaussianAnswers, Halted, TreeCounter
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
+from dpmcmc.privacy.interactive.thresholdout import ONE
 from dpmcmc.report.page import privacy_json
 from dpmcmc.targets import LogisticRegression
 from tests import test_above_threshold as streams_of_questions
 from tests import test_objective_perturbation as exact_minimisers
 from tests import test_one_process as one_process
 from tests import test_pair_deviations as pairs
+from tests import test_tree_counter as running_sums
 from tests.planted import Scene, require
 from tests.planted.benches import plan
 
@@ -192,6 +194,28 @@ def a_stream_of_questions_costs_its_price(scene: Scene) -> None:
     with contextlib.suppress(Halted):
         stream.above(1e6)
         require(False, "a stream answers on after its first True")
+
+
+def several_hits_cost_their_price(scene: Scene) -> None:
+    """Three hits, and their values with half of ε, by enumeration of the noise."""
+    mechanism = WholeNumbers(0, Fraction(2), 1, 3, Fraction(1, 2))
+    loss = streams_of_questions.largest_loss(mechanism, 1, 300, 3)
+    require(loss <= 2 * (1 + 1e-9), f"three hits at ε = 2 lose {loss:.3g}")
+
+
+def running_sums_cost_their_price(scene: Scene) -> None:
+    """A value that moves by 1 moves so many nodes, each with noise of this scale; T is a power of two and not."""
+    for steps in (7, 8):
+        counter = TreeCounter(steps, 1.0)
+        loss = running_sums.memberships(steps) * ONE / counter._scale
+        require(loss <= 1, f"{steps} running sums at ε = 1 lose {float(loss):.3g}")
+
+
+def adaptive_means_cost_all_of_them(scene: Scene) -> None:
+    """k answers with noise w on means of n values are one Gaussian of μ = √k/(nw)."""
+    desk = GaussianAnswers({"x": np.zeros(100)}, 16, 0.5, delta=DELTA)
+    closed = gaussian_epsilon(4 / (100 * desk.noise_std), DELTA)
+    require(desk.guarantee.epsilon >= closed, f"ε = {desk.guarantee.epsilon:.3g} is stated for answers of {closed:.3g}")
 
 
 def rows_beyond_their_public_bound_are_refused(scene: Scene) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import types
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric
+from dpmcmc.privacy.interactive import TreeCounter, answers
 from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
@@ -145,11 +148,36 @@ def _draws_pass_for_exact(patch: Patch) -> None:
 def _half_the_query_noise(patch: Patch) -> None:
     real = WholeNumbers.__init__
 
-    def init(self: WholeNumbers, threshold: int, epsilon: Any, sensitivity: int) -> None:
-        real(self, threshold, epsilon, sensitivity)
+    def init(self: WholeNumbers, *stated: Any) -> None:
+        real(self, *stated)
         self.query_scale /= 2
 
     patch.setattr(WholeNumbers, "__init__", init)
+
+
+def _one_hits_noise(patch: Patch) -> None:
+    real = WholeNumbers.__init__
+
+    def init(self: WholeNumbers, *stated: Any) -> None:
+        real(self, *stated)
+        hits = stated[3] if len(stated) > 3 else 1
+        self.query_scale /= hits
+
+    patch.setattr(WholeNumbers, "__init__", init)
+
+
+def _printed_levels(patch: Patch) -> None:
+    real = TreeCounter.__init__
+
+    def init(self: TreeCounter, steps: int, epsilon: float, *stated: Any, **options: Any) -> None:
+        real(self, steps, epsilon, *stated, **options)
+        self._scale *= Fraction(max(1, (steps - 1).bit_length()), self.levels)
+
+    patch.setattr(TreeCounter, "__init__", init)
+
+
+def _one_answer_for_all(patch: Patch) -> None:
+    patch.setattr(answers, "dataclasses", types.SimpleNamespace(replace=lambda event, count: event))
 
 
 def _never_halts(patch: Patch) -> None:
@@ -270,6 +298,24 @@ FAULTS = (
         "The noise of each value has the scale of the threshold's, which is half of what the proof needs.",
         _half_the_query_noise,
         (accounting.a_stream_of_questions_costs_its_price,),
+    ),
+    Fault(
+        "AboveThreshold with one hit's noise for several",
+        "A stream that goes on after True draws the noise of values as if it halted there.",
+        _one_hits_noise,
+        (accounting.several_hits_cost_their_price,),
+    ),
+    Fault(
+        "running sums with the printed levels",
+        "The tree has ⌈log₂ T⌉ levels, one too few where T is a power of two: the first record is in one node more.",
+        _printed_levels,
+        (accounting.running_sums_cost_their_price,),
+    ),
+    Fault(
+        "one of k Gaussian answers charged",
+        "Adaptive answers are charged as if one of them left.",
+        _one_answer_for_all,
+        (accounting.adaptive_means_cost_all_of_them,),
     ),
     Fault(
         "AboveThreshold goes on after True",

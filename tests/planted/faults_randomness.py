@@ -51,8 +51,8 @@ def _same_noise_for_every_leaf(patch: Patch) -> None:
 def _same_noise_for_both_queries(patch: Patch) -> None:
     real = GradientQuery.draw
 
-    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Any:
-        drawn = real(self, params, batch_key, noise_key, noise_std)
+    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, *more: Any) -> Any:
+        drawn = real(self, params, batch_key, noise_key, *more)
         if self.second is None:
             return drawn
         return drawn._replace(second_noise=jax.random.split(noise_key)[0])

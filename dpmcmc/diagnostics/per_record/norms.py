@@ -30,6 +30,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
@@ -54,6 +55,11 @@ _MOST_POINTS = 6000
 
 def check(mechanism: str) -> None:
     """Raise UnsupportedCombination for a step without a derivation."""
+    if mechanism == "cyclic_gaussian":
+        raise UnsupportedCombination(
+            "per-record accounting has no derivation for cyclic batches, whose steps are charged together; use "
+            "poisson or full."
+        )
     if mechanism not in ("gaussian", "poisson_gaussian"):
         raise UnsupportedCombination(
             "per-record accounting has no derivation for fixed_size sampling, where a record that takes part keeps "
@@ -450,8 +456,10 @@ class Tally:
                 continue
             often = times.reshape(count, _GRID)
             used = np.flatnonzero(often.any(axis=0))
+            # Sparse, so that a record's sum has its own terms in one order, whatever the others' terms are.
+            sparse = csr_array(often)
             for query in range(len(noise)):
-                loss += often[:, used] @ self._table(k, query, used)
+                loss += sparse @ self._table(k, query, used)
         return loss, clipped
 
     def _relative_norms(
@@ -479,7 +487,7 @@ class Tally:
             yield share, place, (share >= 1).sum(axis=1)
 
     def _table(self, kind: int, query: int, used: np.ndarray) -> np.ndarray:
-        """D_α of one step at these places of the grid, (used, K)."""
+        """D_α of one step, (grid, K): at these places of the grid at least, and NaN at those never asked for."""
         table = self._tables.setdefault(
             (kind, query), np.full((_GRID, len(self.orders)), np.nan)
         )
@@ -493,7 +501,7 @@ class Tally:
                 self._adjacency,
             )
             table[new] = renyi(moved, *step, tuple(self.orders))
-        return table[used]
+        return table
 
 
 @jax.jit

@@ -38,6 +38,7 @@ from dpmcmc.mechanisms.sufficient import (
     release_statistics,
 )
 from dpmcmc.planning.description import REFUSED, Use
+from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -118,10 +119,6 @@ class Statistics:
         return noisy, found
 
 
-#: Draws that an interval is read from, at least.
-_FEWEST_DRAWS = 100
-
-
 @dataclass(frozen=True)
 class NoiseAware(Options, OneShot):
     """Posterior draws whose intervals account for the noise of privacy.
@@ -193,8 +190,8 @@ class NoiseAware(Options, OneShot):
 
     def intervals(self, plan: MechanismPlan) -> Use:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
-        if self.draws < _FEWEST_DRAWS:
-            why = f"{self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
+        if self.draws < FEWEST_DRAWS:
+            why = f"{self.draws} draws are too few; take {FEWEST_DRAWS} or more."
             return Use(False, f"{REFUSED}: {why}", "too few draws")
         refusal = strategy_of(self, plan.target).refusal(plan)
         if refusal is not None:

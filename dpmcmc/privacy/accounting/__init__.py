@@ -9,6 +9,7 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 * ``pld``: privacy-loss distributions, the tightest here.
 * ``last_iterate``: the last step of a full-batch descent on a strongly convex potential.
 * ``one_sample``: posterior draws and private estimates.
+* ``own``: a function of the user's, as an accountant; ``lower_bound`` stands against it.
 
 Pure releases are composed outside the modules, for all of them alike (``one_sample.py``).
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, rdp
+from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, rdp
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
     OBJECTIVES,
@@ -41,11 +42,12 @@ ACCOUNTANTS: dict[str, ModuleType] = {
     "last_iterate": last_iterate,
     "one_sample": one_sample,
 }
-ADJACENCIES = tuple(Adjacency)
+#: Relations of neighbours that differ in a whole record.
+ADJACENCIES = tuple(one for one in Adjacency if one.of_records)
 #: Those of a sampler's trace, each able to check the others.
 TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
-#: Releases: every iterate; the last iterate of a descent; posterior draws; a point estimate.
-RELEASES = ("trace", "last_iterate", "one_sample", "estimate")
+#: Releases: every iterate; the last iterate of a descent; posterior draws; a point estimate; randomised labels.
+RELEASES = ("trace", "last_iterate", "one_sample", "estimate", "labels")
 
 __all__ = [
     "ACCOUNTANTS",
@@ -68,25 +70,26 @@ __all__ = [
 
 def accountant_for(
     name: str, events: Iterable[Event], adjacency: Adjacency, release: str | None = None
-) -> ModuleType:
-    """The accountant module, after checking that it covers this combination; ``release`` None is not looked at.
+) -> ModuleType | own.OwnAccountant:
+    """The accountant, after checking that it covers this combination; ``release`` None is not looked at.
 
     Raises:
         UnsupportedCombination: naming what is supported.
     """
-    if name not in ACCOUNTANTS:
+    if name not in ACCOUNTANTS and ":" not in name:
         raise UnsupportedCombination(
             f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant"
         )
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
+        _check_scope(release, events, Adjacency(adjacency))
     if name != "one_sample" and any(e.mechanism in OBJECTIVES for e in events):
         raise UnsupportedCombination(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.",
             "accountant",
         )
-    module = ACCOUNTANTS[name]
+    module = own.OwnAccountant(name) if ":" in name else ACCOUNTANTS[name]
     module.check(one_sample.split(events)[1], Adjacency(adjacency))
     return module
 
@@ -120,6 +123,23 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
         raise UnsupportedCombination("release one_sample charges no posterior draw.")
     if "last_iterate" in parts and "noisy_descent" not in mechanisms:
         raise UnsupportedCombination("release last_iterate charges no descent.")
+
+
+def _check_scope(release: str, events: list[Event], adjacency: Adjacency) -> None:
+    """Refuse labels beside whole records: randomised labels are pure, and the only promise about one label."""
+    labels = "labels" in release.split(" + ")
+    if adjacency.of_records and not labels:
+        return
+    if (
+        adjacency.of_records
+        or release != "labels"
+        or any(e.mechanism != "pure" for e in events)
+    ):
+        raise UnsupportedCombination(
+            f"adjacency one_label is of randomised labels (release labels, pure events) alone, not of release "
+            f"{release} under {adjacency}: it promises nothing about features or whole records.",
+            "adjacency",
+        )
 
 
 def base_epsilon(

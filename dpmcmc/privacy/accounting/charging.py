@@ -16,7 +16,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -37,7 +36,8 @@ from dpmcmc.privacy.accounting import (
 )
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.own import OwnAccountant, named
+from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Poisson, Sampling
 
 # ----------------------------------------------------------------------------------------------------
 # Promise that a run is asked for: the ``privacy:`` section of a configuration.
@@ -45,6 +45,8 @@ from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
 AdjacencyName = Literal["replace_one", "add_remove", "zero_out"]
 #: Accountants of a sampler's trace.
 TraceAccountant = Literal["pld", "rdp", "advanced"]
+#: A name; or a function (events, adjacency, delta) -> ε, or its name ``module:attribute`` (``own.py``).
+Accountant = TraceAccountant | str | Callable[..., float]
 CalibratorName = Literal["numeric", "closed_form", "free"]
 #: A name; or a function (queries, promise) -> noise multiplier, a number or one a step.
 Calibrator = CalibratorName | Callable[..., Any]
@@ -61,7 +63,9 @@ class Privacy:
         adjacency: definition of a neighbour: one record replaced, present or absent, or zeroed.
         release: all that may be published: trace, every iterate. Leave it out with a mechanism, which has a release of
             its own: certified_ops a last iterate, ops posterior draws.
-        accountant: how ε is computed.
+        accountant: how ε is computed. A function (events, adjacency, delta) -> float at the top of a module serves too,
+            as ``module:attribute`` in a YAML. Its ε is your word: the guarantee says so among its assumptions, and one
+            below a lower bound of the library's is refused.
         calibrator: how the noise is chosen. A function (queries, promise) -> noise multiplier, a number or one a step,
             serves too; in a YAML its name is ``module:attribute``. No proof rests on it: what is added is charged, and
             what exceeds ε is refused.
@@ -86,7 +90,7 @@ class Privacy:
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-6
     adjacency: AdjacencyName = "replace_one"
     release: Literal["trace"] = "trace"
-    accountant: TraceAccountant = "pld"
+    accountant: Accountant = "pld"
     calibrator: Calibrator = "numeric"
     clip: Annotated[float, Ge(1e-9), Le(1e9)] = 1.0
     clipping: Clipping | None = None
@@ -94,6 +98,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        object.__setattr__(self, "accountant", checked_accountant(self.accountant))
         refuse_floats(self.hardened)
         if self.calibrator != "free" and self.epsilon is None:
             raise InputError(
@@ -107,13 +112,22 @@ class Privacy:
             )
 
 
-def named(calibrator: Calibrator) -> str:
-    """Return the name of a calibrator; a function's is its own."""
-    if isinstance(calibrator, str):
-        return calibrator
-    if isinstance(calibrator, FunctionType):
-        return f"{calibrator.__module__}:{calibrator.__qualname__}"
-    return type(calibrator).__name__
+def checked_accountant(accountant: Accountant) -> str:
+    """Return the name of an accountant of a trace.
+
+    Raises:
+        UnsupportedCombination: there is no such name, or the function cannot be found by its own.
+    """
+    name = named(accountant)
+    if not isinstance(accountant, str):
+        OwnAccountant(name)
+    elif ":" not in name and name not in TRACE_ACCOUNTANTS:
+        raise UnsupportedCombination(
+            f"unknown accountant {name!r}; known: {', '.join(TRACE_ACCOUNTANTS)}, or a function at the top of a module "
+            "of yours, which a YAML names as module:attribute.",
+            "accountant",
+        )
+    return name
 
 
 def refuse_floats(hardened: bool | None) -> None:
@@ -205,13 +219,22 @@ class Schedule:
 
     @property
     def minibatches(self) -> int:
-        """Queries of all steps and chains."""
+        """Queries of all steps and chains that are charged."""
         return len(self.charged) * self.chains
 
     @property
     def charged(self) -> np.ndarray:
-        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,)."""
+        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,); of cyclic batches, those that
+        one record is in."""
         z = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
+        if isinstance(self.sampling, Cyclic):
+            if self.multiples != (1.0,):
+                raise UnsupportedCombination(
+                    "scheme: cyclic batches are derived for one gradient a step, and the sampler asks for a second "
+                    "moment; use scheme poisson or full.",
+                    "scheme",
+                )
+            return self.sampling.participations(z, self.num_records)
         asks = self.asks
         return np.concatenate(
             [*(z[asks] * multiple for multiple in self.multiples), z[~asks]]
@@ -219,9 +242,10 @@ class Schedule:
 
     @property
     def queries(self) -> tuple[Event, ...]:
-        """Events of the queries, one for each minibatch of a step, before overflow."""
+        """Events of the queries, one for each minibatch of a step, before overflow; of cyclic batches, k a chain."""
+        cyclic = isinstance(self.sampling, Cyclic)
         return query_events(
-            self.sampling.mechanism(self.num_records),
+            "gaussian" if cyclic else self.sampling.mechanism(self.num_records),
             self.charged,
             self.sampling.charged_rate(self.num_records),
             repeats=self.chains,
@@ -287,15 +311,14 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
     adjacency = Adjacency(privacy.adjacency)
     release = schedule.release
     events = (*schedule.composed_with, *schedule.queries)
-    accountant_for(privacy.accountant, events, adjacency, release)
+    accountant = named(privacy.accountant)
+    accountant_for(accountant, events, adjacency, release)
     share = privacy.delta - schedule.delta_left(privacy.delta)
     allowed = 0.0
     if share and schedule.minibatches:
         epsilon = privacy.epsilon
         if epsilon is None:
-            epsilon = base_epsilon(
-                privacy.accountant, events, adjacency, privacy.delta - share
-            )
+            epsilon = base_epsilon(accountant, events, adjacency, privacy.delta - share)
         # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
         allowed = (
             share / (1 + math.exp(epsilon)) / schedule.minibatches
@@ -309,7 +332,7 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
         events,
         delta=privacy.delta,
         adjacency=adjacency,
-        accountant=privacy.accountant,
+        accountant=accountant,
         release=release,
         assumptions=schedule.assumptions,
     )
@@ -407,7 +430,7 @@ def account(
     delta: float,
     chains: int = 1,
     adjacency: AdjacencyName = "replace_one",
-    accountant: TraceAccountant | Literal["last_iterate"] = "pld",
+    accountant: Accountant | Literal["last_iterate"] = "pld",
     release: Literal["trace", "last_iterate"] = "trace",
     problem: Problem | None = None,
 ) -> Guarantee:
@@ -426,7 +449,7 @@ def account(
         delta: total δ in (0, 1).
         chains: independent chains on the same data; each is charged.
         adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
-        accountant: ``pld`` | ``rdp`` | ``advanced`` | ``last_iterate``.
+        accountant: ``pld`` | ``rdp`` | ``advanced`` | ``last_iterate``, or a function as for :class:`Privacy`.
         release: ``trace``, or ``last_iterate``: only the last step of each chain leaves.
         problem: what release ``last_iterate`` rests on.
 
@@ -454,17 +477,13 @@ def account(
             (_last_iterate(schedule, problem),),
             delta=delta,
             adjacency=adjacency,
-            accountant=accountant,
+            accountant="last_iterate",
             release=release,
         )
     if release != "trace":
         raise UnsupportedCombination(
             f"release {release!r} is not that of noisy queries; account covers trace and last_iterate, and the room "
             "mechanisms the others."
-        )
-    if accountant not in TRACE_ACCOUNTANTS:
-        raise UnsupportedCombination(
-            f"unknown accountant {accountant!r}; known: {', '.join(TRACE_ACCOUNTANTS)}."
         )
     Adjacency(adjacency)  # refuses an unknown one as a combination, as the accountant is
     promise = Privacy(

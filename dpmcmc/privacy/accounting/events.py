@@ -46,6 +46,8 @@ class Adjacency(StrEnum):
     * ``replace_one``: one record has another value. N is public.
     * ``add_remove``: one record is there, or is absent. The number of record slots is public.
     * ``zero_out``: one record contributes, or contributes zero. N is public.
+    * ``one_label``: one record has another label. N and all features are public, and nothing of them is protected. It
+      is of randomised labels alone, and no promise about whole records.
 
     An absent record adds exactly zero to every sum (``targets/checks.py``).
 
@@ -61,6 +63,7 @@ class Adjacency(StrEnum):
     REPLACE_ONE = "replace_one"
     ADD_REMOVE = "add_remove"
     ZERO_OUT = "zero_out"
+    ONE_LABEL = "one_label"
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -69,12 +72,19 @@ class Adjacency(StrEnum):
         )
 
     @property
+    def of_records(self) -> bool:
+        """Whether a whole record differs, and not its label alone."""
+        return self != Adjacency.ONE_LABEL
+
+    @property
     def sensitivity(self) -> float:
         """How far a neighbour moves a sum of vectors of norm at most 1.
 
-        Under ``replace_one`` one such vector leaves the sum and another enters; otherwise one leaves or enters.
+        Under ``replace_one`` and ``one_label`` one such vector leaves the sum and another enters; otherwise one leaves
+        or enters.
         """
-        return 2.0 if self == Adjacency.REPLACE_ONE else 1.0
+        one_side = self in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+        return 1.0 if one_side else 2.0
 
     __repr__ = str.__repr__
 

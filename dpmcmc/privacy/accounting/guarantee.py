@@ -24,7 +24,9 @@ from dpmcmc.privacy.accounting import (
     base_epsilon,
     gaussian,
     joined,
+    lower_bound,
     one_sample,
+    own,
     pld,
     run_length,
 )
@@ -229,9 +231,10 @@ def for_group(
         ValueError: size not a whole number >= 1, delta outside (0, 1) where a release is not pure, or one_sided under
             replace_one.
     """
-    if one_sided and guarantee.adjacency == Adjacency.REPLACE_ONE:
+    if one_sided and guarantee.adjacency.sensitivity > 1:
         raise InputError(
-            "one_sided: a record that is replaced is on both sides, under replace_one; leave it out"
+            "one_sided: a record that is replaced, or whose label is, is on both sides, under "
+            f"{guarantee.adjacency}; leave it out"
         )
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise InputError(f"size must be a whole number of records >= 1, got {size!r}")
@@ -426,9 +429,10 @@ class Guarantee:
         epsilon: at ``delta``; infinite where nothing finite can be proved.
         delta: total, batch overflow included; 0 for pure releases alone, where the caller asks for it.
         adjacency: which data sets it is about.
-        release: what may be published: ``trace`` (every iterate) | ``last_iterate`` | ``one_sample`` | ``estimate``;
-            of composed releases, theirs joined by " + ".
-        accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``.
+        release: what may be published: ``trace`` (every iterate) | ``last_iterate`` | ``one_sample`` | ``estimate``
+            | ``labels`` (randomised labels, and whatever follows from them and the features); of composed releases,
+            theirs joined by " + ".
+        accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``, or ``module:attribute``.
         assumptions: plain sentences; empty when the guarantee is unconditional.
         events: what was charged, run-length encoded.
 
@@ -475,6 +479,15 @@ class Guarantee:
         check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
+        if ":" in accountant:
+            lowest = lower_bound.epsilon(one_sample.split(events)[1], adjacency, delta)
+            if epsilon < lowest:
+                raise UnsupportedCombination(
+                    f"accountant {accountant} says epsilon {epsilon:.6g} at delta {delta:g} where these queries cost "
+                    f"at least {lowest:.6g} on two data sets; its formula is wrong, or is that of another adjacency",
+                    "accountant",
+                )
+            assumptions = tuple(dict.fromkeys((*assumptions, own.assumption(accountant))))
         return cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
 
     def epsilon_at(self, delta: float) -> float:
@@ -537,6 +550,11 @@ class Guarantee:
         Raises:
             UnsupportedCombination: different adjacency, or no accountant covers both.
         """
+        if other.adjacency.of_records != self.adjacency.of_records:
+            raise UnsupportedCombination(
+                "cannot compose a guarantee about one label, whose features are taken as public, with one about whole "
+                "records: no sum of the two epsilons protects a record; state the two promises side by side."
+            )
         if other.adjacency != self.adjacency:
             raise UnsupportedCombination(
                 f"cannot compose a guarantee under {self.adjacency} with one under {other.adjacency}: they "

@@ -66,12 +66,8 @@ def loss_range(
     return _loss(-reach, c, q, direction), _loss(shifted + reach, c, q, direction)
 
 
-def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
-    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, float64, >= 0.
-
-    For ε >= 0 it is δ; for ε < 0 it is e^ε·H_{e^−ε}(Q‖P), computed from lower tails, so that a
-    discretisation that takes differences of it loses nothing to the 1 that δ tends to there.
-    """
+def observation(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
+    """The observation x*, in units of z, at which the loss equals each ε; nan where no observation has that loss."""
     c = 1 / z
     eps = np.asarray(epsilons, np.float64)
     log_keep, log_q = _logs(q)
@@ -83,25 +79,47 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
             size = np.where(
                 log_u > 20, log_u + math.log(2), np.arcsinh(np.exp(np.minimum(log_u, 20)))
             )
-            x = (eps / 2 + np.sign(eps) * size) / c
-        elif direction == "remove":
-            x = (_log_excess(eps, log_keep) - log_q + c * c / 2) / c
-        else:
-            x = (-_log_excess(-eps, log_keep) + log_q - c * c / 2) / c
+            return (eps / 2 + np.sign(eps) * size) / c
+        if direction == "remove":
+            return (_log_excess(eps, log_keep) - log_q + c * c / 2) / c
+        return (-_log_excess(-eps, log_keep) + log_q - c * c / 2) / c
 
-        def log_tail(side: float, shift: float) -> np.ndarray:
-            """log of a tail of (1−q)N(0) + qN(shift): above x for side −1, below it for side +1."""
-            if shift == 0:
-                return log_ndtr(side * x)
-            return np.logaddexp(
-                log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift))
-            )
 
-        p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[
-            direction
-        ]
-        above = difference(log_tail(-1.0, p_shift), eps + log_tail(-1.0, q_shift))
-        below = difference(eps + log_tail(1.0, q_shift), log_tail(1.0, p_shift))
+def log_tails(
+    x: np.ndarray, z: float, q: float, direction: str, side: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """log of the (P, Q) mass above each observation for side −1, and below it for side +1."""
+    log_keep, log_q = _logs(q)
+
+    def log_tail(shift: float) -> np.ndarray:
+        """log of a tail of (1−q)N(0) + qN(shift)."""
+        if shift == 0:
+            return log_ndtr(side * x)
+        return np.logaddexp(
+            log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift))
+        )
+
+    c = 1 / z
+    p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[
+        direction
+    ]
+    return log_tail(p_shift), log_tail(q_shift)
+
+
+def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
+    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, float64, >= 0.
+
+    For ε >= 0 it is δ; for ε < 0 it is e^ε·H_{e^−ε}(Q‖P), computed from lower tails, so that a
+    discretisation that takes differences of it loses nothing to the 1 that δ tends to there.
+    """
+    eps = np.asarray(epsilons, np.float64)
+    log_keep, _ = _logs(q)
+    x = observation(eps, z, q, direction)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        p_above, q_above = log_tails(x, z, q, direction, -1.0)
+        p_below, q_below = log_tails(x, z, q, direction, 1.0)
+        above = difference(p_above, eps + q_above)
+        below = difference(eps + q_below, p_below)
         value = np.where(eps >= 0, above, below)
     if direction == "remove":  # no outcome has a loss below log(1−q)
         value = np.where(eps <= log_keep, 0.0, value)
@@ -140,13 +158,13 @@ def _logs(q: float) -> tuple[float, float]:
 # upper bound. The tests hold every answer against dp-accounting's.
 
 #: Mass beyond the window of a composition, per piece; charged to infinite loss.
-_TAIL = 1e-15
+TAIL = 1e-15
 
 
 class Masses(NamedTuple):
-    """Probabilities of losses ``(first + i)·interval`` and of infinite loss."""
+    """Probabilities of losses ``(first + i)·interval`` and of infinite loss; ``first`` need not be whole."""
 
-    first: int
+    first: float
     probabilities: np.ndarray
     infinite: float
 
@@ -186,10 +204,9 @@ class Composed(NamedTuple):
     def _above(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
         """(losses beyond ``epsilon``, their masses), ascending."""
         first, probabilities, _ = self.masses
-        start = max(math.floor(min(epsilon / self.interval, 2.0**62)) + 1 - first, 0)
-        return np.arange(
-            first + start, first + len(probabilities)
-        ) * self.interval, probabilities[start:]
+        start = max(math.floor(min(epsilon / self.interval, 2.0**62) - first) + 1, 0)
+        places = np.arange(start, len(probabilities))
+        return (first + places) * self.interval, probabilities[start:]
 
 
 @functools.lru_cache(maxsize=64)
@@ -234,14 +251,14 @@ def connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
 
 
 class Window(NamedTuple):
-    """Ends of the interval that holds all but ``_TAIL`` of a composition's mass, relative to its smallest loss."""
+    """Ends of the interval that holds all but ``TAIL`` of a composition's mass, relative to its smallest loss."""
 
     low: int
     high: int
 
 
 def window(piece: Masses, count: int) -> Window:
-    """Chernoff bounds of ``count``-fold composition: ±b(λ), b = (count·log E e^{λ·loss} + log(2/_TAIL))/λ."""
+    """Chernoff bounds of ``count``-fold composition: ±b(λ), b = (count·log E e^{λ·loss} + log(2/TAIL))/λ."""
     size = len(piece.probabilities)
     if size == 1:
         return Window(0, 0)
@@ -250,7 +267,7 @@ def window(piece: Masses, count: int) -> Window:
     places = np.arange(size)
     for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
         bound = (
-            count * logsumexp(places * order, b=piece.probabilities) + math.log(2 / _TAIL)
+            count * logsumexp(places * order, b=piece.probabilities) + math.log(2 / TAIL)
         ) / order
         if order > 0:
             high = min(high, math.ceil(bound))
@@ -262,7 +279,7 @@ def window(piece: Masses, count: int) -> Window:
 def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> Composed:
     """All pieces, each ``count`` times, in one product of spectra.
 
-    Mass outside a piece's window (at most ``_TAIL``) wraps around; it is charged again at infinite loss.
+    Mass outside a piece's window (at most ``TAIL``) wraps around; it is charged again at infinite loss.
     """
     windows = [window(piece, count) for piece, count in pieces]
     length = sum(w.high - w.low for w in windows) + 1
@@ -288,7 +305,7 @@ def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> Composed:
         piece.first * count + w.low
         for (piece, count), w in zip(pieces, windows, strict=True)
     )
-    infinite = min(1.0, -math.expm1(log_finite) + _TAIL * len(pieces))
+    infinite = min(1.0, -math.expm1(log_finite) + TAIL * len(pieces))
     return Composed(Masses(first, np.maximum(masses, 0.0), infinite), interval)
 
 
@@ -476,11 +493,11 @@ def _weights(q: float, k: int) -> tuple[np.ndarray, np.ndarray]:
     return j.astype(np.float64), scipy.stats.binom.logpmf(j, k, q)
 
 
-_FFT_SLACK = 4 * 2.0**-52
+FFT_SLACK = 4 * 2.0**-52
 _MOST_SLACK = 0.05
 # One step's grid and the composed grid are kept below these sizes: about a second and 300 MB.
 _STEP_POINTS = 200_000
-_COMPOSED_POINTS = 3_000_000
+COMPOSED_POINTS = 3_000_000
 # Spectra of all kinds of step and both orders together, and points of all steps: a second or two.
 _WORK = 20_000_000
 # Cost per point of making a step's distribution and bounding its composition, in points of a spectrum.
@@ -488,7 +505,7 @@ _STEP_WORK = 8
 # Cost of reading an answer from a composed distribution, likewise.
 _READ_WORK = 50_000
 # Below this z a step is charged as revealing its batch: (0, rate)-DP, whatever the noise.
-_SMALLEST_Z = 0.025
+SMALLEST_Z = 0.025
 
 
 def check(events: Iterable[Event], adjacency: Adjacency) -> None:
@@ -544,7 +561,7 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
 
 
 def _slack(parts: Iterable[Event]) -> float:
-    return _FFT_SLACK * sum(e.count for e in parts if e.mechanism != "gaussian")
+    return FFT_SLACK * sum(e.count for e in parts if e.mechanism != "gaussian")
 
 
 class _Composed(NamedTuple):
@@ -569,7 +586,7 @@ def _composed(
     )
     noisy = _noisy(parts)
     return _composed_on(
-        parts, adjacency, _interval(noisy, adjacency, epsilon, log_tail), log_tail
+        parts, adjacency, grid_interval(noisy, adjacency, epsilon, log_tail), log_tail
     )
 
 
@@ -582,7 +599,7 @@ def _composed_on(
     fixed = [
         (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
         for e in sampled
-        if e.noise_multiplier < _SMALLEST_Z
+        if e.noise_multiplier < SMALLEST_Z
     ]
     mu = gaussian_parameter(parts, adjacency)
     directions = pair_directions(adjacency)
@@ -612,7 +629,7 @@ def _composed_on(
             by_order.append(pieces + fixed)
         points = sum(w.high - w.low for w in (window(*piece) for piece in by_order[0]))
         work = points * len(directions) * len(by_order[0])
-        if points <= _COMPOSED_POINTS and work <= _WORK:
+        if points <= COMPOSED_POINTS and work <= _WORK:
             spend(work)
             return _Composed(tuple(compose(pieces, interval) for pieces in by_order))
         interval *= 2
@@ -622,13 +639,11 @@ def _composed_on(
 def _noisy(parts: tuple[Event, ...]) -> list[Event]:
     """Sampled steps with noise enough for a grid of their own."""
     return [
-        e
-        for e in parts
-        if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z
+        e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= SMALLEST_Z
     ]
 
 
-def _interval(
+def grid_interval(
     noisy: list[Event], adjacency: Adjacency, epsilon: float, log_tail: float
 ) -> float:
     """Grid spacing: well inside one step's loss and far below the answer, but never beyond memory.

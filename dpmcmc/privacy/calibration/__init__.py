@@ -14,24 +14,21 @@ from typing import Literal
 
 import numpy as np
 
-from dpmcmc.errors import CalibrationError, InputError
+from dpmcmc.errors import CalibrationError, InputError, quoted
 from dpmcmc.privacy.accounting.charging import (
+    Accountant,
     AdjacencyName,
     CalibratorName,
     Privacy,
     Schedule,
-    TraceAccountant,
     check_counts,
-    named,
     per_step,
 )
+from dpmcmc.privacy.accounting.own import named
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import closed_form, numeric
 
 __all__ = ["CalibrationError", "asked_noise", "calibrate"]
-
-#: Characters of an error of a user's function that a refusal quotes.
-_LONGEST = 200
 
 
 def calibrate(
@@ -43,7 +40,7 @@ def calibrate(
     num_records: int,
     chains: int = 1,
     adjacency: AdjacencyName = "replace_one",
-    accountant: TraceAccountant = "pld",
+    accountant: Accountant = "pld",
     release: Literal["trace"] = "trace",
     calibrator: CalibratorName = "numeric",
     floor: float | Sequence[float] | np.ndarray = 0.0,
@@ -107,8 +104,9 @@ def asked_noise(schedule: Schedule, privacy: Privacy) -> float | np.ndarray:
     try:
         found = np.asarray(own(schedule, privacy), np.float64)
     except Exception as error:  # a user's function may raise anything
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
-        raise InputError(f"calibrator {name} says: {said}", "calibrator") from None
+        raise InputError(
+            f"calibrator {name} says: {quoted(error)}", "calibrator"
+        ) from None
     steps = schedule.noise_multipliers.shape
     if found.shape not in ((), steps) or not np.all(np.isfinite(found) & (found >= 0)):
         raise InputError(

@@ -24,6 +24,7 @@ from dpmcmc.privacy.accounting import (
     overflow_probability,
 )
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
+from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.cache import cache_folder, installed, make_private, refuse_unsafe
 from dpmcmc.storage.files import write_atomically
 
@@ -96,7 +97,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         CalibrationError: no noise multiplier below 1e12 meets the target.
     """
     target = privacy.epsilon
-    accountant = privacy.accountant
+    accountant = str(privacy.accountant)
     adjacency = Adjacency(privacy.adjacency)
     assert target is not None
     deviation = overflow_probability(schedule.composed_with)
@@ -118,7 +119,9 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     if floors.min() > 0 and spent(0.0, accountant) <= target:
         return 0.0
     inputs = _inputs(schedule, privacy)
-    remembered = recall(inputs)
+    # A function of the user's may have changed since its answers were remembered.
+    own = ":" in accountant
+    remembered = None if own else recall(inputs)
     # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
     if (
         remembered is not None
@@ -128,16 +131,22 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         return remembered
     start = _root(lambda z: spent(z, "rdp"), target, 1.0) if accountant == "pld" else 1.0
     z = _root(lambda z: spent(z, accountant), target, start)
-    remember(inputs, z)
+    if not own:
+        remember(inputs, z)
     return z
 
 
 def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
     """Everything that an answer depends on, as JSON."""
+    floors = np.asarray(schedule.noise_multipliers, np.float64)
     return {
         "floors": _counted(schedule.noise_multipliers[schedule.asks]),
         "floors_between": _counted(schedule.noise_multipliers[~schedule.asks]),
         "sampling": repr(schedule.sampling),
+        # A record costs what the steps that it is in cost.
+        "order": hashlib.sha256(floors.tobytes()).hexdigest()
+        if isinstance(schedule.sampling, Cyclic)
+        else None,
         "num_records": schedule.num_records,
         "chains": schedule.chains,
         "multiples": list(schedule.multiples),

@@ -1,13 +1,20 @@
-r"""The first of a stream of values above a threshold, at one price for the whole stream.
+r"""The first values of a stream above a threshold, at one price for the whole stream.
 
-    T̂ = T + Lap(2Δ/ε) once;   per value  v_i + Lap(4Δ/ε) > T̂ ?   False, False, …, True and halt
+    T̂ = T + Lap(Δ/ε₁) once;   per value  v_i + Lap(2cΔ/ε₂) > T̂ ?   False, False, …, True; halt at the c-th True
+    where answers are asked for, a True comes with v_i + Lap(cΔ/ε₃)
 
-is (ε, 0)-DP however many values are asked, each of sensitivity Δ and chosen after seeing the answers (Dwork and Roth
-2014, Theorem 3.23; Lyu, Su and Li 2017, Theorem 2). Proof, on the integers: let v and v' be the values on neighbours.
-Fix the noise of all values but the last, and let g be the largest noisy value before it. The answer is False, …, True
-iff T̂ >= g and v_k + Z_k > T̂. On the neighbour g' <= g + Δ: moving T̂ up by Δ and Z_k by at most 2Δ keeps both, at a
-price of Δ/(2Δ/ε) + 2Δ/(4Δ/ε) = ε. A stream of nothing but False moves T̂ alone. Both scales are needed: with either
-halved the loss exceeds ε (``tests/test_above_threshold.py``). Monotone values need half the noise; this is not used.
+is (ε₁ + ε₂ + ε₃, 0)-DP however many values are asked, each of sensitivity Δ and chosen after seeing the answers (Lyu,
+Su and Li 2017, Algorithm 7). Proof, on the integers: let v and v' be the values on neighbours, and fix the answers.
+Given T̂ = t their probability is a product over the values: P(v_i + Z <= t) for each False, and P(v_i + Z > t) times the
+probability of the noisy value for each True. On the neighbour take T̂ = t + Δ, at a price of ε₁. No False is less
+probable then, for v_i' <= v_i + Δ. A True needs Z larger by at most 2Δ, at a price of 2Δ·ε₂/(2cΔ) = ε₂/c. Its noisy
+value costs ε₃/c. The c of them cost ε₂ + ε₃. A stream of nothing but False costs ε₁ alone. Sum over t.
+
+One hit has ε₁ = ε₂ = ε/2, Lap(2Δ/ε) and Lap(4Δ/ε) (Dwork and Roth 2014, Theorem 3.23). Both scales are needed: with
+either halved the loss exceeds ε (``tests/test_above_threshold.py``). Several hits have ε₁ : ε₂ = 1 : (2c)^⅔, which
+minimises the variance of v_i − T̂; every split is a proof. Halting and starting again with a new T̂, c times at ε/c each,
+costs the same and has Lap(2cΔ/ε) on the threshold too: T̂ is kept here. Monotone values need half the noise; this is not
+used.
 
 Values are rounded to a public grid first. This, and their own rounding errors up to half a grid step each, is charged
 as one grid step of sensitivity: enough for float64, and not for float32, which is refused. Noise is exact
@@ -23,7 +30,7 @@ import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from secrets import randbelow
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -32,6 +39,8 @@ from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
+
+_Answer = TypeVar("_Answer")
 
 # ----------------------------------------------------------------------------------------------------
 # Cost of an interactive release: one guarantee for all its answers, reserved before a record is looked at.
@@ -155,7 +164,7 @@ def _bernoulli_exp(numerator: int, denominator: int) -> bool:
 
 
 class Halted(RuntimeError):
-    """A stream was asked again after its first True; another stream costs another ε.
+    """A stream was asked again after its last True; another stream costs another ε.
 
     Example:
         >>> from dpmcmc.privacy.interactive import AboveThreshold
@@ -165,7 +174,7 @@ class Halted(RuntimeError):
         >>> stream.above(0.99)
         Traceback (most recent call last):
             ...
-        dpmcmc.privacy.interactive.above_threshold.Halted: AboveThreshold has halted at its first True;...
+        dpmcmc.privacy.interactive.above_threshold.Halted: AboveThreshold has halted at its last True;...
     """
 
 
@@ -202,6 +211,9 @@ class Once:
         )
 
 
+_NOTHING = Fraction(0)
+
+
 class WholeNumbers(Once):
     """AboveThreshold on whole numbers, the mechanism that is proved above.
 
@@ -209,17 +221,33 @@ class WholeNumbers(Once):
         threshold: T.
         epsilon: ε > 0 of the stream, exact.
         sensitivity: Δ >= 1, whole.
+        hits: c, the True after which it halts.
+        answers: ε₃/ε, in [0, 1).
     """
 
-    def __init__(self, threshold: int, epsilon: Fraction, sensitivity: int) -> None:
+    def __init__(
+        self,
+        threshold: int,
+        epsilon: Fraction,
+        sensitivity: int,
+        hits: int = 1,
+        answers: Fraction = _NOTHING,
+    ) -> None:
         super().__init__()
-        self.threshold_scale = 2 * sensitivity / epsilon
-        self.query_scale = 4 * sensitivity / epsilon
+        # ε₁ and ε₂; any split of ε is a proof, so the float in it rounds no guarantee.
+        decisions = epsilon * (1 - answers)
+        ratio = 1.0 if hits == 1 else (2 * hits) ** (2 / 3)
+        share = Fraction(1 / (1 + ratio)).limit_denominator(1000)
+        first = decisions * max(share, Fraction(1, 1000))
+        self.threshold_scale = sensitivity / first
+        self.query_scale = 2 * hits * sensitivity / (decisions - first)
+        self.answer_scale = hits * sensitivity / (epsilon * answers) if answers else None
         self.halted = False
+        self._left = hits
         self._threshold = threshold + sample(self.threshold_scale)
 
     def above(self, value: int) -> bool:
-        """Return whether the noisy value is above the noisy threshold; if it is, the stream halts.
+        """Return whether the noisy value is above the noisy threshold; at the last hit the stream halts.
 
         Raises:
             Halted: it has halted.
@@ -228,10 +256,24 @@ class WholeNumbers(Once):
         with self._answering():
             if self.halted:
                 raise Halted(
-                    "this stream has halted at its first True; what comes after it is not covered: make another"
+                    "this stream has halted at its last True; what comes after it is not covered: make another"
                 )
-            self.halted = value + sample(self.query_scale) > self._threshold
-            return self.halted
+            hit = value + sample(self.query_scale) > self._threshold
+            self._left -= hit
+            self.halted = self._left == 0
+            return hit
+
+    def ask(self, value: int) -> int | None:
+        """Return the value with noise of its own if it is :meth:`above`, else None; raises as that."""
+        assert self.answer_scale is not None
+        with self._answering():
+            return value + sample(self.answer_scale) if self.above(value) else None
+
+
+def check_count(name: str, value: float) -> None:
+    """Refuse what is no whole number >= 1."""
+    if isinstance(value, bool) or not math.isfinite(value) or value < 1 or value % 1:
+        raise InputError(f"{name} must be a whole number >= 1, got {value!r}")
 
 
 def exact(name: str, value: object, grid: Fraction) -> Fraction:
@@ -268,7 +310,7 @@ def exact(name: str, value: object, grid: Fraction) -> Fraction:
 
 
 class AboveThreshold(Once):
-    """Says of each value of a stream whether it is above a threshold, up to the first that is.
+    """Says of each value of a stream whether it is above a threshold, up to the first that is, or the c-th.
 
     Args:
         threshold: T, public.
@@ -279,9 +321,11 @@ class AboveThreshold(Once):
         adjacency: adjacency of the sensitivity.
         grid: public grid that values are rounded to; by default a power of two, at most Δ/1024.
         label: name of the stream in the ledger.
+        hits: c >= 1, after how many True it halts.
+        answers: share of ε for the noisy values of hits, which :meth:`ask` returns, in [0, 1).
 
     Raises:
-        ValueError: a ledger without records, or a number that is not finite and positive (the threshold: finite).
+        ValueError: a ledger without records, or a number that cannot be.
 
     Example:
         >>> from dpmcmc.privacy.interactive import AboveThreshold
@@ -290,6 +334,10 @@ class AboveThreshold(Once):
         [False, False, True]
         >>> stream.guarantee.epsilon
         0.5
+        >>> stream = AboveThreshold(0.9, epsilon=0.5, sensitivity=1e-5, hits=2, answers=0.5)
+        >>> answers = [stream.ask(score) for score in (0.2, 0.99, 0.5, 0.97)]
+        >>> [answer if answer is None else round(answer, 1) for answer in answers]
+        [None, 1.0, None, 1.0]
     """
 
     def __init__(
@@ -303,8 +351,15 @@ class AboveThreshold(Once):
         records: PyTree = None,
         grid: float | None = None,
         label: str = "above threshold",
+        hits: int = 1,
+        answers: float = 0.0,
     ) -> None:
         super().__init__()
+        check_count("hits", hits)
+        if not 0 <= answers < 1:
+            raise InputError(
+                f"answers: the share of epsilon must lie in [0, 1), got {answers}"
+            )
         for name, number in (
             ("epsilon", epsilon),
             ("sensitivity", sensitivity),
@@ -323,6 +378,8 @@ class AboveThreshold(Once):
         self.threshold = threshold
         self.epsilon = epsilon
         self.sensitivity = sensitivity
+        self.hits = int(hits)
+        self.answers = answers
         #: In grid steps; rounding is monotone and commutes with whole steps, and one more covers the values' own.
         self.steps = math.ceil(Fraction(sensitivity) / self.grid) + 1
         self._charge = Charge(
@@ -345,11 +402,12 @@ class AboveThreshold(Once):
 
     @property
     def halted(self) -> bool:
-        """Whether the first True has been said."""
+        """Whether the last True has been said."""
         return self._stream is not None and self._stream.halted
 
     def __repr__(self) -> str:
-        return f"AboveThreshold(threshold={self.threshold}, epsilon={self.epsilon}, sensitivity={self.sensitivity})"
+        stated = f"threshold={self.threshold}, epsilon={self.epsilon}, sensitivity={self.sensitivity}"
+        return f"AboveThreshold({stated}, hits={self.hits}, answers={self.answers})"
 
     def begin(self) -> None:
         """Reserve the price and draw the threshold's noise; :meth:`above` does so by itself."""
@@ -357,7 +415,11 @@ class AboveThreshold(Once):
             if self._stream is None:
                 self._charge.reserve()
                 self._stream = WholeNumbers(
-                    self._rounded(self.threshold), Fraction(self.epsilon), self.steps
+                    self._rounded(self.threshold),
+                    Fraction(self.epsilon),
+                    self.steps,
+                    self.hits,
+                    Fraction(self.answers),
                 )
 
     def above(self, value: float | Fraction | Callable[[], float | Fraction]) -> bool:
@@ -368,19 +430,46 @@ class AboveThreshold(Once):
                 arguments that computes it. A function is called after the price is reserved.
 
         Raises:
-            Halted: True has been said.
+            Halted: the last True has been said.
             ValueError: a value that is not finite, which has no sensitivity, or of a type coarser than the grid
                 (float32). The data holder is told, nobody else. Also in a process that was forked from the stream's.
         """
+        return self._answered(value, WholeNumbers.above)
+
+    def ask(
+        self, value: float | Fraction | Callable[[], float | Fraction]
+    ) -> float | None:
+        """Return ``value`` with noise if it is above the threshold, as :meth:`above` decides, else None.
+
+        Args:
+            value: as there.
+
+        Raises:
+            Halted: as there.
+            ValueError: as there, or ``answers`` is 0.
+        """
+        if not self.answers:
+            raise InputError(
+                "answers: no share of epsilon is left for the values of hits; give one, or ask above()"
+            )
+        answer = self._answered(value, WholeNumbers.ask)
+        return None if answer is None else float(answer * self.grid)
+
+    def _answered(
+        self,
+        value: float | Fraction | Callable[[], float | Fraction],
+        ask: Callable[[WholeNumbers, int], _Answer],
+    ) -> _Answer:
+        """Return what the stream of whole numbers answers about a value, once the price is reserved."""
         with self._answering():
             if self.halted:
                 raise Halted(
-                    "AboveThreshold has halted at its first True; another stream costs another epsilon"
+                    "AboveThreshold has halted at its last True; another stream costs another epsilon"
                 )
             self.begin()
             assert self._stream is not None
             number = exact("value", value() if callable(value) else value, self.grid)
-            answer = self._stream.above(self._rounded(number))
+            answer = ask(self._stream, self._rounded(number))
             self._charge.settle()
             return answer
 
@@ -450,10 +539,8 @@ class EarlyStopping(Once):
             raise InputError(
                 "improvement goes with patience, not with reach; leave it out"
             )
-        if patience is not None and (
-            isinstance(patience, bool) or int(patience) != patience or patience < 1
-        ):
-            raise InputError(f"patience must be a whole number >= 1, got {patience!r}")
+        if patience is not None:
+            check_count("patience", patience)
         self._patience = patience
         self._scores: list[Fraction] = []
         threshold = -improvement if reach is None else reach

@@ -18,7 +18,7 @@ and noise is exact (``above_threshold.py``). No bound on accuracy is stated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import jax
@@ -32,12 +32,13 @@ from dpmcmc.privacy.interactive.above_threshold import (
     Ledger,
     Once,
     WholeNumbers,
+    check_count,
     pure,
 )
 from dpmcmc.storage.pytree import PyTree
 
 #: One record's largest value, in grid steps.
-_ONE = 1 << 20
+ONE = 1 << 20
 
 
 class BudgetSpent(RuntimeError):
@@ -95,14 +96,13 @@ class Thresholdout(Once):
         for name, number in (("threshold", threshold), ("tolerance", tolerance)):
             if not (number > 0 and math.isfinite(number)):
                 raise InputError(f"{name} must be a finite number > 0, got {number}")
-        if isinstance(budget, bool) or int(budget) != budget or budget < 1:
-            raise InputError(f"budget must be a whole number >= 1, got {budget!r}")
+        check_count("budget", budget)
         self._train = train
         self._holdout = holdout
-        self._sizes = _count("train", train), _count("holdout", holdout)
+        self._sizes = count_of("train", train), count_of("holdout", holdout)
         #: ε of one test up to its hit, and of one answer from the holdout: 1/(2τn).
         self._epsilon = 1 / (2 * Fraction(tolerance) * self._sizes[1])
-        self._threshold = math.floor(Fraction(threshold) * self._sizes[1] * _ONE)
+        self._threshold = math.floor(Fraction(threshold) * self._sizes[1] * ONE)
         self.budget = int(budget)
         self._charge = Charge(
             pure(
@@ -145,34 +145,47 @@ class Thresholdout(Once):
             self._charge.reserve()
             size, n = self._sizes
             test = self._test = self._test or WholeNumbers(
-                self._threshold, self._epsilon, _ONE
+                self._threshold, self._epsilon, ONE
             )
-            on_train = _total(phi, self._train, size)
-            on_holdout = _total(phi, self._holdout, n)
+            on_train = total(phi, self._train, size)
+            on_holdout = total(phi, self._holdout, n)
             # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
             expected = round(Fraction(on_train * n, size))
             if not test.above(abs(on_holdout - expected)):
                 self._charge.settle()
-                return on_train / (size * _ONE)
+                return on_train / (size * ONE)
             self.budget -= 1
             self._test = None
-            answer = on_holdout + above_threshold.sample(_ONE / self._epsilon)
+            answer = on_holdout + above_threshold.sample(ONE / self._epsilon)
             self._charge.settle()
-            return answer / (n * _ONE)
+            return answer / (n * ONE)
 
 
-def _total(phi: Callable[[PyTree], float], records: PyTree, count: int) -> int:
+def total(phi: Callable[[PyTree], float], records: PyTree, count: int) -> int:
     """Return the sum of the clipped, rounded values of φ, in grid steps."""
+    return sum(in_steps(phi(record)) for record in each(records, count))
+
+
+def in_steps(value: float) -> int:
+    """Return a value clipped to [0, 1] and rounded, in grid steps; NaN counts as 0."""
+    number = float(value)
+    return 0 if math.isnan(number) else round(min(max(number, 0.0), 1.0) * ONE)
+
+
+def each(records: PyTree, count: int) -> Iterator[PyTree]:
+    """Yield the records, one at a time."""
     leaves, structure = jax.tree.flatten(records)
     arrays = [np.asarray(leaf) for leaf in leaves]
-    total = 0
     for i in range(count):
-        value = float(phi(jax.tree.unflatten(structure, [array[i] for array in arrays])))
-        total += 0 if math.isnan(value) else round(min(max(value, 0.0), 1.0) * _ONE)
-    return total
+        yield jax.tree.unflatten(structure, [array[i] for array in arrays])
 
 
-def _count(name: str, records: PyTree) -> int:
+def count_of(name: str, records: PyTree) -> int:
+    """Return the number of records.
+
+    Raises:
+        ValueError: no arrays with one leading axis.
+    """
     counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
     if len(counts) != 1 or counts in ({()}, {(0,)}):
         raise InputError(

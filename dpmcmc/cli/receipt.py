@@ -1,0 +1,80 @@
+"""``dpmcmc receipt RUN --record me.csv``: what a run has cost one person, by the released folder and their own record.
+
+The number is the person's own. It is printed, and written only to a file that the person names, outside the folder.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from dpmcmc import config as config_room
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.data.one_record import read
+from dpmcmc.diagnostics.per_instance.objective import check_failure
+from dpmcmc.diagnostics.receipt import of_encoded
+from dpmcmc.engine.result import Result
+from dpmcmc.errors import InputError
+from dpmcmc.planning.saved import SavedPlan
+from dpmcmc.report.lines import rows
+from dpmcmc.storage.files import inside, write_atomically
+
+
+def receipt(
+    run: str,
+    record: str,
+    allow_code: list[str] | None,
+    *,
+    failure: float,
+    out: str | None,
+) -> None:
+    """Print what a run has cost the record of a file."""
+    folder = Path(run)
+    try:
+        check_failure(failure)
+    except InputError as error:
+        raise CommandError(f"--{error}.") from None
+    if out is not None:
+        _check_place(Path(out), folder)
+    result = Result.load(folder)
+    saved = result.plan
+    assert isinstance(saved, SavedPlan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
+        plan, request = config_room.released(folder, saved, allow_code or ())
+    encoded, moved = read(Path(record), request, result.columns)
+    text = str(of_encoded(result, encoded, plan, failure, moved))
+    if out is None:
+        print(text)
+        return
+    try:
+        write_atomically(
+            Path(out),
+            lambda path: path.write_text(f"{text}\n", encoding="utf-8"),
+            0o600,
+        )
+    except OSError as error:
+        raise CommandError(
+            f"--out: {out} cannot be written ({error.strerror}); give another file."
+        ) from None
+    print(rows([("saved", f"{out}, which only you can read")]))
+
+
+def _check_place(out: Path, folder: Path) -> None:
+    """Refuse a file that is there, and one in the folder that others read.
+
+    Raises:
+        CommandError: it is one.
+    """
+    if inside(out, folder):
+        raise CommandError(
+            f"--out: {out} lies in the run folder, which others read; give a file of your own."
+        )
+    try:
+        there = out.exists() or out.is_symlink()
+    except OSError as error:
+        raise CommandError(
+            f"--out: {out} cannot be written ({error.strerror}); give another file."
+        ) from None
+    if there:
+        raise CommandError(f"--out: {out} is there already; give another file.")
