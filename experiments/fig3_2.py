@@ -1,6 +1,6 @@
 """Figure 3.2: private logistic regression, accuracy against ε for every method, as printed and with tight accounting.
 
-    python -m experiments.fig3_2 --panel adult [--quick] --out DIR
+    python -m experiments.fig3_2 --panel adult [--quick] [--methods printed/hybrid] [--encodings public] --out DIR
     python -m experiments.fig3_2 choose --panel adult --out DIR [--methods sgld,ops_gdp] [--encodings public]
 
 The first writes ``results.csv``, one picture per encoding and, on a full run, ``comparison.csv``. A run that was killed
@@ -30,7 +30,7 @@ from experiments.figure_files import checked
 from experiments.panel import choose, compare, draw, posterior, scores, summary
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load
-from experiments.panel.methods import METHODS, Method
+from experiments.panel.methods import METHODS, Method, encodings_of, selected
 from experiments.panel.trial import Outcome, Report, Site, Trial, clock, seed_of
 
 PANELS = ("adult", "abalone", "two_normals")
@@ -47,8 +47,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--out", required=True, metavar="DIR", help="folder of results")
     out.add_argument("--quick", action="store_true", help="fewer ε and repeats, shorter chains; every method")
     out.add_argument("--repeats", type=int, metavar="N", help="runs of every cell, in place of the panel's")
-    out.add_argument("--methods", metavar="A,B", help="choose: for these alone (name, or version/name)")
-    out.add_argument("--encodings", metavar="A,B", help="choose: for these alone")
+    out.add_argument("--methods", metavar="A,B", help="run, or choose for, these alone (name, or version/name)")
+    out.add_argument("--encodings", metavar="A,B", help="run, or choose for, these alone")
     return out
 
 
@@ -64,38 +64,47 @@ def main(argv: list[str] | None = None) -> None:
         choose.choose(
             path,
             Path(arguments.out),
-            methods=arguments.methods and arguments.methods.split(","),
-            encodings=arguments.encodings and arguments.encodings.split(","),
+            methods=arguments.methods,
+            encodings=arguments.encodings,
             say=console.print,
         )
     else:
         panel = load(path)
         folder = Path(arguments.out)
+        panel = panel.shortened() if arguments.quick else panel
+        methods, encodings = selected(arguments.methods), encodings_of(panel, arguments.encodings)
         with folder_for(folder), alone(folder):
-            panel = panel.shortened() if arguments.quick else panel
             if arguments.repeats is not None:
                 panel = checked(path, Panel, {**panel.model_dump(), "repeats": arguments.repeats})
-            figure(panel, folder, console)
+            figure(panel, folder, console, methods, encodings)
         console.print(f"written to {arguments.out}")
     console.print(f"wall time {elapsed():.0f} s")
 
 
-def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Method] = METHODS) -> None:
-    """Run what is missing, then draw.
+def figure(
+    panel: Panel,
+    folder: Path,
+    console: Console,
+    methods: Sequence[Method] = METHODS,
+    encodings: Sequence[str] | None = None,
+) -> None:
+    """Run what is missing, then draw all that the folder has.
 
     Args:
         panel: which panel.
         folder: of results.
         console: for the bar and the table.
-        methods: all of them.
+        methods: that are run.
+        encodings: that are run and drawn; the panel's for None.
     """
+    encodings = panel.encodings if encodings is None else encodings
     missing = [f"{m.version}/{m.name}" for m in methods if not _settings(panel, m)]
     if missing:
         raise CommandError(
             f"panel {panel.name}: no settings for {', '.join(missing)}; choose them with `python -m experiments.fig3_2 "
             "choose`."
         )
-    for encoding in panel.encodings:  # before anything is written
+    for encoding in encodings:  # before anything is written
         dpmcmc.data.describe(panel.data, encoding=encoding)
     results = Results(folder, panel)
     notes = {}
@@ -108,10 +117,10 @@ def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Metho
         TimeRemainingColumn(),
     )
     each = len(panel.epsilons) * panel.repeats
-    total = len(panel.encodings) * (3 + len(methods) * each)
+    total = len(encodings) * (3 + len(methods) * each)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
-        for encoding in panel.encodings:
+        for encoding in encodings:
             data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
             notes[encoding] = (
                 f"generated stand-in for {panel.data}: not the real data" if data.origin == "stand-in" else None
@@ -128,7 +137,7 @@ def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Metho
                 bar.update(task, completed=done + each)
     means = summary.summarised(results.rows)
     summary.write(folder / "summary.csv", means)
-    for encoding in panel.encodings:
+    for encoding in encodings:
         draw.panel_figure(folder / f"{panel.name}_{encoding}.png", panel, means, encoding, notes[encoding])
     lines = compare.table(panel, results.rows)
     compare.write(folder / "comparison.csv", lines)

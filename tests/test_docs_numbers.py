@@ -20,6 +20,7 @@ from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_ord
 from experiments.calibration import scores
 from experiments.panel import summary
 from tests.coverage_tables import filled, results
+from tests.page_tables import said
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -284,18 +285,20 @@ def test_tables_of_figure_3_2_are_rows_of_its_summary(panel):
             digits = len(accuracy) - 2
             assert accuracy == f"{mean.accuracy:.{digits}f}", (line, epsilon)
             assert std is None or std == f"{mean.std:.{digits}f}", (line, epsilon)
-            assert proved is None or float(proved) == pytest.approx(mean.proved, rel=0.06), (line, epsilon)
+            assert proved is None or said(proved, mean.proved, up=True), (line, epsilon)
+            # Where a tight run proves less than it was asked for, the table says it.
+            assert proved is not None or mean.proved >= 0.99 * epsilon, (line, epsilon)
             seen += 1
     assert seen >= 15
 
 
 def test_numbers_of_the_headline():
     text = page("docs/figures.md")
-    said = re.findall(r"needs (\d+) with the constant .* needs, and (\d+) as printed", text.replace("\n", " "))
+    stated = re.findall(r"needs (\d+) with the constant .* needs, and (\d+) as printed", text.replace("\n", " "))
     with (ROOT / "docs" / "images" / "noise_multipliers.csv").open() as file:
         at_one = next(row for row in csv.DictReader(file) if row["epsilon"] == "1")
     z = {name: float(value) for name, value in at_one.items()}
-    assert said == [(f"{z['thesis, constant 256']:.0f}", f"{z['thesis as printed, 128 (not proved)']:.0f}")]
+    assert stated == [(f"{z['thesis, constant 256']:.0f}", f"{z['thesis as printed, 128 (not proved)']:.0f}")]
     for name, digits in (("advanced composition, fixed size", 0), ("Rényi, fixed size", 0), ("Rényi, Poisson", 1)):
         assert re.search(rf"\b{z[name]:.{digits}f}\b", text), name
     assert f"loss distributions {z['loss distributions, Poisson']:.1f}" in text

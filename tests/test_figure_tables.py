@@ -9,11 +9,14 @@ import re
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind_from_stats
 
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy.accounting.charging import account
 from experiments import efficiency
+from experiments.panel import config, summary
+from experiments.panel.config import Omission
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 
@@ -159,6 +162,124 @@ def test_figure_3_1():
                     assert with_error(cell, np.mean(values), error), (label, column, values, error)
                 else:
                     assert said(cell, np.mean(values)), (label, column, values)
+
+
+PANELS = ("adult", "abalone", "two_normals")
+#: Fewest runs of a cell that a table may show.
+_FEWEST = 3
+
+
+def panel_of(name):
+    """A panel of figure 3.2, and the means that the page and its pictures show."""
+    means = summary.read(ROOT / "docs" / "images" / f"fig3_2_{name}.csv", "docs")
+    return config.load(ROOT / "configs" / "figures" / f"fig3_2_{name}.yaml"), means
+
+
+def unaccounted(panel, means):
+    """What is wrong with the table of a panel and its list of omissions, in words."""
+    expected = {
+        (encoding, version, method)
+        for encoding in panel.encodings
+        for version, methods in panel.settings.items()
+        for method in methods
+    }
+    listed = [(o.encoding, o.version, o.method) for o in panel.omissions]
+    epsilons = {}
+    for mean in means:
+        if mean.runs >= _FEWEST:
+            epsilons.setdefault((mean.encoding, mean.version, mean.method), set()).add(mean.epsilon)
+    shown = {which for which, found in epsilons.items() if found == set(panel.epsilons)}
+    started = {(mean.encoding, mean.version, mean.method) for mean in means}
+    return [
+        *(f"{which} has settings, and neither every ε nor a reason" for which in expected - shown - set(listed)),
+        *(f"{which} is in the table, and listed as left out" for which in started & set(listed)),
+        *(f"{which} is listed, and has no settings" for which in set(listed) - expected),
+        *(f"{which} is listed twice" for which in set(listed) if listed.count(which) > 1),
+    ]
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_method_of_figure_3_2_is_in_its_table_or_left_out_for_a_reason(name):
+    panel, means = panel_of(name)
+    assert unaccounted(panel, means) == []
+    assert all(len(omission.reason.split()) > 2 for omission in panel.omissions)
+
+
+def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear_has():
+    """A table of the page is the lists of the YAML files; methods with settings of their own are named."""
+    stated = [
+        (row[0], row[1], row[2], row[3], row[4])
+        for table in tables(section("Figure 3.2"))
+        if table[0][0] == "left out of"
+        for row in table[1:]
+    ]
+    listed = [(name, o.encoding, o.version, o.method, o.reason) for name in PANELS for o in panel_of(name)[0].omissions]
+    assert sorted(stated) == sorted(listed)
+    own = [
+        (name, version, method)
+        for name in PANELS
+        for version, methods in panel_of(name)[0].settings.items()
+        for method, encodings in methods.items()
+        if "linear" in encodings
+    ]
+    flat = " ".join(section("Figure 3.2").split())
+    assert ("All methods of `linear` run with the settings that were chosen for `public`" in flat) == (not own)
+    few = {(m.version, m.method) for name in PANELS for m in panel_of(name)[1] if 1 < m.runs < 10}
+    assert few == {("printed", name) for name in ("sgld", "sgnht", "hybrid")}
+    assert flat.count("DP-SGLD, DP-SGNHT and the printed hybrid") == 2
+
+
+def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
+    panel, means = panel_of("two_normals")
+    hidden = [mean for mean in means if (mean.version, mean.method) != ("tight", "sgnht")]
+    assert unaccounted(panel, hidden) == ["('public', 'tight', 'sgnht') has settings, and neither every ε nor a reason"]
+    one_missing = [mean for mean in means if (mean.method, mean.epsilon) != ("sgfs", 10.0)]
+    assert unaccounted(panel, one_missing) == [
+        "('public', 'tight', 'sgfs') has settings, and neither every ε nor a reason"
+    ]
+    reason = Omission(encoding="public", version="tight", method="sgnht", reason="not run: an hour")
+    with_reason = panel.model_copy(update={"omissions": [reason]})
+    assert unaccounted(with_reason, hidden) == []
+    assert unaccounted(with_reason, means) == ["('public', 'tight', 'sgnht') is in the table, and listed as left out"]
+    assert len(unaccounted(panel.model_copy(update={"omissions": [reason, reason]}), hidden)) == 1
+
+
+def test_what_the_page_says_of_abalone_and_of_linear():
+    """Means of ten runs are held against each other by Welch's test."""
+    flat = " ".join(section("Figure 3.2").split())
+    tables_of = {name: {(m.encoding, m.version, m.method, m.epsilon): m for m in panel_of(name)[1]} for name in PANELS}
+
+    def p_value(first, second):
+        arguments = (x for m in (first, second) for x in (m.accuracy, m.std, m.runs))
+        return ttest_ind_from_stats(*arguments, equal_var=False).pvalue
+
+    def p_of(version, first, second, epsilon):
+        those = (tables_of["abalone"]["public", version, name, epsilon] for name in (first, second))
+        return p_value(*those)
+
+    (least,) = re.findall(r"cannot be told apart up to ε = 3 \(p is at least ([\d.]+) at each ε\)", flat)
+    printed = {e: p_of("printed", "ops", "objective_perturbation", e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    assert min(printed[e] for e in (0.1, 0.3, 1.0, 3.0)) >= float(least)
+    assert printed[10.0] < 0.001
+    for name in ("sgld", "sghmc", "sgnht", "sgfs", "hybrid"):
+        assert min(p_of("tight", name, "objective_perturbation", e) for e in (0.1, 0.3, 1.0)) > 0.05
+        assert p_of("tight", name, "objective_perturbation", 10.0) < 0.001
+        assert tables_of["abalone"]["public", "tight", name, 10.0].proved < 10
+    stated = re.findall(r"\((0\.\d+) against (0\.\d+)\)", flat.split("**The encoding `linear`**")[1])
+    adult = tables_of["adult"]
+    for (ours, other), epsilon in zip(stated, (0.1, 10.0), strict=True):
+        sgld, objective = (adult["linear", "tight", name, epsilon] for name in ("sgld", "objective_perturbation"))
+        assert said(ours, sgld.accuracy)
+        assert said(other, objective.accuracy)
+        assert p_value(sgld, objective) < 0.001
+    behind = re.findall(
+        r"is ([\d.]+) points behind SGLD at ε = 0.1, ([\d.]+) at ε = 0.3 and 1, and level from ε = 3", flat
+    )
+    for epsilon, stated in zip((0.1, 0.3, 1.0), (behind[0][0], behind[0][1], behind[0][1]), strict=True):
+        sgld, clipped = (adult["public", "tight", name, epsilon] for name in ("sgld", "objective_clipped"))
+        assert said(stated, 100 * (sgld.accuracy - clipped.accuracy))
+    for epsilon in (3.0, 10.0):
+        assert p_value(*(adult["public", "tight", name, epsilon] for name in ("sgld", "objective_clipped"))) > 0.05
 
 
 def test_two_normals():

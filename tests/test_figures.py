@@ -117,6 +117,9 @@ def test_a_summary_is_read_as_it_was_written(tmp_path):
         for i in range(3)
     ]  # fmt: skip
     (mean,) = summary.summarised(rows)
+    # An ε is never rounded down.
+    (close,) = summary.summarised([{**rows[0], "guarantee_epsilon": "3.822096"}])
+    assert close.proved == 3.823
     assert mean == Mean("public", "tight", "sgld", 0.3, 3, 0.81, 0.01, 0.2999, 1.25)
     summary.write(tmp_path / "summary.csv", [mean])
     assert summary.read(tmp_path / "summary.csv", "--results") == [mean]

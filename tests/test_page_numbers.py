@@ -33,6 +33,8 @@ def test_results_of_shipped_configs():
         assert result.removeprefix("accuracy ") == f"{measure}{row['mean']} ± {row['std']}", label
         assert plain.split()[0] == row["non_private"]
         assert row["runs"] == (re.findall(r"(\d+) runs", label) or ["10"])[0], label
+        # Three runs gave a deviation of .0002 where thirty give .0012.
+        assert int(row["runs"]) >= 10, label
 
 
 @pytest.mark.slow

@@ -353,13 +353,25 @@ class Config(Keyed):
     def _short_names(cls, values: object) -> object:
         """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
 
-        Randomised labels have one mechanism, which need not be named.
+        Randomised labels have one mechanism, which need not be named. The noise that records came with is that of a
+        linear regression.
         """
         if not isinstance(values, dict):
             return values
         data = values.get("data")
         if isinstance(data, dict) and data.get("labels") and not values.get("mechanism"):
             values = values | {"mechanism": {"name": RANDOMISED}}
+        came_with = data.get("privatised") if isinstance(data, dict) else None
+        target = values.get("target")
+        if target == "linear_regression":
+            target = {"name": target}
+        if (
+            isinstance(came_with, dict)
+            and came_with.get("noise_std") is not None
+            and isinstance(target, dict)
+            and target.get("name") == "linear_regression"
+        ):
+            values = values | {"target": {"noise_scale": came_with["noise_std"]} | target}
         return values | {
             key: {"name": values[key]}
             for key in ("target", "sampler")
@@ -410,6 +422,7 @@ class Config(Keyed):
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
         yield from self._labels_beside(mechanism)
+        yield from self._privatised_beside()
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_device(key):
                 but = " but device" if key == "run" else ""
@@ -451,6 +464,27 @@ class Config(Keyed):
                 "privacy",
                 "promises something about whole records, and data.labels about one label with public features: no run "
                 "keeps both; set privacy: null, or leave data.labels out",
+            )
+
+    def _privatised_beside(self) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of records that are private already, and what does not go with them."""
+        came_with = self.data.privatised
+        if came_with is None:
+            return
+        for path, said in (("privacy", self.privacy), ("data.labels", self.data.labels)):
+            if said is not None:
+                yield (
+                    path,
+                    "promises something about records that data.privatised says are private already; set it to null, "
+                    "or leave data.privatised out",
+                )
+        target = dict(self.target) if self.target.name == "linear_regression" else {}
+        scale = target.get("noise_scale", came_with.noise_std)
+        if came_with.noise_std is not None and scale != came_with.noise_std:
+            yield (
+                "target.noise_scale",
+                f"is {scale:g}, and data.privatised says that noise of std {came_with.noise_std:g} was added to "
+                "labels; leave it out, or give the same",
             )
 
 

@@ -14,11 +14,32 @@ from annotated_types import Ge, Gt, Lt
 
 from dpmcmc.data.checks import check_name
 from dpmcmc.data.schema import RowStructure, Schema
-from dpmcmc.errors import DataError, InputError, check_fields
+from dpmcmc.errors import Checked, DataError, InputError, check_fields
 
 ENCODINGS = ("public", "linear")
 #: A public number of things.
 Count = Annotated[int, Gt(0)]
+
+
+@dataclass(frozen=True)
+class Privatised(Checked):
+    """Promise that your records came with: whoever gave them to you added noise first.
+
+    Args:
+        epsilon: ε of that promise.
+        delta: δ of that promise; 0 where it is pure.
+        relation: the two data sets that it does not tell apart, in your words.
+        noise_std: standard deviation of the Gaussian noise on every label. A linear regression takes it as its
+            noise_scale, so that the likelihood of the noisy labels is exact; null: the target says it.
+    """
+
+    epsilon: Annotated[float, Gt(0)]
+    delta: Annotated[float, Ge(0), Lt(1)]
+    relation: str
+    noise_std: Annotated[float, Gt(0)] | None = None
+
+    def __str__(self) -> str:
+        return f"the data came with ε {self.epsilon:g}, δ {self.delta:g}"
 
 
 @dataclass(frozen=True)
@@ -31,7 +52,8 @@ class DataSpec:
     l2 norm of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no
     choice. ``records_per_owner`` is None where a record is a row; otherwise a record is an owner with at most so many
     rows, and ``num_records`` counts training owners. ``structure`` is what the encoder declares of every row, or None.
-    ``schema`` says what is public about the columns of a table, where records come from one.
+    ``schema`` says what is public about the columns of a table, where records come from one. ``privatised`` is the
+    promise that the records came with, or None.
 
     Example:
         >>> import dpmcmc
@@ -51,6 +73,7 @@ class DataSpec:
     records_per_owner: int | None = None
     structure: RowStructure | None = None
     schema: Schema | None = None
+    privatised: Privatised | None = None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -140,6 +163,8 @@ class DataRequest:
         records_per_owner: public number of rows of one owner that count, the first ones; with owner.
         num_features: public number d of features of your rows; a one-shot mechanism needs it to plan.
         schema: public ranges and levels of the columns, where path is a table: a CSV, Parquet or Arrow file.
+        privatised: declare your file private before you got it: ``{epsilon, delta, relation, noise_std}``, with
+            ``privacy: null``. Any sampler may use it, nothing more is charged, and what is computed may be published.
         base_dir: folder that a relative path starts from.
 
     Raises:
@@ -166,6 +191,7 @@ class DataRequest:
     records_per_owner: Count | None = None
     num_features: Count | None = None
     schema: Schema | None = None
+    privatised: Privatised | None = None
     base_dir: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -177,6 +203,9 @@ class DataRequest:
             raise DataError(
                 "data: give either name (a registered data set) or path (your own .npz file or folder)."
             )
+        if self.privatised is not None and self.path is not None:
+            # They were given away, under the promise that they came with.
+            object.__setattr__(self, "public", True)
         said = [
             key for key, default in _DEFAULTS.items() if getattr(self, key) != default
         ]
@@ -281,6 +310,7 @@ _ONLY_FOR = {
         "row_bound",
         "test_fraction",
         "public",
+        "privatised",
         "owner",
         "num_features",
         "schema",

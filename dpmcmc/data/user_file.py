@@ -149,6 +149,7 @@ def describe(request: DataRequest) -> DataSpec:
         records_per_owner=request.records_per_owner,
         structure=None if schema is None else schema.structure,
         schema=schema,
+        privatised=request.privatised,
     )
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -283,7 +283,11 @@ class PublicFacts:
         )
         times = self.spec.public and self.trace is not None
         return Circumstances(
-            origins.get(self.origin, declared), self.settings, fit, times
+            origins.get(self.origin, declared),
+            self.settings,
+            fit,
+            times,
+            self.spec.privatised,
         )
 
     @property
@@ -327,6 +331,7 @@ class PublicFacts:
             "public": self.spec.public,
             "encoding": self.spec.encoding,
             "sha256": dict(self.sha256) or None,
+            "privatised": self.spec.privatised and asdict(self.spec.privatised),
         }
 
     def metrics(self) -> dict[str, object]:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from dpmcmc.data.base import Privatised
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION
 from dpmcmc.planning.saved import SavedPlan
@@ -101,6 +102,7 @@ class Circumstances:
         settings: how they were chosen; None where nobody vouches for it.
         fit: whether a fit without privacy is published with the draws.
         times: whether the seconds that the run took are published too.
+        came_with: promise that the records had before they came, or None.
 
     Raises:
         InputError: an unknown fact, or numbers without noise published of private records.
@@ -110,6 +112,7 @@ class Circumstances:
     settings: Settings | None = None
     fit: bool = False
     times: bool = False
+    came_with: Privatised | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -145,6 +148,15 @@ class Circumstances:
     def nobodys(self) -> bool:
         """Whether a program generated the records."""
         return self.records in ("generated", "stand_in")
+
+    def carried(self) -> str:
+        """Return a sentence on the promise that the records came with; empty if there is none."""
+        if self.came_with is None:
+            return ""
+        return (
+            f"Noise was added before this run: {self.came_with}, for {self.came_with.relation}. Nothing that is "
+            "computed from them weakens that promise."
+        )
 
     def source(self, unit: str) -> str:
         """Return whose records these are, in a clause."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from dpmcmc.data.base import DataSpec
+from dpmcmc.data.base import DataSpec, Privatised
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.description import INTERVALS, PREDICTION, Verdict
@@ -62,7 +62,7 @@ def planned(
     across = f" × {features:,} features" if features else ""
     lines = [
         (name, f"{_model(plan)}, {what}{across} ({origin})"),
-        ("privacy", _privacy(plan, secret, asked)),
+        ("privacy", _privacy(plan, secret, asked, spec.privatised)),
         _method(plan),
     ]
     if spec.records_per_owner is not None:
@@ -83,7 +83,11 @@ def _model(plan: AnyPlan) -> str:
     return said if plain else type(plan.target).__name__
 
 
-def _privacy(plan: AnyPlan, secret: bool, asked: float | None) -> str:
+def _privacy(
+    plan: AnyPlan, secret: bool, asked: float | None, came_with: Privatised | None
+) -> str:
+    if plan.guarantee is None and came_with is not None:
+        return f"nothing more is charged: {came_with}"
     if plan.guarantee is None:
         return "none: nothing is promised of the draws"
     said = promise(plan.guarantee, plan.unit, asked)

@@ -15,20 +15,19 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import dpmcmc
-from dpmcmc.cli.refusals import CommandError
 from dpmcmc.storage.files import opened_text
 from experiments.commands import folder_for
 from experiments.panel import scores
 from experiments.panel.cells import alone
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
-from experiments.panel.methods import METHODS, Method
+from experiments.panel.methods import METHODS, Method, encodings_of, selected
 from experiments.panel.trial import Site, Trial, seed_of
 from experiments.settings import split
 
@@ -53,8 +52,8 @@ def choose(
     path: Path,
     out: Path,
     *,
-    methods: list[str] | None = None,
-    encodings: list[str] | None = None,
+    methods: str | None = None,
+    encodings: str | None = None,
     say: Any = print,
 ) -> None:
     """Fill in the ``settings`` of a panel's YAML; what ``out`` holds already is not run again.
@@ -62,29 +61,25 @@ def choose(
     Args:
         path: of the panel's YAML, rewritten below its mark.
         out: folder of the table of grid cells, ``choose.csv``.
-        methods: ``name`` or ``version/name`` of those to choose for; None for all.
-        encodings: of those to choose for; None for all.
+        methods: names of those to choose for, with commas between them; None for all.
+        encodings: of those to choose for, with commas between them; None for all.
         say: told one line for each method.
+
+    Raises:
+        CommandError: a name is unknown.
     """
     panel = load(path)
-    known = {name for method in METHODS for name in (method.name, f"{method.version}/{method.name}")}
-    for option, given, allowed in (("--methods", methods, known), ("--encodings", encodings, set(panel.encodings))):
-        wrong = sorted(set(given or ()) - allowed)
-        if wrong:
-            raise CommandError(f"{option}: {', '.join(wrong)} is none of {', '.join(sorted(allowed))}.")
-    table = out / "choose.csv"
+    chosen = selected(methods), encodings_of(panel, encodings)
     with folder_for(out), alone(out):
-        _choose(path, panel, table, methods, encodings, say)
+        _choose(path, panel, out / "choose.csv", *chosen, say)
 
 
 def _choose(
-    path: Path, panel: Panel, table: Path, methods: list[str] | None, encodings: list[str] | None, say: Any
+    path: Path, panel: Panel, table: Path, methods: Sequence[Method], encodings: Sequence[str], say: Any
 ) -> None:
-    for encoding in encodings or panel.encodings:
+    for encoding in encodings:
         site, held_out = _site(panel, encoding)
-        for method in METHODS:
-            if methods and method.name not in methods and f"{method.version}/{method.name}" not in methods:
-                continue
+        for method in methods:
             grids = panel.grids.get(method.version, {}).get(method.name)
             if grids is None:
                 continue

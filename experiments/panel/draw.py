@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from dpmcmc.privacy.accounting.events import round_up
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
 from experiments.panel.summary import Mean
@@ -102,7 +103,7 @@ def _proved(points: list[Mean]) -> str:
     if points[0].version != "printed":
         return ""
     shares = [point.proved / point.epsilon for point in points]
-    low, high = (f"{share:.2g}" for share in (min(shares), max(shares)))
+    low, high = (round_up(share, 2) for share in (min(shares), max(shares)))
     return f" ({low} ε)" if low == high else f" ({low} to {high} ε)"
 
 
@@ -119,9 +120,16 @@ def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, not
     best, name = non_private(means, encoding)
     runs = {m.runs for m in means if m.encoding == encoding and m.version != "non-private"}
     counted = f"mean of {min(runs)}" + (f" to {max(runs)}" if len(runs) > 1 else "")
+    hidden = [
+        method.label
+        for method in METHODS
+        if (method.version, method.name) not in _LOOKS and of(means, encoding, method.version, method.name)
+    ]
+    undrawn = f" In the table, not drawn: {'; '.join(hidden)}." if hidden else ""
     about = (
-        f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error.\n"
-        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that is proved, where less than is claimed"
+        f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error."
+        f"{undrawn}\n"
+        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: what is proved where the source claims ε"
     )
     with saved(path, (11.0, 5.4), said(panel, means, encoding, best), about, note) as figure:
         for axis, (version, title) in zip(figure.subplots(1, 2), _VERSIONS.items(), strict=True):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dpmcmc.cli.refusals import CommandError
 from experiments.panel import one_shot, printed, samplers
+from experiments.panel.config import Panel
 from experiments.panel.trial import Outcome, Report, Site, Trial
 
 
@@ -55,3 +57,35 @@ METHODS: tuple[Method, ...] = (
 def named(version: str, name: str) -> Method:
     """The method of this version and name."""
     return next(m for m in METHODS if (m.version, m.name) == (version, name))
+
+
+def selected(names: str | None) -> tuple[Method, ...]:
+    """The methods that ``--methods`` names, as ``name`` or ``version/name``; all of them for None.
+
+    Raises:
+        CommandError: a name is no method's.
+    """
+    given = None if names is None else names.split(",")
+    _check("--methods", given, {name for method in METHODS for name in _names(method)})
+    return tuple(m for m in METHODS if given is None or not _names(m).isdisjoint(given))
+
+
+def encodings_of(panel: Panel, names: str | None) -> list[str]:
+    """The encodings that ``--encodings`` names; the panel's for None.
+
+    Raises:
+        CommandError: a name is no encoding of the panel.
+    """
+    given = None if names is None else names.split(",")
+    _check("--encodings", given, set(panel.encodings))
+    return [encoding for encoding in panel.encodings if given is None or encoding in given]
+
+
+def _names(method: Method) -> set[str]:
+    return {method.name, f"{method.version}/{method.name}"}
+
+
+def _check(option: str, given: list[str] | None, known: set[str]) -> None:
+    wrong = sorted(set(given or ()) - known)
+    if wrong:
+        raise CommandError(f"{option}: {', '.join(wrong)} is none of {', '.join(sorted(known))}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.privacy.accounting.events import round_up
 from experiments.panel.cells import Row
 
 
@@ -58,7 +59,7 @@ def summarised(rows: Iterable[Row]) -> list[Mean]:
                 runs=len(those),
                 accuracy=round(float(accuracy.mean()), 5),
                 std=round(float(accuracy.std(ddof=1)), 5) if len(those) > 1 else 0.0,
-                proved=float(f"{float(those[0]['guarantee_epsilon'] or 'nan'):.4g}"),
+                proved=float(round_up(float(those[0]["guarantee_epsilon"] or "nan"))),
                 crps=float(f"{np.mean(scored):.4g}") if scored else float("nan"),
             )
         )
