@@ -248,7 +248,9 @@ def reserve(url, mu, count, reckless):
     parent.check() if not reckless else None
     return told
 
-def begin(url, name, count):
+def begin(url, count):
+    name = Ledger(url).state().runs[0].id
+
     def body(at):
         try:
             return Ledger(url).begin(name)
@@ -275,13 +277,12 @@ def children(expression):
 @needs_server
 def test_of_sixteen_processes_that_race_for_a_budget_of_five_five_get_it_and_one_begins(shared, url, fifth):
     mu = 2.0 / fifth.events[0].noise_multiplier
-    told = children(f"reserve({url!r}, {mu!r}, 16, False)")
+    told, starts = children(f"[reserve({url!r}, {mu!r}, 16, False), begin({url!r}, 8)]")
     assert told.count("over") == 11
     state = shared.state()
     assert sorted(run.id for run in state.runs) == sorted(set(told) - {"over"})
     assert len(state.runs) == 5
     assert state.spent <= state.terms.budget
-    starts = children(f"begin({url!r}, {state.runs[0].id!r}, 8)")
     assert starts.count("refused") == 7
     assert shared.state().runs[0].begun in starts
 
