@@ -55,7 +55,7 @@ def main() -> int:
         return measure(given.url, given)
     from tests.ledger.server import Server
 
-    server = Server()
+    server = Server(quick=False)
     try:
         return measure(server.url(), given)
     finally:

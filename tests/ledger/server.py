@@ -36,9 +36,16 @@ def missing():
 
 
 class Server:
-    """Attributes: port, on which it listens at 127.0.0.1."""
+    """A running server.
 
-    def __init__(self):
+    Args:
+        quick: whether it is made to start quickly; else its settings are PostgreSQL's own.
+
+    Attributes:
+        port: that it listens on, at 127.0.0.1.
+    """
+
+    def __init__(self, quick=True):
         # A path of its own: the socket's is at most 107 letters long, and another user must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="dpmcmc-pg-"))
         self._user = {}
@@ -49,11 +56,12 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        small = ("--no-sync", "--wal-segsize=1", "--encoding=UTF8", "--locale=C")
-        self._do("initdb", "--auth=trust", *small, f"--username={OWNER}")
+        small = ("--no-sync", "--wal-segsize=1") if quick else ()
+        self._do("initdb", "--auth=trust", *small, "--encoding=UTF8", "--locale=C", f"--username={OWNER}")
         settings = f"listen_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = '{self._folder}'\n"
-        settings += "max_connections = 60\nshared_buffers = 16MB\n"
-        if int((self._folder / "data" / "PG_VERSION").read_text().split(".")[0]) >= 14 and sys.platform == "linux":
+        settings += "shared_buffers = 16MB\n" if quick else ""
+        version = int((self._folder / "data" / "PG_VERSION").read_text().split(".")[0])
+        if quick and version >= 14 and sys.platform == "linux":
             settings += "recovery_init_sync_method = syncfs\n"  # a thousand files one by one take seconds
         with (self._folder / "data" / "postgresql.conf").open("a") as file:
             file.write(settings)
