@@ -21,6 +21,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, expected_batch
 from dpmcmc.report.lines import LABEL, NO, WIDTH, YES, Row
 from dpmcmc.report.words import model
+from dpmcmc.samplers.optax import Optax
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
 from dpmcmc.targets.glm import LinearRegression
@@ -148,8 +149,15 @@ def _method(plan: AnyPlan) -> Row:
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",
-        f"{plan.label}{metric}, {chains} × {plan.steps:,} steps, {batch}{heat}",
+        f"{plan.label}{_rule(plan)}{metric}, {chains} × {plan.steps:,} steps, {batch}{heat}",
     )
+
+
+def _rule(plan: Plan) -> str:
+    """Return the name of an optimiser's rule, where it has one."""
+    sampler = plan.sampler
+    named = isinstance(sampler, Optax) and isinstance(sampler.rule, str)
+    return f" ({sampler.rule})" if named else ""
 
 
 #: Temperature from which on it is printed; the posterior's is 1.
