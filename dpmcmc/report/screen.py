@@ -155,9 +155,8 @@ def _method(plan: AnyPlan) -> Row:
 
 def _rule(plan: Plan) -> str:
     """Return the name of an optimiser's rule, where it has one."""
-    sampler = plan.sampler
-    named = isinstance(sampler, Optax) and isinstance(sampler.rule, str)
-    return f" ({sampler.rule})" if named else ""
+    rule = plan.sampler.rule if isinstance(plan.sampler, Optax) else None
+    return f" ({rule})" if isinstance(rule, str) else ""
 
 
 #: Temperature from which on it is printed; the posterior's is 1.
