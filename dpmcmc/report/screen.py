@@ -21,6 +21,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, expected_batch
 from dpmcmc.report.lines import LABEL, NO, WIDTH, YES, Row
 from dpmcmc.report.words import model
+from dpmcmc.samplers.optax import Optax
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
 from dpmcmc.targets.glm import LinearRegression
@@ -148,8 +149,14 @@ def _method(plan: AnyPlan) -> Row:
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",
-        f"{plan.label}{metric}, {chains} × {plan.steps:,} steps, {batch}{heat}",
+        f"{plan.label}{_rule(plan)}{metric}, {chains} × {plan.steps:,} steps, {batch}{heat}",
     )
+
+
+def _rule(plan: Plan) -> str:
+    """Return the name of an optimiser's rule, where it has one."""
+    rule = plan.sampler.rule if isinstance(plan.sampler, Optax) else None
+    return f" ({rule})" if isinstance(rule, str) else ""
 
 
 #: Temperature from which on it is printed; the posterior's is 1.
