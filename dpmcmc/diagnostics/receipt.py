@@ -207,7 +207,12 @@ def _encoded(record: PyTree, schema: Schema | None) -> tuple[PyTree, tuple[str, 
     """Return (the record, leaves (1, ...), columns whose value was moved inside its public range)."""
     raw = isinstance(record, Mapping) and schema is not None and not _is_encoded(record)
     if not raw and not is_table(record):
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], record), ()
+        of_numbers = jax.tree.map(
+            lambda leaf: np.asarray(leaf)[None],
+            record,
+            is_leaf=lambda leaf: isinstance(leaf, list | tuple),
+        )
+        return of_numbers, ()
     if schema is None:
         raise InputError(
             "record: is a table, and the run has no schema that encodes one; give it encoded, x and y",
