@@ -144,7 +144,7 @@ def _row(queries: int, name: str, variance: float, errors: np.ndarray, bias: flo
 
 def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str | None) -> None:
     """Squared error against k: lines are closed forms, points games."""
-    says = "With noise the error of adaptive answers grows as √k, without as k"
+    says = "With noise the error of adaptive answers grows as √k, without it as k"
     about = (
         f"{settings.repeats:,} simulated games, {settings.library.repeats:,} against GaussianAnswers; generated data"
     )

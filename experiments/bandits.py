@@ -173,7 +173,7 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
     with saved(path, (9.6, 4.4), says, about, note) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         for axis, (title, plain, lines) in zip(axes, panels, strict=True):
-            axis.axhline(alone[BLIND], color=GREY, ls=":", label="any arm, whatever was seen")
+            axis.axhline(alone[BLIND], color=GREY, ls=":", label="arms chosen at random")
             for name, colour, label in lines:
                 found = [row for row in rows if row["method"] == name]
                 axis.errorbar(

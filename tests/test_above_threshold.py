@@ -426,7 +426,7 @@ def test_values_without_a_sensitivity_are_refused(value):
         AboveThreshold(0.0, 1.0, 0.1).above(value)
     with pytest.raises(ValueError, match="finite"):
         EarlyStopping(epsilon=1.0, sensitivity=0.1, patience=1).stop(value)
-    with pytest.raises(ValueError, match="threshold must be finite"):
+    with pytest.raises(ValueError, match="threshold must be a finite number"):
         AboveThreshold(value, 1.0, 0.1)
 
 

@@ -321,6 +321,7 @@ def test_a_sum_has_the_shape_of_phi_and_counts_what_is_not_finite_as_nothing(sil
     ("change", "said"),
     [({"queries": 1}, "one question needs no noise"), ({"queries": 2.5}, "queries must be a whole number"),
      ({"std": 0.0}, "std must lie"), ({"std": 0.6}, "std must lie"), ({"std": math.nan}, "std must lie"),
+     ({"std": "half"}, "std must lie"), ({"queries": "ten"}, "queries must be a whole number"),
      ({"delta": 1 / N}, "delta"), ({"delta": 0.0}, "delta"), ({"values": np.zeros((0, 2))}, "records must be arrays")],
 )  # fmt: skip
 def test_gaussian_answers_that_cannot_be_are_refused(change, said):
@@ -329,7 +330,8 @@ def test_gaussian_answers_that_cannot_be_are_refused(change, said):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [({"epsilon": 0.0}, "epsilon"), ({"bound": math.inf}, "bound"), ({"queries": 0}, "queries"),
+    ("change", "said"), [({"epsilon": 0.0}, "epsilon"), ({"epsilon": "one"}, "epsilon must be a finite number > 0"),
+                         ({"bound": math.inf}, "bound"), ({"queries": 0}, "queries"),
                          ({"adjacency": "near"}, "near")],
 )  # fmt: skip
 def test_laplace_answers_that_cannot_be_are_refused(change, said):

@@ -133,7 +133,7 @@ def test_prices_of_interactive_tools():
     (call,) = re.findall(r"stream = (AboveThreshold\(.*\))\n", text)
     assert str(eval(call, {"AboveThreshold": AboveThreshold}).guarantee).startswith(f"{stated}, ")
     (options,) = re.findall(r"desk = Thresholdout\(train, holdout, (.*?)\)\n", text)
-    (stated,) = re.findall(r"With these\s+numbers ε is (\d+)", text)
+    (stated,) = re.findall(r"With these\s+numbers and n = 1,000, ε is (\d+)", text)
     records = {"x": np.zeros((1000, 1)), "y": np.zeros(1000)}
     desk = eval(f"Thresholdout(train, train, {options})", {"Thresholdout": Thresholdout, "train": records})
     assert desk.guarantee.epsilon == pytest.approx(float(stated), rel=1e-6)

@@ -128,7 +128,7 @@ def test_private_bandits():
             row = rows[lines[label], epsilon]
             assert with_error(cell, float(row["regret"]), float(row["regret_error"])), (label, epsilon)
             assert float(row["proved"]) <= float(epsilon)
-    alone = re.findall(r"a regret of (\d+), Thompson sampling without privacy (\d+), Hedge (\d+)", text)[0]
+    alone = re.findall(r"a regret of (\d+)\. Without privacy Thompson sampling has (\d+), and Hedge (\d+)", text)[0]
     for stated, name in zip(alone, ("any arm", "Thompson", "Hedge"), strict=True):
         assert said(stated, float(rows[name, ""]["regret"]))
     exact, widened = (float(rows[name, "3"]["regret_error"]) for name in ("Thompson, exact", "Thompson, widened"))

@@ -344,6 +344,11 @@ def test_a_raw_record_of_adult_is_encoded_as_its_line_is(tmp_path, encoding):
         write_csv(tmp_path / "me.csv", [*adult.FIELDS, "income"], LINE.replace(old, new, 1).split(", "))
         with pytest.raises(DataError, match=said):
             one_record.read(tmp_path / "me.csv", request, None)
+    write_csv(tmp_path / "me.csv", ["years", *adult.FIELDS[1:], "income"], LINE.split(", "))
+    with pytest.raises(DataError, match="lacks the column 'age'; a record of this run is a row of age, workclass"):
+        one_record.read(tmp_path / "me.csv", request, None)
+    with pytest.raises(DataError, match="there is no such file"):
+        one_record.read(tmp_path / "nobody.csv", request, None)
     assert mine
 
 
@@ -357,6 +362,11 @@ def test_a_raw_or_an_encoded_record_of_abalone_is_the_same(tmp_path):
     encoded, _ = one_record.read(tmp_path / "encoded.csv", request, abalone.COLUMNS)
     for name, leaf in raw.items():
         np.testing.assert_array_equal(encoded[name], leaf)
+    for lacking in ("y", abalone.COLUMNS[1]):
+        names = ["other" if name == lacking else name for name in (*abalone.COLUMNS, "y")]
+        write_csv(tmp_path / "encoded.csv", names, range(len(names)))
+        with pytest.raises(DataError, match="encoded columns"):
+            one_record.read(tmp_path / "encoded.csv", request, abalone.COLUMNS)
 
 
 def test_all_rows_of_an_owner_are_one_record(tmp_path):

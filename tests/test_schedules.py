@@ -292,7 +292,7 @@ class TestOptaxByName:
             ("{schedule: 'optax:adam', learning_rate: 0.1}", "schedule", "must be a function of optax"),
             ("{schedule: 'optax:constant_schedule', valu: 1.0}", "valu", "did you mean value?"),
             ("{schedule: 'optax:constant_schedule', value: .inf}", "value", "got inf"),
-            ("{schedule: 'optax:constant_schedule', value: x}", "schedule", "does not take these arguments"),
+            ("{schedule: 'optax:constant_schedule', value: x}", "value", "value must be a number, got 'x'"),
             ("{schedule: cosine}", "schedule", "or a schedule of optax, optax:NAME"),
             ("{schedule: 'mine:cosine'}", "schedule", "must be a function of optax"),
             ("{schedule: 'optax:constant_schedule', value: -1.0}", "", "positive and finite at every step"),

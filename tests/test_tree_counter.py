@@ -162,6 +162,7 @@ def test_the_price_is_reserved_once_and_before_the_first_value(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "said"), [({"steps": 0}, "steps"), ({"counters": 1.5}, "counters"), ({"epsilon": math.inf}, "epsilon"),
+                         ({"epsilon": "x"}, "epsilon must be a finite number > 0"),
                          ({"adjacency": "add_remove"}, "add_remove is not proved")],
 )  # fmt: skip
 def test_counters_that_cannot_be_are_refused(change, said):
@@ -169,6 +170,8 @@ def test_counters_that_cannot_be_are_refused(change, said):
         TreeCounter(**{"steps": 4, "epsilon": 1.0} | change)
     with pytest.raises(ValueError, match="counter: must lie in 0 … 1"):
         TreeCounter(4, 1.0, counters=2).add(1.0, 2)
+    with pytest.raises(ValueError, match="counter: must lie in 0 … 1, got 'a'"):
+        TreeCounter(4, 1.0, counters=2).add(1.0, "a")
 
 
 # The bandits that count with it.

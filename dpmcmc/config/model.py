@@ -426,7 +426,12 @@ class Config(Keyed):
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_device(key):
                 but = " but device" if key == "run" else ""
-                yield key, f"mechanism {mechanism} takes none{but}; leave it out"
+                how = (
+                    ", as --set mechanism.name=randomised_response does"
+                    if mechanism == RANDOMISED
+                    else ""
+                )
+                yield key, f"mechanism {mechanism} takes none{but}; leave it out{how}"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if mechanism is not None and self.metric is not None:

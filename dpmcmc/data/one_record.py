@@ -21,6 +21,9 @@ from dpmcmc.data.tables import SUFFIXES, Values, column_names, columns, in_memor
 #: Name of the label in a file of an encoded record.
 LABEL = "y"
 
+#: Most encoded columns that a refusal names one by one.
+_FEW = 8
+
 
 def read(
     source: Path, request: DataRequest, names: Sequence[str] | None
@@ -37,6 +40,8 @@ def read(
     Raises:
         DataError: there is no such file, it is no one record, or a value that the run's data could not hold.
     """
+    if not source.exists():
+        raise DataError(f"{source}: there is no such file: correct the path.")
     rows, outside = _rows(source, request, names)
     owners = request.owners
     if owners is not None:
@@ -63,12 +68,24 @@ def _rows(
     there = set(column_names(table))
     raw = _RAW.get(str(request.name))
     if raw is not None and raw.label in there:
+        lacks = [name for name in raw.names if name not in there]
+        if lacks:
+            raise DataError(
+                f"{source}: lacks the column {lacks[0]!r}; a record of this run is a row of {', '.join(raw.names)}: "
+                "write it so."
+            )
         return raw.encoded(columns(table, raw.names), str(request.encoding)), ()
     if names is None or LABEL not in there:
         own = "" if raw is None else f"{', '.join(raw.names)}; or of "
-        encoded = f"the encoded columns and {LABEL}" if names else "an .npz with x and y"
+        encoded = f"{_said(names)} and {LABEL}" if names else "an .npz with x and y"
         raise DataError(
             f"{source}: a record of this run is a row of {own}{encoded}: write it so."
+        )
+    lacks = [name for name in names if name not in there]
+    if lacks:
+        raise DataError(
+            f"{source}: lacks the column {lacks[0]!r}; a record of this run is a row of {_said(names)} and {LABEL}: "
+            "write it so."
         )
     found = columns(table, [*names, LABEL])
     x = np.stack([_numbers(found[name]) for name in names], axis=1)
@@ -77,6 +94,13 @@ def _rows(
     y = y.astype(np.int64) if np.all(np.floor(y) == y) else y
     bound = describe(request).row_bound
     return user_file.checked_rows(x, y, ("x", LABEL), source, bound), ()
+
+
+def _said(names: Sequence[str]) -> str:
+    """Return the encoded columns in words; of many, the first two and the last."""
+    if len(names) <= _FEW:
+        return f"the encoded columns {', '.join(names)}"
+    return f"the {len(names)} encoded columns {names[0]}, {names[1]}, …, {names[-1]}"
 
 
 def _table(source: Path) -> Mapping[str, object]:

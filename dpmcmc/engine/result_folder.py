@@ -255,7 +255,7 @@ def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
 
 def _none_there(folder: Path, error: Exception) -> InputError:
     """Return the refusal of a folder; what an error quotes of a damaged file is cut short."""
-    why = quoted(error)
+    why = quoted(error) if folder.exists() else "there is no such folder"
     said = f"{folder}: holds no result that can be loaded ({why}); give the folder of a run that has ended, or of"
     return InputError(f"{said} result.save", "folder")
 

@@ -231,7 +231,8 @@ class Optax(SamplerOffers):
 def _rules() -> dict[str, Callable[..., Any]]:
     """Functions of optax that make a rule with a learning rate, by name.
 
-    A rule that adds noise is left out: the query adds all the noise of a run.
+    A rule that adds noise is left out: the query adds all the noise of a run. So is one with a line search, which asks
+    for the loss.
     """
     import optax  # it takes as long to import as all samplers
 
@@ -240,5 +241,6 @@ def _rules() -> dict[str, Callable[..., Any]]:
         for name, made in vars(optax).items()
         if isinstance(made, types.FunctionType | functools.partial)
         and "learning_rate" in inspect.signature(made).parameters
+        and "linesearch" not in inspect.signature(made).parameters
         and not name.startswith(("_", "scale_by_", "noisy_"))
     }

@@ -14,14 +14,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.errors import REST, InputError, check_fields, meant
+from dpmcmc.errors import REST, InputError, check_fields, meant, shown
 from dpmcmc.storage.pytree import STATIC, rebuilt
 
 Positive = Annotated[float, Gt(0)]
@@ -238,7 +238,8 @@ def made_by_optax(
     """
     if name not in known:
         raise InputError(
-            f"{kind} must be a function of optax, one of {', '.join(sorted(known))}{meant(name, known)}, got {name!r}",
+            f"{kind} must be a function of optax {_PURPOSES[kind]}, one of {', '.join(sorted(known))}"
+            f"{meant(name, known)}, got {name!r}",
             kind,
         )
     parameters = inspect.signature(known[name]).parameters
@@ -250,6 +251,8 @@ def made_by_optax(
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} must be a finite number, got {value}", key)
+        if isinstance(value, str) and _is_of_a_number(parameters[key]):
+            raise InputError(f"{key} must be a number, got {shown(value)}", key)
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in given:
             raise InputError(f"{key} is required by optax.{name}; give it", key)
@@ -259,6 +262,19 @@ def made_by_optax(
         raise InputError(
             f"optax.{name} does not take these arguments ({error})", kind
         ) from None
+
+
+#: The task of a function of optax, by the argument that names it.
+_PURPOSES = {
+    "rule": "that steps on a gradient alone",
+    "schedule": "that makes a schedule",
+}
+
+
+def _is_of_a_number(parameter: inspect.Parameter) -> bool:
+    """Return whether an argument of a function of optax takes a number and no word."""
+    kinds = get_args(parameter.annotation) or (parameter.annotation,)
+    return str not in kinds and not {int, float}.isdisjoint(kinds)
 
 
 def _numbered(value: Any) -> Any:
@@ -278,8 +294,8 @@ class OptaxSchedule:
     """A schedule of optax by its name.
 
     Args:
-        schedule: optax:NAME of a function of optax that makes a schedule, such as optax:cosine_decay_schedule; further
-            keys are its arguments. In Python ``optax:`` may be left out.
+        schedule: ``optax:`` and the name of a function of optax that makes a schedule, such as
+            optax:cosine_decay_schedule; further keys are its arguments. In Python ``optax:`` may be left out.
         arguments: the function's arguments, by their names; step sizes are those on the MEAN loss.
 
     Raises:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, shown
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.fingerprint import fingerprint
@@ -272,8 +273,20 @@ class WholeNumbers(Once):
 
 def check_count(name: str, value: float) -> None:
     """Refuse what is no whole number >= 1."""
-    if isinstance(value, bool) or not math.isfinite(value) or value < 1 or value % 1:
-        raise InputError(f"{name} must be a whole number >= 1, got {value!r}")
+    if not is_number(value) or value < 1 or value % 1:
+        raise InputError(f"{name} must be a whole number >= 1, got {shown(value)}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is no finite number > 0."""
+    if not (is_number(value) and value > 0):
+        raise InputError(f"{name} must be a finite number > 0, got {shown(value)}")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a finite real number."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def exact(name: str, value: object, grid: Fraction) -> Fraction:
@@ -356,19 +369,19 @@ class AboveThreshold(Once):
     ) -> None:
         super().__init__()
         check_count("hits", hits)
-        if not 0 <= answers < 1:
+        if not (is_number(answers) and 0 <= answers < 1):
             raise InputError(
-                f"answers: the share of epsilon must lie in [0, 1), got {answers}"
+                f"answers: the share of epsilon must lie in [0, 1), got {shown(answers)}"
             )
         for name, number in (
             ("epsilon", epsilon),
             ("sensitivity", sensitivity),
             ("grid", grid),
         ):
-            if number is not None and not (number > 0 and math.isfinite(number)):
-                raise InputError(f"{name} must be a finite number > 0, got {number}")
-        if not math.isfinite(threshold):
-            raise InputError(f"threshold must be finite, got {threshold}")
+            if number is not None:
+                check_positive(name, number)
+        if not is_number(threshold):
+            raise InputError(f"threshold must be a finite number, got {shown(threshold)}")
         # frexp is exact, and gives a power of two in (Δ/2048, Δ/1024].
         self.grid = (
             Fraction(2) ** (math.frexp(sensitivity)[1] - 11)

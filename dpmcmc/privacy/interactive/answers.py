@@ -34,7 +34,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, shown
 from dpmcmc.privacy.accounting.charging import check_delta
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import draws_event
@@ -45,6 +45,8 @@ from dpmcmc.privacy.interactive.above_threshold import (
     Ledger,
     Once,
     check_count,
+    check_positive,
+    is_number,
     pure,
 )
 from dpmcmc.privacy.interactive.thresholdout import (
@@ -155,9 +157,9 @@ class GaussianAnswers(_Answers):
                 "queries: one question needs no noise against overfitting, so none is proved here; "
                 "take LaplaceAnswers, or ask two"
             )
-        if not 0 < std <= 0.5:
+        if not (is_number(std) and 0 < std <= 0.5):
             raise InputError(
-                f"std must lie in (0, 1/2], the standard deviations that values in [0, 1] have, got {std}"
+                f"std must lie in (0, 1/2], the standard deviations that values in [0, 1] have, got {shown(std)}"
             )
         check_delta(delta, self._count)
         self.noise_std = std * math.sqrt(math.sqrt(queries - 1) / self._count)
@@ -242,8 +244,7 @@ class LaplaceAnswers(_Answers):
     ) -> None:
         super().__init__(records, queries)
         for name, number in (("epsilon", epsilon), ("bound", bound)):
-            if not (number > 0 and math.isfinite(number)):
-                raise InputError(f"{name} must be a finite number > 0, got {number}")
+            check_positive(name, number)
         moved = 2 if Adjacency(adjacency) == Adjacency.REPLACE_ONE else 1
         self._bound = bound
         self._scale = moved * ONE * self.left / Fraction(epsilon)

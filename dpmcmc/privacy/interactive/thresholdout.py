@@ -33,6 +33,7 @@ from dpmcmc.privacy.interactive.above_threshold import (
     Once,
     WholeNumbers,
     check_count,
+    check_positive,
     pure,
 )
 from dpmcmc.storage.pytree import PyTree
@@ -94,8 +95,7 @@ class Thresholdout(Once):
     ) -> None:
         super().__init__()
         for name, number in (("threshold", threshold), ("tolerance", tolerance)):
-            if not (number > 0 and math.isfinite(number)):
-                raise InputError(f"{name} must be a finite number > 0, got {number}")
+            check_positive(name, number)
         check_count("budget", budget)
         self._train = train
         self._holdout = holdout

@@ -21,10 +21,11 @@ same for both neighbours, as the arm that a bandit pulls is.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from fractions import Fraction
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, shown
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import above_threshold
@@ -33,6 +34,7 @@ from dpmcmc.privacy.interactive.above_threshold import (
     Ledger,
     Once,
     check_count,
+    check_positive,
     pure,
 )
 from dpmcmc.privacy.interactive.thresholdout import ONE, BudgetSpent, in_steps
@@ -81,8 +83,7 @@ class TreeCounter(Once):
         super().__init__()
         check_count("steps", steps)
         check_count("counters", counters)
-        if not (epsilon > 0 and math.isfinite(epsilon)):
-            raise InputError(f"epsilon must be a finite number > 0, got {epsilon}")
+        check_positive("epsilon", epsilon)
         if Adjacency(adjacency) == Adjacency.ADD_REMOVE:
             raise InputError(
                 "adjacency: add_remove is not proved, for a record that is left out moves all later ones by a step; "
@@ -129,9 +130,11 @@ class TreeCounter(Once):
             BudgetSpent: the counter has had T values; nothing is looked at.
             ValueError: no such counter; in a process that was forked from the one that made this.
         """
-        if not 0 <= counter < len(self._trees):
+        if not isinstance(counter, numbers.Integral) or not 0 <= counter < len(
+            self._trees
+        ):
             raise InputError(
-                f"counter: must lie in 0 … {len(self._trees) - 1}, got {counter}"
+                f"counter: must lie in 0 … {len(self._trees) - 1}, got {shown(counter)}"
             )
         tree = self._trees[counter]
         with self._answering():

@@ -24,6 +24,7 @@ from __future__ import annotations
 import decimal
 import functools
 import math
+import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, shown
 from dpmcmc.privacy.query.randomness import words_on_host
 
 if TYPE_CHECKING:
@@ -61,10 +62,11 @@ class RandomisedTable:
     classes: int
 
     def __post_init__(self) -> None:
-        if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON:
+        number = isinstance(self.epsilon, numbers.Real)
+        if not (number and LEAST_EPSILON <= self.epsilon <= MOST_EPSILON):
             raise InputError(
                 f"epsilon: randomised labels take one within {LEAST_EPSILON:g} and {MOST_EPSILON:g}, got "
-                f"{self.epsilon}",
+                f"{shown(self.epsilon)}",
                 "epsilon",
             )
         if self.classes < 2 or not self.kept >= self.changed:
