@@ -320,17 +320,18 @@ def draw(
     with saved(path, (9.0, 6.6), says, about, note) as figure:
         ((first, second), (third, fourth)) = figure.subplots(2, 2)
         places = np.arange(1, settings.rod.sources + 1) / settings.rod.sources
-        first.bar(places, rod["chances"], width=0.01, color=BLUE, label="chance of a source, of two")
-        first.plot(places, rod["pursued"], color=ORANGE, ls="--", label="strength by basis pursuit")
+        first.bar(places, rod["chances"], width=0.01, color=BLUE, label="chance that one of the two is here")
+        first.plot(places, rod["pursued"], color=ORANGE, ls="--", label="strength, by basis pursuit")
         for place in places[rod["truth"] > 0]:
             first.axvline(place, color=GREY, lw=1, ls=":")
         first.set_ylim(0, 1.4 * rod["chances"].max())
         first.set_xlabel("place (dotted: the truth)")
+        first.set_ylabel("probability, or strength")
         first.set_title("sources of heat on a rod")
         first.legend(frameon=False, fontsize=8)
         times, moved, _ = of(rows, "sensitivity", "adjacent")
         second.loglog(times, moved, color=BLUE, marker="o", label="Δ₂, computed")
-        for slope, at, name in ((-0.75, 0, "T^−0.75"), (-1.5, -1, "T^−1.5, as printed")):
+        for slope, at, name in ((-0.75, 0, "$T^{-0.75}$"), (-1.5, -1, "$T^{-1.5}$, as printed")):
             second.loglog(
                 times, moved[at] * (times / times[at]) ** slope, color=GREY, ls=":" if at else "--", label=name
             )
@@ -341,7 +342,7 @@ def draw(
         for name, colour in (("its half", BLUE), ("the source", ORANGE)):
             epsilons, chances, errors = of(rows, "graph", name)
             third.errorbar(epsilons, chances, 2 * errors, color=colour, marker="o", capsize=2, label=name)
-        third.axhline(0.5, color=GREY, lw=0.8, ls=":")
+        third.axhline(0.5, color=GREY, lw=0.8, ls=":", label="either half alike")
         on_epsilon(third, settings.graph.epsilons)
         third.set_ylabel("posterior probability")
         third.set_title("where the source on a graph is")
@@ -351,6 +352,8 @@ def draw(
             fourth.errorbar(epsilons, sizes, 2 * errors, color=colour, marker="o", capsize=2, label=name)
         on_epsilon(fourth, settings.map.epsilons)
         fourth.set_yscale("log")
+        fourth.set_yticks([2, 5, 10, 20, 40], ["2", "5", "10", "20", "40"])
+        fourth.minorticks_off()
         fourth.set_ylabel("error of a cell's count")
         fourth.set_title("a private map")
         fourth.legend(frameon=False, fontsize=8)
