@@ -224,3 +224,9 @@ def test_a_config_names_one_and_verify_shows_the_library_s_own(mine, capsys):
 def test_a_config_s_wrong_accountant_is_refused_in_one_sentence(name, said, mine, capsys):
     assert main(["plan", "two_normals", "--set", FULL, "--set", f"privacy.accountant={name}"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_function_of_the_library_is_no_accountant_of_ones_own():
+    """Its lower bound would pass the check that it is, below the true epsilon."""
+    with pytest.raises(UnsupportedCombination, match="take pld, rdp or advanced"):
+        counted("dpmcmc.privacy.accounting.lower_bound:epsilon", sampling=dpmcmc.Poisson(50), z=0.8)
