@@ -386,7 +386,7 @@ def test_verify_reads_what_a_cyclic_run_costs(tmp_path, changed, code):
         ([0], [4, 8, 12, 16], {"min": 1.0}, 1),
         ([0], [4, 8, 12, 16], {"max": 12.0, "min": 10.0}, 1),
     ],
-    ids=["the least noise is of another record", "fewer participations cost most", "less noise", "less noise elsewhere"],
+    ids=["least noise of another record", "fewer participations cost most", "less noise", "less noise elsewhere"],
 )
 def test_verify_reads_steps_of_different_noise(tmp_path, quiet, loud, changed, code):
     z = np.full(17, 12.0)
