@@ -186,7 +186,7 @@ class Earlier:
         return tuple(event for event in self.events if event.mechanism not in DEVIATIONS)
 
 
-#: What batches that take turns rest on: in a sorted file one record moves others to another batch.
+#: Assumption of batches that take turns. In a sorted file one record moves others to another batch.
 ORDER = "The order of the records does not depend on what is in them."
 
 
