@@ -379,6 +379,47 @@ def test_verify_reads_what_a_cyclic_run_costs(tmp_path, changed, code):
 
 
 @pytest.mark.parametrize(
+    ("quiet", "loud", "changed", "code"),
+    [
+        ([0], [4, 8, 12, 16], {}, 0),
+        ([1, 5, 9, 13], [0, 4, 8, 12, 16], {}, 0),
+        ([0], [4, 8, 12, 16], {"min": 1.0}, 1),
+        ([0], [4, 8, 12, 16], {"max": 12.0, "min": 10.0}, 1),
+    ],
+    ids=["least noise of another record", "fewer participations cost most", "less noise", "less noise elsewhere"],
+)
+def test_verify_reads_steps_of_different_noise(tmp_path, quiet, loud, changed, code):
+    z = np.full(17, 12.0)
+    z[loud] = 60.0
+    z[quiet] = 11.0
+
+    def calibrator(queries, promise):
+        return z
+
+    privacy = dpmcmc.Privacy(epsilon=20.0, delta=1e-4, calibrator=calibrator)
+    plan = make(sampling=Cyclic(100), steps=17, burn_in=0, thin=1, privacy=privacy, sampler=dpmcmc.SGLD(step_size=64.0))
+    assert plan.sampling.batches(plan.num_records) == 4
+    body = plan.guarantee.to_json() | plan.facts()
+    assert body["noise_multiplier"]["min"] == pytest.approx(11.0)
+    body["noise_multiplier"] = body["noise_multiplier"] | changed
+    path = tmp_path / "privacy.json"
+    path.write_text(json.dumps(body))
+    assert main(["verify", str(path)]) == code
+
+
+def test_the_promise_rests_on_an_order_that_no_record_decides():
+    """In a sorted file a neighbour has many records in other batches, which moves a batch's sum by more than 2C."""
+    values = np.sort(np.linspace(-1.0, 1.0, 40))
+    neighbour = np.sort(np.append(values[1:], 0.99))
+    turn = np.arange(40) % 4
+    moved = [abs(np.sum(np.cos(90 * values[turn == j]) - np.cos(90 * neighbour[turn == j]))) for j in range(4)]
+    assert max(moved) > 2  # of gradients of norm at most 1
+    for sampling, said in ((Cyclic(10), True), (Cyclic(10, 0.5), True), (Cyclic(40), False)):
+        found = account(30.0, steps=8, sampling=sampling, num_records=40, delta=1e-5)
+        assert ("The order of the records does not depend on what is in them." in found.assumptions) == said
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"privacy": None}, "private run"),

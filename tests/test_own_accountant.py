@@ -224,3 +224,27 @@ def test_a_config_names_one_and_verify_shows_the_library_s_own(mine, capsys):
 def test_a_config_s_wrong_accountant_is_refused_in_one_sentence(name, said, mine, capsys):
     assert main(["plan", "two_normals", "--set", FULL, "--set", f"privacy.accountant={name}"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_function_of_the_library_is_no_accountant_of_ones_own():
+    """Its lower bound would pass the check that it is, below the true epsilon."""
+    with pytest.raises(UnsupportedCombination, match="take pld, rdp or advanced"):
+        counted("dpmcmc.privacy.accounting.lower_bound:epsilon", sampling=dpmcmc.Poisson(50), z=0.8)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [Event("poisson_gaussian", 1.0, 0.01, 1000), Event("poisson_gaussian", 100.0, 0.001, 1)],
+        [Event("poisson_gaussian", 0.5, 0.1, 10), Event("poisson_gaussian", 3000.0, 0.001, 5)],
+        [Event("gaussian", 1.0, 1.0, 235), Event("poisson_gaussian", 11.7, 0.005, 10)],
+        [Event("gaussian", 0.23, 1.0, 235), Event("poisson_gaussian", 11.7, 0.005, 10)],
+    ],
+    ids=["quiet beside loud", "far quieter", "a Gaussian of a far larger loss", "larger yet"],
+)
+@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+def test_the_lower_bound_has_a_number_for_steps_of_different_size(events, adjacency):
+    """A step whose losses all fit into one cell, and one whose losses are more cells than there is memory for."""
+    found = lower_bound.epsilon(events, Adjacency(adjacency), DELTA)
+    alone = lower_bound.epsilon(events[:1], Adjacency(adjacency), DELTA)
+    assert 0.99 * alone <= found <= rdp.epsilon(events, Adjacency(adjacency), DELTA)

@@ -352,6 +352,20 @@ def test_a_config_of_labels_plans_them_and_is_not_audited_by_runs(tmp_path, caps
     assert "data.labels is not audited by runs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [({}, 0), ({"epsilon": 1.1}, 1), ({"kept_probability": 0.75}, 1)],
+    ids=["as it is", "a larger epsilon", "more kept"],
+)
+def test_verify_holds_the_charge_against_how_labels_were_randomised(tmp_path, settings, code):
+    plan = planned()
+    body = plan.guarantee.to_json() | plan.facts()
+    body["settings"] = body["settings"] | settings
+    path = tmp_path / "privacy.json"
+    path.write_text(json.dumps(body))
+    assert call("verify", path) == code
+
+
 def test_verify_recomputes_epsilon_and_refuses_another_scope(tmp_path, capsys):
     plan = planned()
     said = privacy_json(plan, plan.guarantee)

@@ -3,7 +3,9 @@
 import csv
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import os
 import stat
 import types
@@ -306,6 +308,22 @@ def test_a_saved_result_of_python_has_a_receipt_too(tmp_path, capsys):
     loaded = dpmcmc.Result.load(folder)
     assert "give plan=" in refusal(loaded)
     assert personal_receipt(loaded, record(7), plan=run.result.plan).epsilon == run.account.epsilon[7]
+
+
+def test_no_code_that_plan_json_names_runs_without_consent(tmp_path, capsys, monkeypatch):
+    folder = accounted("full", "zero_out").result.save(tmp_path / "run")
+    stated = json.loads((folder / "plan.json").read_text())
+    stated["config"]["privacy"]["accountant"] = "a_strangers_accountant:fn"
+    (folder / "plan.json").write_text(json.dumps(stated))
+    said = json.loads((folder / "privacy.json").read_text())
+    said["files"]["plan.json"] = hashlib.sha256((folder / "plan.json").read_bytes()).hexdigest()
+    (folder / "privacy.json").write_text(json.dumps(said))
+    monkeypatch.chdir(folder)
+    (folder / "a_strangers_accountant.py").write_text("open('ran', 'w')\ndef fn(a, b, c) -> float: return 1e3\n")
+    np.savez(tmp_path / "me.npz", x=X[7:8], y=DATA["y"][7:8])
+    assert main(["receipt", ".", "--record", str(tmp_path / "me.npz")]) == 2
+    assert "--allow-code a_strangers_accountant" in capsys.readouterr().err
+    assert not (folder / "ran").exists()
 
 
 def test_a_mapping_of_columns_is_encoded_by_the_schema():

@@ -136,9 +136,11 @@ class SavedRun:
         epsilon: stated ε.
         queries: minibatches of all steps and chains, and releases of a metric.
         noise: least noise multiplier of a minibatch.
+        least: least Σ 1/z² of the queries, where cyclic batches have steps of different noise; else 0.
         quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
+        of_label: ε at which labels were randomised, of one of them; 0 where none were.
         settled: noise multiplier of a one-shot plan.
         deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
         says_steps: whether it says how many steps it took.
@@ -148,9 +150,11 @@ class SavedRun:
     epsilon: float
     queries: float
     noise: float
+    least: float
     quiet: float
     rate: float
     draws: float
+    of_label: float
     settled: float
     deviations: dict[str, float]
     says_steps: bool
@@ -170,6 +174,7 @@ class SavedRun:
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
         queries, charged = minibatches, _number(noise.get("min", math.inf))
+        least = 0.0
         sampling = body.get("sampling") or {}
         if sampling.get("scheme") == Cyclic.scheme:
             # A record is in one batch of each epoch, and correlated noise hides less of it.
@@ -177,6 +182,13 @@ class SavedRun:
             phi = Cyclic(1, _number(sampling["phi"])).phi
             most = max(1, math.ceil(steps / max(batches, 1)))
             squared = sensitivity_squared(phi, most, max(batches, 1))
+            if noise and not phi and noise["min"] != noise["max"]:
+                # The record that pays most need not be in the step of least noise, nor in the last epoch. It pays no
+                # less than the one that is in that step.
+                most = max(1, int(steps // max(batches, 1)))
+                loudest = _number(noise["max"])
+                least = chains * (charged**-2.0 + (most - 1) * loudest**-2.0)
+                charged = math.inf
             queries = asking = most * chains
             charged *= math.sqrt(most / squared)
         # A metric's releases are queries too.
@@ -185,11 +197,13 @@ class SavedRun:
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
             queries=queries + released,
             noise=charged * min(multiples),
+            least=least,
             quiet=asking
             if "steps" in body and noise and noise["min"] == noise["max"]
             else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
+            of_label=_of_label(body.get("settings") or {}),
             settled=_number(
                 (body.get("settings") or {}).get("noise_multiplier", math.inf)
             ),
@@ -204,6 +218,15 @@ def unit_of(body: dict[str, Any]) -> str:
     if body.get("adjacency") == Adjacency.ONE_LABEL:
         return "label"
     return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
+
+
+def _of_label(settings: dict[str, Any]) -> float:
+    """Return the ε of one label that the settings of randomised response state; 0 where they are of another release."""
+    if "kept_probability" not in settings:
+        return 0.0
+    kept = _number(settings["kept_probability"])
+    odds = kept * (_number(settings["classes"]) - 1) / max(1 - kept, 1e-300)
+    return max(_number(settings["epsilon"]), math.log(max(odds, 1.0)))
 
 
 def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
@@ -247,6 +270,9 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - _TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
+    pure = math.fsum((e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure")
+    if pure < run.of_label * (1 - _TOLERANCE):
+        yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
     asked = _count(events, _QUERIES)
     drawn = _count(events, _DRAWS)
     if asked < run.queries:
@@ -264,6 +290,9 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     charged = min((e.noise_multiplier for e in queries), default=0.0)
     if charged > run.noise:
         yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
+    spent = math.fsum(e.count / max(e.noise_multiplier, 1e-150) ** 2 for e in queries)
+    if spent < run.least * (1 - _TOLERANCE):
+        yield f"charges queries of {spent:.6g} in all (sum of 1/z²) where the run asked for {run.least:.6g} at least"
     quiet = sum(e.count for e in queries if e.noise_multiplier <= run.noise)
     if quiet < run.quiet:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"

@@ -232,7 +232,7 @@ def load(
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
     if resumed or _in_run_folder(path):
-        _refuse_foreign_code(path, config, allow_code)
+        refuse_foreign_code(path, config, allow_code)
     return _with_base(config, base.resolve())
 
 
@@ -256,7 +256,7 @@ def of_values(
     return config
 
 
-def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
+def refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
     """Refuse modules that a config in a run folder names, unless the user has allowed them."""
     modules = dict.fromkeys(
         module for _, module in foreign(modules_of_ones_own(config), allowed)

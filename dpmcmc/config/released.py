@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.config.file import load, of_values
+from dpmcmc.config.file import load, of_values, refuse_foreign_code
 from dpmcmc.config.plans import data_request, make_plan
 from dpmcmc.config.sections import ConfigError, keys
 from dpmcmc.data import DataRequest
@@ -47,6 +47,8 @@ def released(
         config = of_values(_values(saved, data))
     except ConfigError as error:
         raise _unknown(folder, str(error).removesuffix(".")) from None
+    # An accountant's module would be imported to make the plan.
+    refuse_foreign_code(folder / "plan.json", config, allow_code)
     return make_plan(config), data_request(config)
 
 

@@ -227,6 +227,22 @@ def checked(mesh: Mesh | None) -> Mesh | None:
     return mesh
 
 
+def check_repeatable(mesh: Mesh | None) -> None:
+    """Refuse a checkpoint of a mesh of accelerators where JAX computes on a CPU by default.
+
+    A resumed run would take the CPU's word (``fingerprint.platform``) that the same keys make the same bits again.
+
+    Raises:
+        InputError: it is one.
+    """
+    if mesh is not None and platform_of(None) == "cpu" != platform_of(mesh):
+        raise InputError(
+            "device: a run with a checkpoint computes on devices of the kind that JAX has by default, and this one's "
+            f"mesh is of {platform_of(mesh)} beside a default of cpu; leave device out",
+            "device",
+        )
+
+
 def sizes(mesh: Mesh | None) -> tuple[int, int]:
     """(devices along the chains, devices along the records)."""
     return (1, 1) if mesh is None else (mesh.shape[CHAIN], mesh.shape[DATA])

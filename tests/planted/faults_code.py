@@ -17,7 +17,7 @@ def _declaration_not_checked(patch: Patch) -> None:
 
 
 def _resume_trusts_the_folder(patch: Patch) -> None:
-    patch.setattr(config_file, "_refuse_foreign_code", lambda *_: None)
+    patch.setattr(config_file, "refuse_foreign_code", lambda *_: None)
 
 
 FAULTS = (

@@ -186,6 +186,10 @@ class Earlier:
         return tuple(event for event in self.events if event.mechanism not in DEVIATIONS)
 
 
+#: Assumption of batches that take turns. In a sorted file one record moves others to another batch.
+ORDER = "The order of the records does not depend on what is in them."
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Noisy queries of a run: the noise of every step, and what the run's guarantee covers beside them.
@@ -277,10 +281,15 @@ class Schedule:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the releases that the run begins with."""
-        return tuple(
+        """Assumptions of the releases that the run begins with, and of batches by the order of the records."""
+        before = (
             sentence for release in self.earlier for sentence in release.assumptions
         )
+        turns = (
+            isinstance(self.sampling, Cyclic)
+            and self.sampling.batches(self.num_records) > 1
+        )
+        return (*before, *((ORDER,) if turns else ()))
 
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
         """Return the same queries with this noise, (steps,)."""

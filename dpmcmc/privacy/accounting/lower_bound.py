@@ -114,13 +114,18 @@ def _composed(
     log_tail: float,
 ) -> Composed | None:
     """All steps and a Gaussian beside them, from below; None where no grid fits into memory."""
+    steps = [(z, q, direction, count) for z, q, count in kinds]
+    if mu > 0:  # a Gaussian is its own mirror image
+        steps.append((1 / mu, 1.0, "remove", 1))
     for _ in range(16):
+        spans = (pld.loss_range(z, q, way, log_tail) for z, q, way, _ in steps)
+        if max(high - low for low, high in spans) > (_WORK - 3) * interval:
+            interval *= 2
+            continue
         pieces = [
-            (one_step(z, q, direction, interval, log_tail), count)
-            for z, q, count in kinds
+            (one_step(z, q, way, interval, log_tail), count)
+            for z, q, way, count in steps
         ]
-        if mu > 0:  # a Gaussian is its own mirror image
-            pieces.append((one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
         windows = [pld.window(piece, count) for piece, count in pieces]
         if sum(w.high - w.low for w in windows) <= pld.COMPOSED_POINTS:
             composed = pld.compose(pieces, interval)
@@ -145,7 +150,7 @@ def one_step(
     anchored = edge > low
     edge = edge if anchored else low
     edges = edge + interval * np.arange(
-        max(int(np.ceil((high - edge) / interval)), 1) + 1
+        max(int(np.ceil((high - edge) / interval)), 2) + 1
     )
     start = edge - interval / 2
     nominal = edges

@@ -67,6 +67,13 @@ class OwnAccountant:
         function = (
             vars(sys.modules[module]).get(attribute) if module in sys.modules else None
         )
+        if module.partition(".")[0] == __name__.partition(".")[0]:
+            # Among them is the lower bound that stands against a wrong accountant.
+            raise UnsupportedCombination(
+                f"accountant {name} is a function of this library, which has accountants of its own: take pld, rdp or "
+                "advanced",
+                "accountant",
+            )
         if not isinstance(function, types.FunctionType):
             raise UnsupportedCombination(
                 f"accountant {name} is no function at the top of a module that is imported; import its module first, "

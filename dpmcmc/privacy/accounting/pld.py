@@ -266,9 +266,11 @@ def window(piece: Masses, count: int) -> Window:
     high = (size - 1) * count
     places = np.arange(size)
     for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
-        bound = (
-            count * logsumexp(places * order, b=piece.probabilities) + math.log(2 / TAIL)
-        ) / order
+        with np.errstate(over="ignore"):  # within scipy, where the largest term is tiny
+            moment = logsumexp(places * order, b=piece.probabilities)
+        if not math.isfinite(moment):
+            continue
+        bound = (count * moment + math.log(2 / TAIL)) / order
         if order > 0:
             high = min(high, math.ceil(bound))
         else:
