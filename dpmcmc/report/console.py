@@ -375,7 +375,8 @@ def print_plan(
     if facts.on_disk:
         lines.append(("on disk", "no fit without privacy, which reads all records"))
     if device is not None:
-        platform, kind = device["platform"], device["kind"]
+        platform = str(device["platform"])
+        kind = str(device["kind"])
         lines.append(("device", platform if kind == platform else f"{platform} ({kind})"))
     if devices is not None:
         lines.append(

@@ -33,8 +33,8 @@ success does not depend on the labels. For b > N/2 the complement is drawn.
 **Cyclic.** m = ⌈N/B⌉ batches, and step i reads the records i mod m, i mod m + m, …: no batch is random, so no rate is
 charged. A record takes part every m steps, at most k = ⌈steps/m⌉ times, whether or not m divides N or the steps. A run
 is then a Gaussian mechanism (``correlated.py``), if the order of the records does not depend on them: in a file that is
-kept sorted, one record moves others to other batches. Batches have ⌊N/m⌋ or ⌈N/m⌉ records, and sums are normalised by N/m,
-so that the mean of an epoch's gradients is the full one.
+kept sorted, one record moves others to other batches. Batches have ⌊N/m⌋ or ⌈N/m⌉ records, and sums are normalised by
+N/m, so that the mean of an epoch's gradients is the full one.
 """
 
 from __future__ import annotations
