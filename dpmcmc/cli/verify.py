@@ -270,7 +270,9 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - _TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    pure = math.fsum((e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure")
+    pure = math.fsum(
+        (e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure"
+    )
     if pure < run.of_label * (1 - _TOLERANCE):
         yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
     asked = _count(events, _QUERIES)

@@ -32,7 +32,14 @@ from jax.sharding import Mesh
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.blocks import BoundPlan, with_charged_again
 from dpmcmc.engine.chains import Chains, Given, run_together
-from dpmcmc.engine.hardware import Device, check_repeatable, checked, device_used, on_device, sizes
+from dpmcmc.engine.hardware import (
+    Device,
+    check_repeatable,
+    checked,
+    device_used,
+    on_device,
+    sizes,
+)
 from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save

@@ -68,7 +68,7 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
-    #: Whom a guarantee speaks of; None: the target's unit, a record or an owner.
+    #: Whom a guarantee speaks of. None stands for the target's unit, a record or an owner.
     unit: str | None = None
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
     honours: frozenset[str] = frozenset()

@@ -133,7 +133,12 @@ class Circumstances:
         stated = plan.stated.get("circumstances") if isinstance(plan, SavedPlan) else None
         circumstances = cls(settings="by_dpmcmc" if plan.reasons else None)
         if isinstance(stated, dict):  # a saved result holds neither the fit nor the times
-            circumstances = cls(stated.get("records"), stated.get("settings"))
+            came_with = stated.get("came_with")
+            circumstances = cls(
+                stated.get("records"),
+                stated.get("settings"),
+                came_with=Privatised(**came_with) if came_with else None,
+            )
         return (
             replace(circumstances, records="public")
             if public and not circumstances.nobodys

@@ -28,12 +28,14 @@ FIGURES = (
     "already_private",
     "bandits",
     "coverage",
+    "efficiency",
     "fig3_1",
     "fig4_2",
     "fig5_1",
     "fig_pdp_1",
     "fig_per_record",
     "intervals",
+    "recommender",
     "sparsity",
 )
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]

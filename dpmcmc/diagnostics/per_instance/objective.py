@@ -66,7 +66,7 @@ class ObjectiveRelease(Checked):
     noise_std: Annotated[float, Gt(0)]
     row_bound: Annotated[float, Gt(0)]
     clip: Annotated[float, Gt(0), Le(1)] = 1.0
-    adjacency: Adjacency = Adjacency.ADD_REMOVE
+    adjacency: Adjacency | str = "add_remove"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -123,8 +123,7 @@ def _composed(
             interval *= 2
             continue
         pieces = [
-            (one_step(z, q, way, interval, log_tail), count)
-            for z, q, way, count in steps
+            (one_step(z, q, way, interval, log_tail), count) for z, q, way, count in steps
         ]
         windows = [pld.window(piece, count) for piece, count in pieces]
         if sum(w.high - w.low for w in windows) <= pld.COMPOSED_POINTS:
