@@ -416,9 +416,10 @@ def records_of(name, rows=60, d=3):
     return found if name == "softmax" else {**found, "offset": rng.uniform(-2, 2, rows).astype(np.float32)}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "logistic" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-)
+MARKS = {"logistic": (), "softmax": (pytest.mark.slow, pytest.mark.exhaustive)}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, (pytest.mark.slow,))) for name in FAMILIES])
 def test_every_law_of_a_target_holds_with_offset_and_weight(name):
     """Closed forms agree with the generic path, bounds hold, and predictions are finite."""
     check_target(told(name, row_bound=1.0), records_of(name))

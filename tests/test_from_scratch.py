@@ -129,6 +129,7 @@ def test_its_draws_have_the_librarys_law(asked, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @needs_adult
 def test_it_runs_on_adult(capsys, monkeypatch):
     monkeypatch.setattr(os, "urandom", random.Random(0).randbytes)

@@ -176,6 +176,7 @@ def test_an_optimiser_predicts_and_has_neither_temperature_nor_intervals():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_path_in_a_private_metric_gives_intervals_whatever_moved_it():
     """40 tables of 3 coefficients: the coverage of 90 % intervals has a standard error of .027, and 3 are allowed."""
     records, size = 20_000, 3

@@ -145,6 +145,7 @@ def test_a_run_with_an_account_goes_on_only_where_it_was_begun(charged, capsys, 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_figure_of_adult(tmp_path):
     assert fig_per_record.main(["--quick", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "fig_per_record.png").stat().st_size > 10_000

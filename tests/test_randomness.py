@@ -85,10 +85,10 @@ def keys_used(monkeypatch, private: bool) -> list[tuple[str, tuple[int, ...]]]:
 
     query, step, start = GradientQuery.draw, dpmcmc.SGLD.step, dpmcmc.targets.LogisticRegression.init
 
-    def noted_query(self, params, batch_key, noise_key, noise_std):
+    def noted_query(self, params, batch_key, noise_key, noise_std, *more):
         note("batch", batch_key)
         note("noise", noise_key)
-        return query(self, params, batch_key, noise_key, noise_std)
+        return query(self, params, batch_key, noise_key, noise_std, *more)
 
     def noted_step(self, key, state, gradient, t):
         note("dynamics", key)
