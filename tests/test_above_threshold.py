@@ -23,19 +23,6 @@ def seeded(monkeypatch):
     monkeypatch.setattr(above_threshold, "randbelow", random.Random(7).randrange)
 
 
-@pytest.fixture
-def silent(monkeypatch):
-    """No noise at all; what was asked for."""
-    scales: list[Fraction] = []
-
-    def none(scale: Fraction) -> int:
-        scales.append(scale)
-        return 0
-
-    monkeypatch.setattr(above_threshold, "sample", none)
-    return scales
-
-
 # The noise.
 
 

@@ -2,7 +2,6 @@
 
 import math
 import random
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -41,19 +40,6 @@ def gaussian(queries: int = 5, values=None, **changes) -> GaussianAnswers:
     return GaussianAnswers(
         records(np.zeros(N) if values is None else values), **{"queries": queries, "std": S, "delta": 1e-6} | changes
     )
-
-
-@pytest.fixture
-def silent(monkeypatch):
-    """No Laplace noise at all; what was asked for."""
-    scales: list[Fraction] = []
-
-    def none(scale: Fraction) -> int:
-        scales.append(scale)
-        return 0
-
-    monkeypatch.setattr(above_threshold, "sample", none)
-    return scales
 
 
 @pytest.fixture

@@ -24,19 +24,6 @@ def made(train, holdout, **changes) -> Thresholdout:
     return Thresholdout(records(train), records(holdout), **arguments)
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """No noise; the scales it was to have."""
-    scales: list[Fraction] = []
-
-    def none(scale: Fraction) -> int:
-        scales.append(scale)
-        return 0
-
-    monkeypatch.setattr(above_threshold, "sample", none)
-    return scales
-
-
 def identity(record) -> float:
     return record["x"]
 
@@ -46,14 +33,14 @@ def identity(record) -> float:
 
 @pytest.mark.parametrize(("train", "holdout", "answer", "spent"), [(0.5, 0.55, 0.5, 0), (0.9, 0.5, 0.5, 1)])
 def test_it_answers_from_the_training_set_where_the_two_agree_and_else_from_the_holdout(
-    drawn, train, holdout, answer, spent
+    silent, train, holdout, answer, spent
 ):
     desk = made(np.full(20, train), np.full(N, holdout))
     assert desk.ask(identity) == pytest.approx(answer, abs=1e-6)
     assert desk.budget == B - spent
 
 
-def test_it_halts_when_the_budget_is_spent(drawn):
+def test_it_halts_when_the_budget_is_spent(silent):
     desk = made(np.full(20, 0.9), np.full(N, 0.5))
     for _ in range(B):
         desk.ask(identity)
@@ -61,17 +48,17 @@ def test_it_halts_when_the_budget_is_spent(drawn):
         desk.ask(lambda record: pytest.fail("a record was looked at"))
 
 
-def test_the_noise_has_the_stated_scales_and_the_threshold_is_redrawn(drawn):
+def test_the_noise_has_the_stated_scales_and_the_threshold_is_redrawn(silent):
     desk = made(np.full(20, 0.9), np.full(N, 0.5))
     desk.ask(identity)
     desk.ask(identity)
     unit = Fraction(TAU) * N * thresholdout.ONE
-    assert drawn == [4 * unit, 8 * unit, 2 * unit] * 2
-    drawn.clear()
+    assert silent == [4 * unit, 8 * unit, 2 * unit] * 2
+    silent.clear()
     calm = made(np.full(20, 0.5), np.full(N, 0.5))
     calm.ask(identity)
     calm.ask(identity)
-    assert drawn == [4 * unit, 8 * unit, 8 * unit]
+    assert silent == [4 * unit, 8 * unit, 8 * unit]
 
 
 def test_a_redrawn_threshold_starts_from_the_stated_one(monkeypatch):
@@ -91,7 +78,7 @@ def test_a_redrawn_threshold_starts_from_the_stated_one(monkeypatch):
     assert len(set(seen)) == 1
 
 
-def test_values_outside_the_unit_interval_are_clipped(drawn):
+def test_values_outside_the_unit_interval_are_clipped(silent):
     values = np.array([-5.0, 7.0, np.inf, -np.inf, np.nan, 0.5])
     desk = made(values, values)
     assert desk.ask(identity) == pytest.approx((0 + 1 + 1 + 0 + 0 + 0.5) / 6, abs=1e-6)

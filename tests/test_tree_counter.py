@@ -15,19 +15,6 @@ from tests.overlaps import no_overlaps
 from tests.test_above_threshold import RECORDS, Double, law
 
 
-@pytest.fixture
-def silent(monkeypatch):
-    """No noise at all; what was asked for."""
-    scales: list[Fraction] = []
-
-    def none(scale: Fraction) -> int:
-        scales.append(scale)
-        return 0
-
-    monkeypatch.setattr(above_threshold, "sample", none)
-    return scales
-
-
 def nodes(values) -> np.ndarray:
     """Noiseless nodes that the sums of a stream are made of, in the order in which they get their noise."""
     counter = TreeCounter(len(values), 1.0)
