@@ -174,6 +174,8 @@ def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
     assert whole.epsilon > pieces[-1].epsilon > pieces[3].epsilon
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_config_reference_is_current():
     done = subprocess.run([sys.executable, ROOT / "scripts" / "config_reference.py", "--check"], check=False)
     assert done.returncode == 0

@@ -102,6 +102,7 @@ def test_the_generated_users_follow_their_own_model():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_beats_the_means_and_is_near_the_truth(tmp_path):
     with no_overlaps(), warnings.catch_warnings():
         assert recommender.main(["--quick", "--out", str(tmp_path)]) == 0
