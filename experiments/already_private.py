@@ -95,7 +95,7 @@ class Settings(FigureSection):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What sensors see, and how much a neighbour moves it.
+# The view of the sensors, and how much a neighbour moves it.
 
 
 def heat(sensors: int, sources: int, time: float) -> np.ndarray:

@@ -122,7 +122,7 @@ def test_values_that_are_not_clipped_are_caught(alike, monkeypatch):
     assert moved(9.0, 0) > 1.5 / N
 
 
-# What the noise is for.
+# The purpose of the noise.
 
 
 @pytest.mark.parametrize(("queries", "bias", "error"), [(5, 1.33, 4), (17, 3.20, 8), (65, 7.11, 16)])

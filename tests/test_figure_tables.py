@@ -176,7 +176,7 @@ def panel_of(name):
 
 
 def unaccounted(panel, means):
-    """What is wrong with the table of a panel and its list of omissions, in words."""
+    """Return the faults of a panel's table and of its list of omissions, in words."""
     expected = {
         (encoding, version, method)
         for encoding in panel.encodings

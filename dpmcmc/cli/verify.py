@@ -19,9 +19,10 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
 from dpmcmc.privacy.accounting.correlated import sensitivity_squared
-from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
+from dpmcmc.privacy.accounting.events import QUERIES, TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
+from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
@@ -46,8 +47,6 @@ _MOST_REPETITIONS = 10**12
 MOST_WORK = 36_000_000
 #: Events of a posterior draw.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
-#: Events of a sampler's step.
-_QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 
 
 def _refused(constant: str) -> None:
@@ -165,7 +164,7 @@ class SavedRun:
         """Read the numbers; ``events`` stand in for counts that the file leaves out."""
         # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
         multiples = [_number(m) for m in body.get("multiples", [1.0])]
-        steps = float(_number(body.get("steps", _count(events, _QUERIES))))
+        steps = float(_number(body.get("steps", _count(events, QUERIES))))
         chains = _number(body.get("chains", 1))
         # Steps that ask for more than a gradient; the steps between have one minibatch.
         asking = (
@@ -261,7 +260,7 @@ def _deviations(
 def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     """Yield a clause for each part of the run that the events do not cover."""
     events = guarantee.events
-    queries = [e for e in events if e.mechanism in _QUERIES]
+    queries = [e for e in events if e.mechanism in QUERIES]
     if "trace" in guarantee.release.split(" + ") and not any(
         e.count and e.rate for e in queries
     ):
@@ -275,7 +274,7 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     )
     if pure < run.of_label * (1 - _TOLERANCE):
         yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
-    asked = _count(events, _QUERIES)
+    asked = _count(events, QUERIES)
     drawn = _count(events, _DRAWS)
     if asked < run.queries:
         yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {run.queries}"
@@ -379,7 +378,7 @@ def _recompute(
 
 def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> None:
     """Import the module of an accountant that is not the library's; refuse it unless the user has allowed that."""
-    if not isinstance(name, str) or ":" not in name:
+    if not isinstance(name, str) or not is_ones_own(name):
         return
     module = name.partition(":")[0]
     if module not in allow_code:
@@ -387,9 +386,8 @@ def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> N
             f"{path}: its epsilon is that of accountant {name}, code outside this library; read that code, then verify "
             f"with --allow-code {module}."
         )
-    from dpmcmc.config.sections import (
-        imported,
-    )  # waits for JAX, which no other file needs
+    # It waits for JAX, which no other file needs.
+    from dpmcmc.config.sections import imported
 
     try:
         imported(name)
@@ -496,7 +494,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
             "unproved",
             "a part of this release is drawn in floating point: its plan names it",
         )
-    if ":" in found.guarantee.accountant:
+    if is_ones_own(found.guarantee.accountant):
         known = [value for value in found.checks.values() if value is not None]
         best = f"{min(known):.6g}" if known else "none"
         yield (

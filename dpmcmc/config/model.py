@@ -46,6 +46,7 @@ from dpmcmc.privacy.accounting.charging import (
     Privacy,
     TraceAccountant,
 )
+from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
 from dpmcmc.privacy.ledger.place import Address, place
 from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
@@ -358,25 +359,22 @@ class Config(Keyed):
         """
         if not isinstance(values, dict):
             return values
-        data = values.get("data")
-        if isinstance(data, dict) and data.get("labels") and not values.get("mechanism"):
-            values = values | {"mechanism": {"name": RANDOMISED}}
-        came_with = data.get("privatised") if isinstance(data, dict) else None
-        target = values.get("target")
-        if target == "linear_regression":
-            target = {"name": target}
-        if (
-            isinstance(came_with, dict)
-            and came_with.get("noise_std") is not None
-            and isinstance(target, dict)
-            and target.get("name") == "linear_regression"
-        ):
-            values = values | {"target": {"noise_scale": came_with["noise_std"]} | target}
-        return values | {
+        values = values | {
             key: {"name": values[key]}
             for key in ("target", "sampler")
             if isinstance(values.get(key), str)
         }
+        data, target = (
+            part if isinstance(part, dict) else {}
+            for part in (values.get("data"), values.get("target"))
+        )
+        if data.get("labels") and not values.get("mechanism"):
+            values = values | {"mechanism": {"name": RANDOMISED}}
+        came_with = data.get("privatised")
+        noise = came_with.get("noise_std") if isinstance(came_with, dict) else None
+        if noise is not None and target.get("name") == "linear_regression":
+            values = values | {"target": {"noise_scale": noise} | target}
+        return values
 
     @classmethod
     def meant(cls, key: object) -> str:
@@ -508,7 +506,7 @@ def modules_of_ones_own(config: Config) -> dict[str, str]:
     }
     for key in ("calibrator", "accountant"):
         name = "" if config.privacy is None else str(getattr(config.privacy, key))
-        if ":" in name:
+        if is_ones_own(name):
             names[f"privacy.{key}"] = name
     return names
 

@@ -36,6 +36,7 @@ from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind
@@ -296,10 +297,10 @@ def _privacy(config: Config) -> Privacy | None:
         field.name: getattr(config.privacy, field.name)
         for field in dataclasses.fields(Privacy)
     }
-    if ":" in (name := str(config.privacy.calibrator)):
+    if is_ones_own(name := str(config.privacy.calibrator)):
         with _about("privacy.calibrator", name):
             values["calibrator"] = own_code.found_calibrator(name)
-    if ":" in (name := str(config.privacy.accountant)):
+    if is_ones_own(name := str(config.privacy.accountant)):
         with _about("privacy.accountant", name):
             own_code.imported(name)
     return Privacy(**values)

@@ -13,6 +13,7 @@ from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
@@ -89,8 +90,8 @@ def _values(saved: SavedPlan, data: dict[str, Any]) -> dict[str, Any]:
         )
         if name not in known
     ]
-    if own or ":" in calibrator or "start" in sections:
-        what = ", ".join([*own, *([calibrator] if ":" in calibrator else [])])
+    if own or is_ones_own(calibrator) or "start" in sections:
+        what = ", ".join([*own, *([calibrator] if is_ones_own(calibrator) else [])])
         raise ConfigError(what or "chains that begin at a mechanism's draw")
     # A plan binds its sampler to N anew.
     sampler = sections["sampler"]

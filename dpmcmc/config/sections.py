@@ -50,7 +50,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from dpmcmc.errors import Hint, InputError, alternatives, meant
-from dpmcmc.privacy.accounting.own import returned
+from dpmcmc.privacy.accounting.own import declared, returned
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL
 from dpmcmc.samplers.schedules import OPTAX, OptaxSchedule
@@ -129,11 +129,7 @@ def found_calibrator(name: str) -> Callable[..., Any]:
         ValueError: it cannot be imported, or says no such thing; nothing was called.
     """
     item = imported(name)
-    try:
-        made = returned(item) if inspect.isfunction(item) else None
-    except Exception:  # an annotation may be any expression
-        made = None
-    if made not in (float, np.ndarray):
+    if declared(item) not in (float, np.ndarray):
         raise InputError(
             "is no function that says that it returns a noise multiplier, so it is not called; write for example "
             "def mine(queries, promise) -> float"

@@ -464,13 +464,8 @@ class Program:
             rows=shard_rows(self.num_records, shards),
             axis=None if shards == 1 else DATA,
             label_blind=self.label_blind,
-            phi=self._phi,
+            phi=self.sampling.phi,
         )
-
-    @property
-    def _phi(self) -> float:
-        """Share of the noise of the step before that a step takes back."""
-        return self.sampling.phi if isinstance(self.sampling, Cyclic) else 0.0
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with what the target computes of each of them alone, whatever the numbers that are open."""
@@ -483,7 +478,7 @@ class Program:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
         # Before the first step is one more, whose noise a part of is taken back too.
-        before = cell.streams.at(cell.chain, t - 1).noise if self._phi else None
+        before = cell.streams.at(cell.chain, t - 1).noise if self.sampling.phi else None
         batch = t if isinstance(self.sampling, Cyclic) else keys.batch
         return self.query(cell).draw(
             like, batch, keys.noise, noise_std, before

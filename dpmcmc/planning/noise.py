@@ -30,7 +30,7 @@ from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
-from dpmcmc.privacy.accounting.sampling import Cyclic, expected_batch
+from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits
 from dpmcmc.privacy.query.gaussian_release import GramRelease, RowFacts
@@ -95,7 +95,7 @@ def calibrated(
     check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
     free = float(np.mean(noise_std == _round_up(own)))
     loudest = float(noise_multipliers.max())
-    phi = queries.sampling.phi if isinstance(queries.sampling, Cyclic) else 0.0
+    phi = queries.sampling.phi
     bits = fraction_bits(loudest * correlated.total(phi))
     second_bits = 0 if second is None else fraction_bits(loudest * second.ratio)
     private = Private(
@@ -122,9 +122,7 @@ def unit_of(queries: Schedule, privacy: Privacy) -> float:
     unit = expected_batch(queries.sampling, queries.num_records) / (
         queries.num_records * privacy.clip
     )
-    if isinstance(queries.sampling, Cyclic):
-        return unit / correlated.slow(queries.sampling.phi)
-    return unit
+    return unit / correlated.slow(queries.sampling.phi)
 
 
 def charged(

@@ -540,7 +540,7 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
 
 def _correlation(plan: Plan) -> str:
     """Return what correlated noise is; empty where noise is independent."""
-    if not isinstance(plan.sampling, Cyclic) or not plan.sampling.phi:
+    if not plan.sampling.phi:
         return ""
     return (
         f", of which the next step takes back {plan.sampling.phi:g}; temperature is that of directions that take many "

@@ -228,6 +228,7 @@ class Optax(SamplerOffers):
         return OptaxState(position, rule), OptaxInfo(tree_norm(gradient.value))
 
 
+@functools.cache
 def _rules() -> dict[str, Callable[..., Any]]:
     """Functions of optax that make a rule with a learning rate, by name.
 

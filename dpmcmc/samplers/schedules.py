@@ -9,6 +9,7 @@ step_size = N·η.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -341,13 +342,19 @@ class OptaxSchedule:
         return self._made()(t)
 
     def _made(self) -> Schedule:
-        import optax  # it takes as long to import as all samplers
-
-        known = {
-            name: made
-            for name, made in vars(optax.schedules).items()
-            if inspect.isfunction(made)
-            and inspect.signature(made, eval_str=True).return_annotation == optax.Schedule
-            and name != "join_schedules"  # it takes functions
-        }
+        known = _schedules_of_optax()
         return made_by_optax("schedule", self.schedule, known, dict(self.arguments))
+
+
+@functools.cache
+def _schedules_of_optax() -> dict[str, Callable[..., Any]]:
+    """Functions of optax that make a schedule of numbers, by name."""
+    import optax  # it takes as long to import as all samplers
+
+    return {
+        name: made
+        for name, made in vars(optax.schedules).items()
+        if inspect.isfunction(made)
+        and inspect.signature(made, eval_str=True).return_annotation == optax.Schedule
+        and name != "join_schedules"  # it takes functions
+    }

@@ -314,7 +314,7 @@ def test_a_client_that_looks_before_it_locks_is_caught_and_the_ledger_says_so(sh
     assert "overspent" in refused(capsys, 1, "show", url)
 
 
-# What is killed
+# Processes that are killed
 
 #: Statements of a change in which the server can be caught: where it sleeps, and in which message.
 SLEEPS = {
@@ -515,7 +515,7 @@ def test_a_silent_client_does_not_keep_the_ledger(shared, url, fifth, monkeypatc
     assert [run.label for run in shared.state().runs] == ["run"]
 
 
-# What was edited
+# Tables that were edited
 
 EDITS = {
     "entry removed": "DELETE FROM {0}.entries WHERE sequence = 3",

@@ -76,7 +76,7 @@ def accountant_for(
     Raises:
         UnsupportedCombination: naming what is supported.
     """
-    if name not in ACCOUNTANTS and ":" not in name:
+    if name not in ACCOUNTANTS and not own.is_ones_own(name):
         raise UnsupportedCombination(
             f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant"
         )
@@ -89,7 +89,7 @@ def accountant_for(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.",
             "accountant",
         )
-    module = own.OwnAccountant(name) if ":" in name else ACCOUNTANTS[name]
+    module = own.OwnAccountant(name) if own.is_ones_own(name) else ACCOUNTANTS[name]
     module.check(one_sample.split(events)[1], Adjacency(adjacency))
     return module
 

@@ -36,7 +36,7 @@ from dpmcmc.privacy.accounting import (
 )
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.own import OwnAccountant, named
+from dpmcmc.privacy.accounting.own import OwnAccountant, is_ones_own, named
 from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Poisson, Sampling
 
 # ----------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def checked_accountant(accountant: Accountant) -> str:
     name = named(accountant)
     if not isinstance(accountant, str):
         OwnAccountant(name)
-    elif ":" not in name and name not in TRACE_ACCOUNTANTS:
+    elif not is_ones_own(name) and name not in TRACE_ACCOUNTANTS:
         raise UnsupportedCombination(
             f"unknown accountant {name!r}; known: {', '.join(TRACE_ACCOUNTANTS)}, or a function at the top of a module "
             "of yours, which a YAML names as module:attribute.",

@@ -89,6 +89,8 @@ class Adjacency(StrEnum):
     __repr__ = str.__repr__
 
 
+#: Noisy queries of a sampler's step.
+QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 #: Minimisers of noisy objectives.
 OBJECTIVES = ("objective_perturbation", "clipped_objective_perturbation")
 MECHANISMS = (

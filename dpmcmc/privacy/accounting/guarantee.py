@@ -479,7 +479,7 @@ class Guarantee:
         check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
-        if ":" in accountant:
+        if own.is_ones_own(accountant):
             lowest = lower_bound.epsilon(one_sample.split(events)[1], adjacency, delta)
             if epsilon < lowest:
                 raise UnsupportedCombination(

@@ -67,11 +67,11 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     ]
     mu = gaussian_parameter(parts, adjacency)
     sampled = [e for e in parts if e.mechanism != "gaussian"]
+    found = [gaussian_epsilon(mu, delta) * (1 - _CLOSED_FORM)]
     if not sampled:
-        return gaussian_epsilon(mu, delta) * (1 - _CLOSED_FORM)
+        return found[0]
     kinds = tuple(_fewer([(e.noise_multiplier, e.rate, e.count) for e in sampled]))
     guess = max(pld.rdp.epsilon(parts, adjacency, delta), 1e-3)
-    found = [gaussian_epsilon(mu, delta) * (1 - _CLOSED_FORM)]
     log_tail = max(-50.0, float(np.log(1e-5 * delta / sum(e.count for e in sampled))))
     interval = pld.grid_interval(sampled, adjacency, guess, log_tail)
     # One order is enough where ε > 0; and a record may also be replaced by one whose gradient is 0.

@@ -20,10 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dpmcmc.errors import InputError, UnsupportedCombination, quoted
-from dpmcmc.privacy.accounting.events import Adjacency, Event, queries
+from dpmcmc.privacy.accounting.events import QUERIES, Adjacency, Event, queries
 
-#: Queries that a function is called with; others have accountants of their own.
-_QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 #: −log of the smallest δ that is looked for, and the halvings of that.
 _MOST = 700.0
 _HALVINGS = 40
@@ -36,6 +34,19 @@ def named(function: Callable[..., Any] | str) -> str:
     if isinstance(function, types.FunctionType):
         return f"{function.__module__}:{function.__qualname__}"
     return type(function).__name__
+
+
+def is_ones_own(name: str) -> bool:
+    """Whether a name is the ``module:attribute`` of a function of the user's, and none of the library's."""
+    return ":" in name
+
+
+def declared(function: object) -> Any:
+    """Return the type that a function says it returns; None where it says none, or is no function."""
+    try:
+        return returned(function) if isinstance(function, types.FunctionType) else None
+    except Exception:  # an annotation may be any expression
+        return None
 
 
 def returned(function: types.FunctionType) -> Any:
@@ -80,11 +91,7 @@ class OwnAccountant:
                 f"or, at the command line, give --allow-code {module}",
                 "accountant",
             )
-        try:
-            made = returned(function)
-        except Exception:  # an annotation may be any expression
-            made = None
-        if made is not float:
+        if declared(function) is not float:
             raise UnsupportedCombination(
                 f"accountant {name} does not say that it returns an epsilon, so it is not called; write for example "
                 "def mine(events, adjacency, delta) -> float",
@@ -96,7 +103,7 @@ class OwnAccountant:
     def check(self, events: Iterable[Event], adjacency: Adjacency) -> None:
         """Raise UnsupportedCombination for what is no noisy query; the function is not called."""
         for e in queries(events):
-            if e.mechanism not in _QUERIES:
+            if e.mechanism not in QUERIES:
                 raise UnsupportedCombination(
                     f"accountant {self.name} is called for noisy queries alone, and not for {e.mechanism}",
                     "accountant",

@@ -81,6 +81,8 @@ class Poisson:
     batch_size: Annotated[float, Gt(0)]
 
     scheme = "poisson"
+    #: Noise of steps is independent.
+    phi = 0.0
 
     def validate(self, num_records: int) -> None:
         """Raise ValueError unless 0 < batch_size <= num_records < 2^30."""
@@ -131,6 +133,8 @@ class FixedSize:
     batch_size: Annotated[int, Gt(0)]
 
     scheme = "fixed_size"
+    #: Noise of steps is independent.
+    phi = 0.0
 
     def validate(self, num_records: int) -> None:
         """Raise ValueError unless batch_size is a whole number in 1..num_records."""
@@ -172,6 +176,8 @@ class Full:
     """
 
     scheme = "full"
+    #: Noise of steps is independent.
+    phi = 0.0
 
     def validate(self, num_records: int) -> None:
         """Accept any number of records."""

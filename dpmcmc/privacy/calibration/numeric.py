@@ -24,6 +24,7 @@ from dpmcmc.privacy.accounting import (
     overflow_probability,
 )
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
+from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.cache import cache_folder, installed, make_private, refuse_unsafe
 from dpmcmc.storage.files import write_atomically
@@ -120,7 +121,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         return 0.0
     inputs = _inputs(schedule, privacy)
     # A function of the user's may have changed since its answers were remembered.
-    own = ":" in accountant
+    own = is_ones_own(accountant)
     remembered = None if own else recall(inputs)
     # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
     if (

@@ -48,6 +48,7 @@ from dpmcmc.privacy.accounting import (
 from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE
 from dpmcmc.privacy.accounting.events import (
     OBJECTIVES,
+    QUERIES,
     Adjacency,
     Event,
     gaussian_parameter,
@@ -160,7 +161,7 @@ def randomised_response(epsilon: float, order: float) -> float:
 
 def _check_query(event: Event, name: str) -> None:
     """Refuse what a later version may charge for, rather than take it for a Gaussian query."""
-    if event.mechanism not in ("gaussian", "poisson_gaussian", "fixed_size_gaussian"):
+    if event.mechanism not in QUERIES:
         raise UnsupportedCombination(
             f"filter {name} has no derivation for {event.mechanism}."
         )
