@@ -14,6 +14,7 @@ check() {
         RUFF=$venv/bin/ruff scripts/format.sh --check &&
         "$venv/bin/python" scripts/config_reference.py --check &&
         "$venv/bin/python" scripts/architecture.py --check &&
+        "$venv/bin/python" -m scripts.proofs --check &&
         { "$venv/bin/lint-imports" > /dev/null || "$venv/bin/lint-imports"; } &&
         "$venv/bin/mypy" --no-error-summary
 }

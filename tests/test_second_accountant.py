@@ -36,7 +36,9 @@ RUNS = {
     "fixed size": run_of([Event("fixed_size_gaussian", 1.1, 0.01, 100, 10_000)], "replace_one", "rdp"),
     "fixed size, once": run_of([Event("fixed_size_gaussian", 4.0, 0.01, 1, 10_000)], "replace_one", "advanced"),
     "pure": run_of([Event("pure", 0.0, 1.0, 3, epsilon=0.3)], "one_label", release="labels"),
-    "pure and noisy": run_of([Event("pure", 0.0, 1.0, 1, epsilon=0.3), Event("gaussian", 5.0, 1.0, 2), *OVERFLOW], "add_remove"),
+    "pure and noisy": run_of(
+        [Event("pure", 0.0, 1.0, 1, epsilon=0.3), Event("gaussian", 5.0, 1.0, 2), *OVERFLOW], "add_remove"
+    ),
     "draws": run_of([Event("posterior_draw", 2.0, 1.0, 2)], "replace_one", "one_sample", "one_sample"),
     "last iterate": run_of(
         [Event("noisy_descent", 20.0, 1.0, 1, steps=200, contraction=0.97)],

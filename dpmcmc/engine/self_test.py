@@ -22,6 +22,40 @@ these keys hardly reach; its noise is drawn as that of every batch.
 Made-up records beyond ``_FILLED_BYTES`` are zeros, and on an accelerator they take as much memory as the records. Runs
 without privacy or with a known key carry no guarantee, and are not tested. One-shot mechanisms are not tested either:
 they rely on the folder of their programs being safe.
+
+Claim: An executable without its noise, or with a tenth less, takes no step on the records.
+Proof: its steps under a known key are compared with those of the program, compiled anew.
+Held by: test_a_wrong_executable_is_found_before_any_step_on_the_records,
+test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn,
+test_the_reference_is_compiled_anew_and_kept_nowhere, "compiled program without noise",
+"compiled program with a tenth less noise", "cache that others can write to"
+
+Assumed: The operating system gives bits that are uniform, independent and secret.
+Held by: test_seeds_reproduce_and_entropy_does_not, test_a_secret_key_cannot_be_shown_copied_or_pickled,
+"keys from a fixed seed"
+
+Assumed: No efficient observer tells the words of ChaCha20 from uniform ones. Threefry, JAX's own, draws where privacy
+does not count.
+Held by: test_blocks_are_those_of_the_rfc, test_fewer_rounds_are_not_those_of_the_rfc,
+test_words_on_the_host_are_the_generators
+
+Assumed: JAX and XLA keep whole numbers: sums and products of 32 bits that wrap, shifts, exclusive ors and
+comparisons.
+Held by: test_an_accelerator_has_the_same_blocks, test_both_ways_of_adding_give_the_integers_of_numpy,
+test_partial_sums_add_exactly_with_carry, test_a_wrong_executable_is_found_before_any_step_on_the_records
+
+Assumed: Additions, products and roots of IEEE 754 are rounded one by one, and XLA does not join what is written
+apart.
+Held by: test_the_compiled_norm_keeps_its_blocks, test_the_norm_of_every_clipped_row_is_within_kappa,
+test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn
+
+Assumed: Whole numbers of NumPy are exact, and its float64 products and those of BLAS err by the usual bound at most.
+Held by: test_sums_do_not_depend_on_order_and_losses_are_clipped, test_rounding_far_out_is_charged,
+test_no_row_moves_the_gram_matrix_or_its_trace_beyond_the_charge
+
+Assumed: Tails of the normal law and beta functions of SciPy are right to some 14 digits.
+Held by: test_gaussian_curve_and_its_inverses_agree, test_overflow_charge_covers_the_exact_binomial_tail,
+test_one_replace_one_step_matches_quadrature_of_its_pair
 """
 
 from __future__ import annotations

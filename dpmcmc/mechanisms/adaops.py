@@ -21,6 +21,12 @@ The parts that may fail (quantiles of stages 1 and 2, slabs) have total probabil
 ``approximate_draw``. The slabs belong to a pair of neighbours, so a group pays it for each of its records
 (``accounting/guarantee.py``). The proof with every constant, and what is wrong with the printed version, is in
 ``docs/per_instance.md``.
+
+Claim: AdaOPS costs its three stages, each of which chooses the constants of the next.
+Proof: bounds that hold on both neighbours, up to quantiles that are charged.
+Held by: test_exact_pairs_of_an_added_record_never_exceed_the_charge,
+test_exact_pairs_of_a_replaced_record_never_exceed_the_charge,
+test_the_whole_is_as_private_as_it_says_in_one_dimension
 """
 
 from __future__ import annotations

@@ -18,6 +18,11 @@ probabilities, which are never negative. For ``gdp``, h is ρL-Lipschitz: μ = �
 
 K draws cost Kε, and √K·μ. Tempering costs accuracy: as N grows, a draw's variance around the truth is 1 + 1/ρ times
 the efficient one (thesis, Propositions 3.8 and 3.9; ``docs/figures.md`` measures it).
+
+Claim: A draw of OPS costs what its form says.
+Proof: bounded losses (printed, range), or a Lipschitz perturbation of a strongly log-concave law (gdp).
+Held by: test_pure_loss_on_worst_neighbours_is_within_what_is_charged, test_range_constant_is_attained,
+test_hockey_stick_of_neighbours_is_within_gdp, "draws of an unconverged chain charged as exact"
 """
 
 from __future__ import annotations

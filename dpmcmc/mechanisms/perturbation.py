@@ -6,6 +6,11 @@
 ∇ℓ_x − ∇ℓ_x', of norm at most kL, k = 2 for replace_one and 1 where the record is added, removed or zeroed; strong
 convexity turns that into ‖θ̂ − θ̂'‖ <= kL/Λ. The computed θ has a certified ‖∇J(θ)‖ <= γ, which adds 2γ/Λ; rounding to
 the grid is charged by ``gaussian_release.py``.
+
+Claim: A record moves the minimiser by at most kL/Λ, and its certificate by 2γ/Λ.
+Proof: strong convexity.
+Held by: test_no_record_moves_the_minimiser_beyond_the_declared_sensitivity_and_one_nearly_does,
+test_the_certificate_holds_from_any_start_of_any_scale
 """
 
 from __future__ import annotations

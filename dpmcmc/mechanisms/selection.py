@@ -16,6 +16,11 @@ most e^{−a}; Hoeffding for a candidates and the tail of the exponential mechan
 ``failure``,
 
     R(chosen) − R* <= e·ξ + 2B√(log(6a/failure)/(2 n_v)) + (2B/(ε n_v))·log(3a/failure),      a = ⌈log(3/failure)⌉.
+
+Claim: The best of several private candidates on disjoint parts costs one of them.
+Proof: parallel composition.
+Held by: test_the_exact_law_on_neighbours_is_within_one_epsilon, test_a_record_reaches_its_own_part_alone,
+"a pair's deviation paid once by a group"
 """
 
 from __future__ import annotations

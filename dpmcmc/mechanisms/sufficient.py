@@ -3,6 +3,11 @@
 XᵀX and Xᵀy are released once, as ONE Gaussian query (``sufficient.py``). Everything after the noise is
 post-processing and costs nothing. One point leaves. Draws that account for the noise, from the same release, are those
 of ``noise_aware.py``.
+
+Claim: Sufficient statistics of a linear regression are one Gaussian query.
+Proof: an isometry, in whose norm one record has a bound.
+Held by: test_no_replaced_record_exceeds_the_sensitivity_and_one_attains_it,
+test_statistics_are_isometric_and_complete, test_replay_of_adassp_on_neighbours_moves_releases_within_their_charge
 """
 
 from __future__ import annotations

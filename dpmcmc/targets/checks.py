@@ -419,6 +419,13 @@ def _on_device(leaf: np.ndarray) -> jax.Array:
 # record of zeros adds up to C. A record that is taken away then moves a sum by up to 2C, where C is charged. Trying a
 # few parameters proves nothing of a model's own code, so models that do not say it are refused under ``add_remove``.
 # So is a table with a schema, whose every row is encoded with a constant or a level.
+#
+# Claim: Under ``add_remove`` an absent record adds exactly zero to every sum.
+# Proof: an owner without rows is masked, and a regression's residual is multiplied by a row of zeros. Other models
+# are refused.
+# Held by: test_a_model_whose_record_of_zeros_adds_to_sums_is_refused_under_add_remove,
+# test_a_row_of_zeros_is_an_absent_record_of_a_regression, test_an_absent_owner_moves_a_chains_sums_by_no_more_than_c,
+# "a record of zeros for an absent one", "an absent owner is a row of zeros"
 
 
 _INSTEAD = (

@@ -8,6 +8,12 @@ plan, so that they cannot disagree:
 * a step with a second query → its combined z, or an event of its own (``metric.py``);
 * batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ;
 * a coordinate of integer noise → an approximate draw, kept within ``DRAW_SHARE`` of δ.
+
+Claim: Every query of a run is charged, those of burn-in and of each chain too.
+Proof: the events are made of the schedule that the engine runs, in one place.
+Held by: test_no_config_has_a_finite_epsilon_and_a_query_beyond_its_sensitivity,
+test_what_a_config_promises_is_what_its_events_cost, test_planning.py::test_events_hold_charged_values,
+"a chain not charged", "burn-in not charged", "noise rounded down to float32", "batch overflow not charged"
 """
 
 from __future__ import annotations

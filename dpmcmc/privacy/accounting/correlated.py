@@ -63,6 +63,12 @@ is kept.
    has as many tables and as many convolutions, and room for X_{−1}: its convolutions are charged 2^-111 each and cost
    η < 2^-112. W has 4(1 + φ)²/σ₀² of the variance of ζ, which is not credited. It
    is 2 % of the slow heat at φ .9 and a tenth at .95, so larger φ are refused.
+
+Claim: A run of batches that take turns, with correlated noise, costs k Gaussian releases of noise multiplier z√k/S.
+Proof: a matrix mechanism with a factor whose entries are not negative (Denisov et al. 2022).
+Held by: test_independent_noise_costs_one_gaussian_release_an_epoch,
+test_correlated_noise_costs_what_another_library_says_of_the_matrix, test_neighbours_are_as_far_apart_as_is_declared,
+test_noise_leaves_no_remainder_that_tells_of_the_sum
 """
 
 from __future__ import annotations

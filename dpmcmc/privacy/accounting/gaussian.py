@@ -2,6 +2,12 @@
 
 For μ = sensitivity / noise std,  δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), and k adaptive Gaussian queries
 compose exactly to μ = √(Σ μ_i²) (Dong, Roth and Su 2019, Corollary 3.3).
+
+Claim: k full-batch queries cost one Gaussian of μ = √(Σ Δ²/z²), exactly.
+Proof: the trade-off of the Gaussian mechanism (Balle and Wang 2018), and its composition (Dong, Roth and Su 2019).
+Held by: test_rate_one_is_the_exact_gaussian, test_gaussian_curve_and_its_inverses_agree,
+test_full_batches_are_one_gaussian, test_dp_accounting_agrees_with_what_a_run_states,
+test_opendp_agrees_with_what_a_run_states, "sensitivity C where 2C is right"
 """
 
 from __future__ import annotations
@@ -99,6 +105,13 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 # of the Gaussian mechanism, whatever x. A run is within the sum over its coordinates, steps and chains, which is
 # charged as ``approximate_draw``: a distance β costs (1 + e^ε)β of δ. S exceeds σ by at most :func:`excess`, which is
 # not credited.
+#
+# Claim: Noise in integers hides as much as real Gaussian noise.
+# Proof: Poisson summation (Peikert 2010; Micciancio and Walter 2017). The distance that is left is charged to δ.
+# Held by: test_the_table_is_the_discrete_gaussian, test_a_convolution_of_two_tables_is_a_discrete_gaussian,
+# test_the_smoothing_error_is_below_what_is_charged, test_integer_noise_is_a_rounding_of_real_noise,
+# test_integer_noise_costs_its_deviation_and_no_more, "noise coarser than the sum",
+# "hardened: top coefficient dropped"
 #
 # **Attacks that this answers.** Samplers in floating point leave holes in their output that tell neighbours apart
 # (Mironov 2012 for Laplace; Jin, McMurtry, Rubinstein & Ohrimenko 2022, arXiv 2112.05307, for Gaussians, who also time

@@ -2,6 +2,11 @@
 
 It is computed from its ``events`` and from nothing else, so a saved guarantee can be checked
 (``dpmcmc verify privacy.json``) and composed with another one.
+
+Claim: Guarantees compose from their events, and not under different adjacencies.
+Proof: the union of the events is accounted as one run.
+Held by: test_composition_goes_through_events, test_different_adjacency_is_refused,
+test_chains_and_compositions_are_the_run_of_all_their_steps, "adjacencies mixed in a composition"
 """
 
 from __future__ import annotations
@@ -86,6 +91,11 @@ from dpmcmc.privacy.accounting.events import (
 #
 # An ``approximate_draw`` is taken for one of a pair unless it says ``per_data_set`` or has the distance of integer
 # noise. Files and mechanisms from before this was told apart are charged the more.
+#
+# Claim: A deviation of probability β costs (1 + e^ε)β of δ, once or once for each of k records.
+# Proof: total variation, between the laws of a data set or between those of a pair of neighbours.
+# Held by: test_delta_at_includes_the_overflow, test_deviation_costs_as_batch_overflow_does,
+# test_overflow_is_charged_at_the_ends, "a pair's deviation paid once by a group"
 
 
 def with_deviations(base: Callable[[float], float], beta: float, delta: float) -> float:
@@ -157,6 +167,11 @@ def check_delta(events: tuple[Event, ...], delta: float) -> None:
 # every step pays: d_i = δ(ε_i) + (1 + e^{ε_i})β, and only the conversion is proved. ``guarantee.py`` says which is
 # which, and why. For more than a few people, a person as the unit of clipping is far better
 # (``docs/how-to/choosing_a_guarantee.md``).
+#
+# Claim: k records have the guarantee that ``for_group`` says.
+# Proof: exact releases, or a path of k neighbours on the curve δ(ε).
+# Held by: test_gaussian_releases_are_exact, test_a_posterior_draw_and_a_descent_are_exact,
+# test_conversion_covers_brute_force_on_discrete_mechanisms, "a group charged kε at the same δ"
 
 #: Mechanisms that are exact for a group when z is divided, and ε multiplied, by its size.
 _SCALED = ("gaussian", "posterior_draw", "noisy_descent", "pure")

@@ -20,6 +20,11 @@ projection onto a convex set is a contraction and changes nothing.
 
 Limits: μ_t → (G/s)√t for few steps; for many, at temperature T (s² = 2T/η) and η <= 2/(m+M),
 μ_t → G√((1 − ηm/2)/(mT)), which tends to the price of an exact posterior draw, G/√m (``one_sample.py``), as η → 0.
+
+Claim: The last of many noisy descent steps costs one Gaussian release of μ_t.
+Proof: shifted interpolation (Bok, Su and Altschuler 2024, Theorem 4.2), derived again for steps as they are computed.
+Held by: test_exact_on_the_quadratic_that_attains_it, test_last_iterate.py::test_replay_on_worst_case_neighbours,
+test_records_beyond_the_public_bounds_are_refused, "public row bound not enforced"
 """
 
 from __future__ import annotations

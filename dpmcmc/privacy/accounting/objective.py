@@ -57,6 +57,12 @@ curvature is largest at the kink, where a = 1, and M attains its bound for every
 
 Published bounds charge c whole: Kifer et al. give ε/2 to it, and Redberg, Koskela and Wang (2023) bound one record's
 loss by c + μ²/2 + μ|Z|, which also doubles δ. A loss that is linear where it matters attains g_μ and g_2μ.
+
+Claim: The minimiser of a noisy logistic objective has the profile D(ε).
+Proof: a bijection of noise and minimiser, and the determinant of its derivative.
+Held by: test_no_added_record_exceeds_the_profile_and_some_nearly_attain_it,
+test_no_replaced_record_exceeds_the_profile, test_no_replaced_record_exceeds_the_profile_of_clipped_losses,
+test_profile_is_its_expectation_by_brute_force, "objective perturbation without the determinant"
 """
 
 from __future__ import annotations

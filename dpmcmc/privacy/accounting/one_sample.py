@@ -9,6 +9,16 @@ r"""One-shot releases (``accountant: one_sample``): posterior draws and private 
   δ(ε) <= δ_objective(ε − ε₂) + δ_Gaussian(ε₂), the least over ε₂ (basic composition).
 
 Pure releases are added by the Guarantee itself, for every accountant (``one_sample.py``).
+
+Claim: An exact draw from a strongly log-concave posterior is ΔρL/√m-GDP.
+Proof: Gopi, Lee and Liu 2022, Theorem 4.
+Held by: test_hockey_stick_of_neighbours_is_within_gdp, test_draws_compose_as_gaussians,
+test_dp_accounting_agrees_with_what_a_run_states
+
+Claim: A pure release beside others costs what randomised response would.
+Proof: Kairouz, Oh and Viswanath 2015.
+Held by: test_several_against_an_independent_accountant, test_beside_a_gaussian_against_an_independent_accountant,
+test_negative_epsilon_of_the_rest_is_used
 """
 
 from __future__ import annotations

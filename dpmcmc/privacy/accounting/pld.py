@@ -15,6 +15,12 @@ z = 0.01 it needs 24 GB. The smallest of the valid bounds (PLD at the grid, Rén
 Against rounding of the Fourier transform, δ is lowered by 4·2⁻⁵² a step: a margin above the rounding seen, as
 float64 accountants have, not a theorem about it. Where that is more than a twentieth of δ (10⁶ steps at δ below
 2e-8) rounding would decide the answer, and Rényi is used.
+
+Claim: k Poisson queries cost at most the stated ε.
+Proof: dominating pairs (Zhu, Dong and Wang 2022), rounded pessimistically and composed.
+Held by: test_pld_lies_inside_an_independent_bracket, test_one_replace_one_step_matches_quadrature_of_its_pair,
+test_hockey_stick_curves_are_those_of_a_pair, test_dp_accounting_agrees_with_what_a_run_states,
+test_microsofts_values, "replacement accounted as removal", "accountant's cache without the adjacency"
 """
 
 from __future__ import annotations
@@ -330,6 +336,12 @@ def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> Composed:
 #
 # Where records differ on both sides (replace_one, or some that leave while others join) both laws are mixtures and the
 # inequality says nothing: such a pair is not offered.
+#
+# Claim: k records that are all there, or all absent, cost a mixture of binomially many of them.
+# Proof: Kahane's convexity inequality (1985), for vectors that are chosen adaptively.
+# Held by: test_the_mixture_dominates_vectors, test_one_step_agrees_with_another_implementation,
+# test_composed_steps_agree_with_another_implementation,
+# test_a_mixture_is_not_used_where_some_records_leave_and_others_join
 
 _DIRECTIONS = ("remove", "add")
 _MIXTURE_STEP_POINTS = 30_000

@@ -29,6 +29,16 @@ upper bound on the inclusion probability may be charged for it.
 real values. With θ = c·a the mixtures satisfy |B(x+ia)| >= cos(θ/2)B(x), so M <= e^{a²/2} cos(θ/2)^{−(α−1)};
 h is chosen from that bound, so the error is below 1e-20 of the integral. Terms are written so that all
 are nonnegative and none cancels.
+
+Claim: A replaced record under Poisson sampling is dominated by one pair of mixtures.
+Proof: Plackett's identity, and an integrand that is positive on a half line.
+Held by: test_the_replace_one_pair_dominates_every_pair_of_clipped_vectors,
+test_renyi_replace_one_matches_high_precision_quadrature, test_an_upper_bound_of_the_rate_may_be_charged
+
+Claim: k queries of fixed size cost at most the stated ε.
+Proof: Rényi divergences (Wang, Balle and Kasiviswanathan 2019, Theorem 27).
+Held by: test_renyi_fixed_size_matches_dp_accounting_where_it_keeps_its_digits,
+test_dp_accounting_agrees_with_what_a_run_states
 """
 
 from __future__ import annotations

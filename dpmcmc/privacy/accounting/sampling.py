@@ -35,6 +35,23 @@ charged. A record takes part every m steps, at most k = ⌈steps/m⌉ times, whe
 is then a Gaussian mechanism (``correlated.py``), if the order of the records does not depend on them: in a file that is
 kept sorted, one record moves others to other batches. Batches have ⌊N/m⌋ or ⌈N/m⌉ records, and sums are normalised by
 N/m, so that the mean of an epoch's gradients is the full one.
+
+Claim: Given all others, a record is in a Poisson batch with at most the probability that is charged.
+Proof: odds of integer tables, whose errors are computed and not assumed.
+Held by: test_conditional_inclusion_never_exceeds_the_charged_rate,
+test_poisson_batches_include_each_record_by_itself_at_the_charged_rate,
+test_gap_tables_hold_all_probability_and_charge_little,
+test_poisson_batches_of_shards_are_the_poisson_batch_of_all_records, "fixed-size batches accounted as Poisson",
+"shuffled epochs accounted as Poisson", "contiguous blocks accounted as Poisson"
+
+Claim: A batch of fixed size is a uniform subset.
+Proof: success of a block of words does not depend on the labels, so that repeating it keeps the law.
+Held by: test_fixed_size_reaches_every_subset_equally, test_fixed_size_inclusion_counts_match_uniform_subsets
+
+Claim: A batch outgrows its room no more often than is charged.
+Proof: the tail of a binomial law, rounded up.
+Held by: test_overflow_charge_covers_the_exact_binomial_tail, test_truncation_is_as_rare_as_charged,
+test_rooms_of_shards_overflow_no_more_often_than_is_charged
 """
 
 from __future__ import annotations

@@ -15,6 +15,10 @@ also check the last line. In our units
     z = √V·τ/(N·L) = (τ/N)(16/ε)√(k log(2.5k/δ) log(2/δ)).
 
 Fixed size (or all records) under replace_one: the proof's subsampling lemma is for that pair alone.
+
+Claim: The thesis's noise formula meets its ε at c = 256.
+Proof: the chain of inequalities above, with the right sensitivity.
+Held by: test_each_line_of_the_closed_form_proof_holds, test_closed_form_accounted_by_its_own_route_meets_its_target
 """
 
 from __future__ import annotations

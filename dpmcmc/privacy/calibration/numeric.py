@@ -3,6 +3,11 @@
 ε falls as z grows, so the answer is a root. It is bracketed from the cheap Rényi answer, never from a small
 z: a privacy-loss distribution at z near 0.01 asks for tens of gigabytes. The end of the bracket that meets
 the target is returned, so the result is on the private side whatever the tolerance.
+
+Claim: Calibrated noise meets its ε, and lies on the private side.
+Proof: the end of the bracket that was tried and meets the target is returned.
+Held by: test_numeric_answers_are_private_and_within_one_percent, test_numeric_inverts_any_accountant,
+test_a_tampered_cache_is_not_believed, "calibrations remembered without the adjacency"
 """
 
 from __future__ import annotations

@@ -19,6 +19,13 @@ used.
 Values are rounded to a public grid first. This, and their own rounding errors up to half a grid step each, is charged
 as one grid step of sensitivity: enough for float64, and not for float32, which is refused. Noise is exact
 (``above_threshold.py``).
+
+Claim: A stream of questions costs ε, however many are asked.
+Proof: Lyu, Su and Li 2017, Algorithm 7, on integers.
+Held by: test_the_loss_of_a_stream_is_epsilon_and_no_more,
+test_several_hits_and_their_answers_lose_epsilon_and_no_more, test_rounding_is_charged, test_it_halts,
+"AboveThreshold with half its noise", "AboveThreshold with one hit's noise for several",
+"AboveThreshold goes on after True", "AboveThreshold survives a fork", "two answers at once"
 """
 
 from __future__ import annotations

@@ -20,6 +20,12 @@ largest error of d coordinates is at most (Δk/ε) log(d/β) with probability 1 
 φ sees one record at a time. Its values are clipped, and rounded record by record to multiples of 2^-20 (of b), toward
 zero for vectors: sums are whole numbers, their sensitivity is exact, and so is the noise (``above_threshold.py``,
 ``accounting/gaussian.py``).
+
+Claim: k adaptive answers cost one Gaussian release of μ² = k/(n²w²), or ε where their noise is Laplace's.
+Proof: sums of whole numbers, whose sensitivity is exact.
+Held by: test_all_answers_cost_one_gaussian, test_neighbours_differ_by_one_nth,
+test_the_log_ratio_of_the_law_is_epsilon, test_neighbours_differ_by_the_sensitivity_and_no_more,
+"one of k Gaussian answers charged"
 """
 
 from __future__ import annotations

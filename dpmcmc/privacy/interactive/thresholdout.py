@@ -13,6 +13,11 @@ would drift. The training records have no guarantee from this: E_t φ is answere
 φ sees one record at a time, so no normalisation by other records can raise the sensitivity. Its values are clipped to
 [0, 1] and rounded to multiples of 2^-20 record by record: sums are whole numbers, their sensitivity is exactly 2^20,
 and noise is exact (``above_threshold.py``). No bound on accuracy is stated.
+
+Claim: B hits cost the holdout B/(τn) at δ = 0.
+Proof: an AboveThreshold between two hits, and a Laplace release at each.
+Held by: test_the_price_is_b_over_tau_n, test_a_hit_loses_its_half_in_the_test_and_its_half_in_the_answer,
+test_the_noise_has_the_stated_scales_and_the_threshold_is_redrawn
 """
 
 from __future__ import annotations

@@ -16,6 +16,11 @@ lies in K + 1 nodes, and scale K/ε loses ε(K + 1)/K.
 
 Several counters share one ε where each record enters one of them: given the sums so far, which one it is must be the
 same for both neighbours, as the arm that a bandit pulls is.
+
+Claim: All running sums of a stream cost ε.
+Proof: one record lies in at most L nodes, each a Laplace release of ε/L.
+Held by: test_one_record_lies_in_as_many_nodes_as_are_charged, test_the_loss_of_all_sums_is_epsilon,
+test_the_joint_law_of_two_sums_by_brute_force, "running sums with the printed levels"
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """The chain of entries: each names the one before it by its hash, so none can be dropped or edited unnoticed.
 
 Every entry carries a random nonce, so that a hash that leaves with a run (a receipt) says nothing about the entry.
+
+Claim: An entry that was edited, dropped or rolled back is noticed.
+Proof: each entry has the hash of the one before it, and a run's receipt has one that an older copy lacks.
+Held by: test_tampering.py::test_what_was_edited_is_noticed, test_an_old_copy_is_noticed_by_a_receipt,
+"ledger entry deleted", "ledger entry edited", "ledger rolled back"
 """
 
 from __future__ import annotations

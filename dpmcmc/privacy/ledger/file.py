@@ -1,4 +1,9 @@
-"""The file of a ledger: lines of JSON, read and changed as a whole in one locked file, whatever it is called."""
+"""The file of a ledger: lines of JSON, read and changed as a whole in one locked file, whatever it is called.
+
+Assumed: The file system locks a file for one process, and keeps what it has flushed.
+Held by: test_a_file_system_without_locks_is_called_that, test_a_kill_between_any_two_writes_leaves_all_or_nothing,
+test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it
+"""
 
 from __future__ import annotations
 

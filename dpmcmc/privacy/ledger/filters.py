@@ -23,6 +23,13 @@ budgets hold on every path, those of P⁰ among them, so P⁰(S) <= e^ε Q⁰(S)
     P(S) <= P⁰(S) + β <= e^ε Q⁰(S) + δ' + β <= e^ε Q(S) + δ' + (1 + e^ε)β.
 
 β is fixed such that (1 + e^ε)β is a share of δ, and δ' is the rest.
+
+Claim: Runs that are chosen by earlier results stay within a ledger's budget.
+Proof: one additive quantity with a budget that is fixed in advance (Feldman and Zrnic 2021; Smith and Thakurta 2022).
+Held by: test_no_path_of_an_adaptive_analyst_spends_more_than_the_budget,
+test_what_a_filter_admits_is_within_the_promise_when_the_choice_is_adaptive,
+test_a_step_that_reveals_all_with_the_allowed_probability_stays_within_the_promise,
+"ledger charges the best order in hindsight"
 """
 
 from __future__ import annotations
@@ -396,6 +403,10 @@ def _down(value: float) -> float:
 # and cost (1 + e^ε)β by the argument of ``filters.py``.
 #
 # Nothing here covers an item whose events were changed by a result: it must be exactly one of the programme's.
+#
+# Claim: A programme of fixed runs costs their joint ε, in any order.
+# Proof: all draws of the dominating pairs may be taken before the first choice.
+# Held by: test_a_programme_admits_each_of_its_runs_once_in_any_order, test_a_programme_beyond_its_promise_is_refused
 
 #: Accountants whose bound is one of the product of the pairs, or of fixed sums; the tightest first.
 _ACCOUNTANTS = ("pld", "rdp", "one_sample")

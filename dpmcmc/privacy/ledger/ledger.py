@@ -1,4 +1,13 @@
-"""The ledger of a data set: its budget, and every run that spent from it."""
+"""The ledger of a data set: its budget, and every run that spent from it.
+
+Claim: A budget is taken before a record is looked at, and never twice.
+Proof: an entry is appended under a lock, and a run begins by one.
+Held by: test_the_budget_is_taken_before_a_record_is_looked_at,
+test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it,
+test_of_copies_of_a_stopped_run_the_first_goes_on,
+"ledger read outside its transaction", "ledger locked by its name", "ledger overwritten in place",
+"reservation given back after records were read", "copies of a checkpoint that know one name"
+"""
 
 from __future__ import annotations
 

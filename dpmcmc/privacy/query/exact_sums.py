@@ -229,6 +229,21 @@ def parts_on_cpu(rows: int) -> int:
 #
 # A sum is held in two int32 limbs, value = (high·2^16 + low)·grid, because a block of rows fits 31 bits and a
 # million rows do not.
+#
+# Claim: One record moves the sum of clipped gradients by at most C, or by 2C under ``replace_one``.
+# Proof: vectors are cut to C and to a grid, and added as integers. Float32 exceeds C by ``KAPPA`` of it at most,
+# which is charged.
+# Held by: test_query.py::test_neighbours_differ_by_at_most_the_sensitivity,
+# test_neighbours_in_a_minibatch_differ_by_at_most_the_sensitivity,
+# test_the_norm_of_every_clipped_row_is_within_kappa,
+# test_query.py::test_huge_and_tiny_magnitudes_never_break_the_bound, test_sums_do_not_depend_on_row_order,
+# "clip missing", "clip after the mean", "padded rows counted", "norm in the records' own integers"
+#
+# Claim: A row that is not finite adds zero.
+# Proof: its factor is zero where its norm is not finite, and its numbers are left out before they are multiplied.
+# Held by: test_query.py::test_rows_that_are_not_finite_contribute_exactly_zero,
+# test_ghost_norms.py::test_rows_that_are_not_finite_contribute_exactly_zero, "non-finite row escapes the mask",
+# "one branch for a whole block of records"
 
 
 # ----------------------------------------------------------------------------------------------------

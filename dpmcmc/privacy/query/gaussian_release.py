@@ -9,6 +9,12 @@ Its noise is drawn in integers from a ChaCha20 key (``accounting/gaussian.py``, 
 2^30 to 2^31 steps of the grid, which the tables reach. Each number is then within a tiny distance of a post-processing
 of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for (``mechanisms/base.py``), and a
 metric's (``planning/noise.py``).
+
+Claim: A vector that is released once hides what a Gaussian mechanism hides, on the grid that it is rounded to.
+Proof: rounding moves two values by √size·grid more, which is charged.
+Held by: test_no_row_moves_the_gram_matrix_or_its_trace_beyond_the_charge,
+test_calibrated_noise_meets_the_budget_with_rounding_charged, test_noise_is_added_to_the_rounded_value_as_integers,
+"√2 dropped from the Gram matrix' sensitivity"
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Gaussian noise in integers alone, drawn from the tables whose proof is in ``accounting/gaussian.py``."""
+"""Gaussian noise in integers alone, drawn from the tables whose proof is in ``accounting/gaussian.py``.
+
+Claim: Noise has at least the std that is charged, and its tails.
+Proof: coefficients are chosen such that the variance of the draws together is at least the asked one.
+Held by: test_coefficients_reach_the_asked_std_and_keep_the_smoothing, test_noise_passes_kolmogorov_smirnov,
+test_the_tails_have_their_mass, test_the_noise_of_a_mechanism_is_the_integers_alone, "noise halved",
+"noise per record at the wrong scale", "noise without tails", "same noise for two leaves",
+"same noise for gradient and second moment", "hardened: top coefficient dropped"
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,20 @@
 With a metric the query clips ‖F⁻¹g‖ <= C and adds s·F·Z, so that in whitened units F⁻¹g nothing changes: the noise
 multiplier is a scalar, and the guarantee that of any query. Privacy depends on the norm of the whitened
 vector as computed; F is applied again only after the noise. F must not be read from private data.
+
+Claim: A private metric costs its release, and gradients in it cost what any others do.
+Proof: the metric is a function of a Gaussian release, and the clip is in its norm.
+Held by: test_release_moves_by_no_more_than_is_charged_and_by_as_much,
+test_gradients_in_the_metric_move_by_no_more_than_twice_the_clip, test_metric_is_a_function_of_the_release_alone,
+"a replaced row counted as an added one", "metric of the records themselves", "clip in the identity metric",
+"metric's release left out of the guarantee"
+
+Claim: A gradient and a second moment of one minibatch are one Gaussian query.
+Proof: their sensitivity is that of the pair, in the norm that both noises define.
+Held by: test_gradient_and_second_moment_of_one_minibatch_are_one_subsampled_gaussian,
+test_one_record_moves_the_released_pair_by_at_most_what_is_charged,
+test_the_charge_covers_the_norm_of_the_whitened_pair_in_float32, "second moment not charged",
+"two queries of one batch composed as independent"
 """
 
 from __future__ import annotations

@@ -17,6 +17,11 @@ as an integer, as in ``exact_sums.py``; a matrix product of floats would round d
   balanced tree as there. η and the product with a cost three more roundings, for which there is room.
 
 A row with ‖a‖² or ‖b‖² beyond float32 contributes zero, as one whose gradient is not finite.
+
+Claim: A sum of outer products moves by no more than the sum of the rows that it stands for.
+Proof: every product is rounded by itself, and what rounding to the nearest may add is taken off the norm first.
+Held by: test_ghost_norms.py::test_neighbours_differ_by_at_most_the_sensitivity,
+test_the_norm_of_every_product_is_within_kappa, test_rounding_to_the_nearest_does_not_lengthen_a_row
 """
 
 from __future__ import annotations

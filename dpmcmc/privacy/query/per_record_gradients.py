@@ -11,6 +11,12 @@ for every clip norm. Clipping each gradient by its own norm, which depends on y,
 The weighted score of a linear predictor increases with x·θ, as the score does: for a logistic record with s = ±x·θ and
 |g| = σ(s)‖x‖, w|g| = min(σ(s)‖x‖, C σ(s)/σ(|s|)), and σ(s)/σ(|s|) is e^s for s < 0 and 1 for s >= 0. Its slope is at
 most ‖x‖/2, which is twice that of the score.
+
+Claim: A weight that does not see the label keeps the sensitivity, and leaves the score unbiased.
+Proof: the weight is a maximum over all labels, and a function of x and θ alone.
+Held by: test_a_weight_is_the_same_for_every_label, test_a_replaced_record_moves_the_sum_by_at_most_2c,
+test_the_score_at_the_truth_is_unbiased_and_that_of_residual_clipping_is_not, "weights that see labels",
+"weights that see the label"
 """
 
 from __future__ import annotations

@@ -10,6 +10,13 @@ sampler does with ``value`` is post-processing. A sampler may ask for a second m
 Sensitivity of the clipped sum, per adjacency: C (add_remove, zero_out), 2C (replace_one), exactly on the
 fixed-point grid and within 1 + ``KAPPA`` in float32 (``exact_sums.py``), which the plan charges. A record
 whose gradient is not finite contributes zero, so no abort and no NaN depends on the data.
+
+Claim: A step releases a function of the noisy sum and of public constants.
+Proof: the normaliser is the expected size of a batch, and the gradient of the prior is added after the noise.
+Held by: test_released_values_carry_noise_of_the_declared_std,
+test_neighbours_under_the_same_keys_differ_by_their_sums_alone, "prior inside the clip", "prior once per record",
+"normaliser of the actual batch", "normaliser rounded to whole records", "minibatch key public",
+"training loss in Info", "thermostat reads records", "Fisher information reads records"
 """
 
 from __future__ import annotations

@@ -17,6 +17,11 @@ e^ε in decimal arithmetic to 50 digits (correctly rounded), less a share of 10^
 makes W/V smaller than e^ε by about (e^ε + K − 1)²·2^-64 at most: 3e-11 of ε at ε = 20 and K = 2.
 
 Words come from ChaCha20, as for all noise (``randomness.py``): computationally, the words are as good as uniform.
+
+Claim: A randomised label is ε-DP at δ = 0, with finite randomness.
+Proof: its probabilities are whole numbers over 2^64, whose ratio is at most e^ε.
+Held by: test_the_table_is_exactly_epsilon_private, test_drawn_labels_have_the_probabilities_of_the_table,
+test_neighbours_with_the_same_keys_differ_in_one_randomised_label
 """
 
 from __future__ import annotations

@@ -7,6 +7,13 @@ records, which noise, a sampler's own dynamics, starting points), then by chain,
 Two generators. A private run has ChaCha20 with 256-bit keys for every purpose, and its noise is drawn in integers
 (``gaussian.py``). A run without privacy has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
 claimed to be cryptographic), and its noise is :func:`normal`, as is the noise that a sampler adds of itself.
+
+Claim: No key serves twice, whatever the purpose, chain and step.
+Proof: the nonce of a block says what it is for, and a call has at most as many blocks as the counter.
+Held by: test_bits_split_and_fold_in_never_read_the_same_block, test_a_run_uses_no_key_twice,
+test_secret_keys_are_of_the_generator_of_their_run_and_used_once, test_keys_are_not_reused_between_draws,
+"key reused across chains", "key reused across steps", "hardened: key derivation ignores its data",
+"noise and minibatch share a key", "one secret key for two runs"
 """
 
 from __future__ import annotations

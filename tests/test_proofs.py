@@ -1,0 +1,56 @@
+"""docs/proofs.md: every claim names a proof, tests that exist, and faults that are planted."""
+
+import pytest
+
+from scripts import proofs
+from scripts.proofs import PAGE, Wrong, claims
+from tests.planted.catalogue import FAULTS
+
+HELD = 'test_proofs.py::test_the_page_is_the_docstrings, "clip missing"'
+
+
+def file(**changes: str) -> list[tuple[str, str]]:
+    """A file with one claim; ``held`` and the others replace its fields, and an empty one leaves it out."""
+    fields = {"Claim": "Something holds.", "Proof": "by a theorem.", "Held by": HELD} | changes
+    text = "\n".join(f"# {name}: {value}" for name, value in fields.items() if value)
+    return [("dpmcmc/privacy/query/query.py", f'"""One idea.\n\n{text}\n"""\n')]
+
+
+def test_the_page_is_the_docstrings():
+    assert proofs.page() == PAGE.read_text(encoding="utf-8"), "run python -m scripts.proofs"
+
+
+def test_the_names_of_faults_are_those_of_the_catalogue():
+    assert proofs.faults() == {fault.name for fault in FAULTS}
+
+
+def test_a_claim_goes_on_over_lines_and_ends_with_a_paragraph():
+    (one,) = claims(file(Claim="Something holds,\n# and this too."))
+    assert one.sentence == "Something holds, and this too."
+    assert one.proof == "by a theorem."
+    assert one.tests == {"tests/test_proofs.py": ["test_the_page_is_the_docstrings"]}
+    assert one.faults == ["clip missing"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"Held by": "test_that_was_renamed"}, "is in no file"),
+        ({"Held by": "test_rows_that_are_not_finite_contribute_exactly_zero"}, "is in .* and "),
+        ({"Held by": f'{HELD}, "clip forgotten"'}, "not planted"),
+        ({"Held by": '"clip missing"'}, "names no test"),
+        ({"Held by": ""}, "names no test"),
+        ({"Held by": f"{HELD}, the audit"}, "no name of a test"),
+        ({"Proof": ""}, "needs a Proof"),
+    ],
+)
+def test_a_claim_that_nothing_holds_is_refused(changes, message):
+    with pytest.raises(Wrong, match=message):
+        claims(file(**changes))
+
+
+def test_a_proof_without_a_claim_is_refused():
+    with pytest.raises(Wrong, match="has a proof and no claim"):
+        claims([("dpmcmc/privacy/query/query.py", '"""One idea.\n\nIt holds. Proof: by a theorem.\n"""\n')])
+    with pytest.raises(Wrong, match="lies in no room"):
+        proofs.room("dpmcmc/report/page.py")
