@@ -28,7 +28,7 @@ export SOURCE_DATE_EPOCH
 build() { # FOLDER for the sources, FOLDER for the result
     mkdir -p "$1" "$2"
     git -C "$root" archive HEAD | tar -x -m -f - -C "$1"
-    "$place/tools/bin/python" -m build --no-isolation --outdir "$2" "$1" > "$place/build.log" || {
+    "$place/tools/bin/python" -m build --no-isolation --outdir "$2" "$1" > "$place/build.log" 2>&1 || {
         cat "$place/build.log" >&2
         exit 1
     }

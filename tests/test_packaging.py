@@ -17,7 +17,8 @@ import dpmcmc
 from tests import public_names
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = CONFIGURATION["project"]
 
 
 def test_public_names_are_those_that_the_list_says():
@@ -47,11 +48,18 @@ def locked(name):
     return packages
 
 
-@pytest.mark.parametrize(("name", "extras"), [("run", ()), ("dev", ("dev", "docs"))])
-def test_every_dependency_is_locked_at_a_version_that_is_allowed(name, extras):
+EXTRAS = PROJECT["optional-dependencies"]
+LOCKED = {
+    "run": PROJECT["dependencies"],
+    "dev": PROJECT["dependencies"] + EXTRAS["dev"] + EXTRAS["docs"],
+    "release": CONFIGURATION["dependency-groups"]["release"] + CONFIGURATION["build-system"]["requires"],
+}
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_every_dependency_is_locked_at_a_version_that_is_allowed(name):
     packages = locked(name)
-    wanted = PROJECT["dependencies"] + [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
-    for requirement in map(Requirement, wanted):
+    for requirement in map(Requirement, LOCKED[name]):
         versions = packages.get(canonicalize_name(requirement.name))
         assert versions, f"{requirement.name} is not in scripts/locked/{name}.txt; run scripts/lock.sh"
         outside = [v for v in versions if not requirement.specifier.contains(v, prereleases=True)]
@@ -70,6 +78,16 @@ def test_the_workflow_tests_every_python_that_the_package_names():
     commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     for command in commands:
         assert os.access(ROOT / command.split()[0], os.X_OK), f"the workflow runs {command}, which is no program here"
+
+
+def test_a_release_is_made_by_actions_that_nobody_can_move():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["build"]["steps"]
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert len([action for action in used if action.startswith("actions/attest@")]) == 2
+    for action in used:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), f"{action} is named by a tag, which can be moved"
+    assert [step["run"] for step in steps if "run" in step] == ["scripts/release.sh dist"]
 
 
 def test_changelog_and_citation_name_the_version():
