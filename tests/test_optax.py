@@ -91,9 +91,10 @@ def test_adam_is_optax_s_on_the_noisy_gradients_of_the_mean_loss(replayed):
         (Optax("sgd", 8.0), None),
         (Optax("sgd", SCHEDULE, momentum=0.9), optax.sgd(SCHEDULE, momentum=0.9)),
         (Optax("adamw", RATE, weight_decay=5.0), optax.adamw(RATE, weight_decay=5.0)),
+        (Optax("optimistic_gradient_descent", RATE, beta=1.5), optax.optimistic_gradient_descent(RATE, beta=1.5)),
         (Optax(optax.chain(optax.trace(0.9), optax.scale(-RATE))), optax.sgd(RATE, momentum=0.9)),
     ],
-    ids=["sgd", "schedule", "position", "python"],
+    ids=["sgd", "schedule", "position", "factor", "python"],
 )
 def test_a_rule_steps_on_the_mean_of_the_noisy_gradients(replayed, sampler, rule):
     gradients = replayed[1].calls[0].released.value[0]
@@ -273,6 +274,9 @@ def test_a_sampler_is_hashable_is_pickled_and_keeps_the_protocol():
         ({"rule": "adam", "learning_rate": 0.1, "esp_root": 0.5}, "esp_root", "did you mean eps_root?"),
         ({"rule": "adam", "learning_rate": 0.1, "b1": float("inf")}, "b1", "b1 must be a finite number"),
         ({"rule": "adam", "learning_rate": 0.1, "b1": "x"}, "b1", "b1 must be a number, got 'x'"),
+        ({"rule": "adam", "learning_rate": 0.1, "b1": 7}, "b1", r"b1 must lie in \[0, 1\)"),
+        ({"rule": "sgd", "learning_rate": 0.1, "momentum": 1.0}, "momentum", r"must lie in \[0, 1\)"),
+        ({"rule": "rmsprop", "learning_rate": 0.1, "decay": -0.1}, "decay", "keeps that share"),
         ({"rule": "lbfgs"}, "rule", "must be a function of optax that steps on a gradient alone"),
         ({"rule": 3}, "rule", "or a GradientTransformation, got 3"),
         ({"rule": optax.sgd(0.1), "momentum": 0.9}, "momentum", "this one is made already"),

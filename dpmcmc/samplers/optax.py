@@ -42,6 +42,10 @@ from dpmcmc.samplers.schedules import (
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 
 
+#: Arguments that are shares of an average that a rule keeps from step to step.
+_SHARES = frozenset(("b1", "b2", "b3", "beta", "decay", "momentum", "rho"))
+
+
 class Rule(Protocol):
     """An ``optax.GradientTransformation``."""
 
@@ -138,6 +142,7 @@ class Optax(SamplerOffers):
                 )
             return
         rule = self.transformation
+        self._check_shares(self.rule)
         like = jax.ShapeDtypeStruct((2,), np.float32)
         try:
             jax.eval_shape(lambda p: rule.update(p, rule.init(p), p), like)
@@ -147,6 +152,21 @@ class Optax(SamplerOffers):
                 f"optax.{self.rule} cannot step on a gradient alone with these arguments ({said})",
                 "rule",
             ) from None
+
+    def _check_shares(self, rule: str) -> None:
+        """Refuse a share of an average that is no share; optax takes any number."""
+        defaults = inspect.signature(_rules()[rule]).parameters
+        for name in _SHARES & set(self._given):
+            share = self._given[name]
+            # ``beta`` of an optimistic rule is 1 and a factor, no share.
+            if share is None or defaults[name].default == 1:
+                continue
+            if not (isinstance(share, int | float) and 0 <= share < 1):
+                raise InputError(
+                    f"{name} must lie in [0, 1), since optax.{rule} keeps that share of its average at every step; "
+                    f"got {shown(share)}",
+                    name,
+                )
 
     def __repr__(self) -> str:
         name = repr(self.rule)
