@@ -41,7 +41,6 @@ from dpmcmc.samplers.schedules import (
 )
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 
-
 #: Arguments that are shares of an average that a rule keeps from step to step.
 _SHARES = frozenset(("b1", "b2", "b3", "beta", "decay", "momentum", "rho"))
 
