@@ -125,8 +125,14 @@ class Bracket(NamedTuple):
 
 
 def saved(body: dict[str, Any], name: str) -> Run:
-    """Read a run's statement from the JSON of its guarantee."""
+    """Read a run's statement from the JSON of its guarantee.
+
+    Raises:
+        KeyError, TypeError: it states no events, or not what ε is of.
+    """
     fields = ("epsilon", "delta", "adjacency", "accountant", "events")
+    for event in body["events"]:
+        float(event["noise_multiplier"]), float(event["rate"]), int(event["count"]), str(event["mechanism"])
     return Run(name, *(body[field] for field in fields))
 
 
@@ -447,7 +453,11 @@ def faults(run: Run, bracket: Bracket) -> tuple[str, ...]:
 
 
 def read(place: str) -> Run:
-    """A run from its folder, its privacy.json, or the plan of a config."""
+    """A run from its folder, its privacy.json, or the plan of a config.
+
+    Raises:
+        OSError, KeyError, TypeError, ValueError: there is none, or it states no guarantee.
+    """
     path = Path(place)
     path = path / "privacy.json" if path.is_dir() else path
     if path.suffix == ".json":
@@ -457,7 +467,7 @@ def read(place: str) -> Run:
 
     guarantee = config.make_plan(config_file.load(place)).guarantee
     if guarantee is None:
-        sys.exit(f"error: {place} has no guarantee, so there is nothing to compare")
+        raise ValueError(f"{place}: has no guarantee, so there is nothing to compare")
     return saved(guarantee.to_json(), place)
 
 
@@ -486,7 +496,15 @@ def main() -> int:
     options.add_argument("--library", choices=LIBRARIES, help="default: those that are installed")
     asked = options.parse_args()
     compared = wrong = 0
-    for run in map(read, asked.runs):
+    try:
+        runs = [read(place) for place in asked.runs]
+    except (KeyError, TypeError) as error:
+        print(f"error: a file states no events ({error}); give a run folder, or its privacy.json", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for run in runs:
         for library in [asked.library] if asked.library else LIBRARIES:
             try:
                 found = compare(run, library)

@@ -152,6 +152,10 @@ def test_the_command_names_what_it_compares_and_fails_on_a_wrong_file(tmp_path, 
     assert "WRONG" in capsys.readouterr().out
     assert asked(RUNS["clipped objective"]) == 2
     assert "nothing was compared" in capsys.readouterr().err
+    for text in ("{", "{}", '{"events": [{"rate": 1}]}'):
+        file.write_text(text, encoding="utf-8")
+        assert second.main() == 2
+        assert capsys.readouterr().err.startswith("error: ")
 
 
 # --- values that other libraries publish ------------------------------------------------------------------------------
