@@ -20,7 +20,8 @@ An event without an equivalent is named, with the reason. The last two are no qu
 (1 + e^ε)β, is taken off δ before the others are compared.
 
 *From below.* The stated ε must reach what the exported events cost at least. dp-accounting rounds privacy losses down
-on a grid, so its answer is a lower bound, and the row says how much the grid may take away. A batch of fixed size holds
+on a grid, so its answer is a lower bound, up to 1e-15 of δ that its transform may round, and the row says how much the
+grid may take away. A batch of fixed size holds
 one record with probability b/N. On records whose other gradients are 0 its release is that of a Poisson batch, which is
 the lower bound there. OpenDP has upper bounds alone. Its ρ of Gaussian events is converted by the exact curve.
 
