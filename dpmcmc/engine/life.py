@@ -13,9 +13,6 @@ alone, apart from refusals of records, which are for the data holder: shapes dec
 takes made-up records and known keys. A run that ends after ``begin`` stays charged and its entry open: with a
 checkpoint the run goes on under the same entry. A kill before ``begin`` leaves it open too: the resumed run finds it.
 
-:func:`sample` is one life, and :func:`sample_all` one for each plan. ``dpmcmc run`` writes its files inside
-one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
-
 Claim: Nothing leaves a run before its cost is written, and what a stopped run repeats is paid again or is the same
 bits.
 Proof: the order of a life, and keys that are committed with the steps that they drew.
@@ -23,6 +20,9 @@ Held by: test_the_cost_is_on_disk_before_the_first_step,
 test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost,
 test_a_stopped_run_goes_on_to_the_same_bits, test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again,
 "draws saved before their cost", "resume with the same keys on another platform", "resume that forgets the charge"
+
+:func:`sample` is one life, and :func:`sample_all` one for each plan. ``dpmcmc run`` writes its files inside
+one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
 """
 
 from __future__ import annotations
