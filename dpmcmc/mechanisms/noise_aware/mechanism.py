@@ -1,9 +1,5 @@
 r"""Noise-aware release: a posterior whose intervals hold, from noisy sums whose noise law is part of the model.
 
-Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The
-strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix, gradients, curvature and spread of
-bounded scores (``regression.py``), or the sufficient statistics of a linear regression (:class:`Statistics`).
-
 Claim: All that a noise-aware release reads of the records is Gaussian releases, each within its sensitivity.
 Proof: bounded scores, and sums that rounding moves no further than is charged.
 Held by: test_noise_that_is_added_is_noise_that_is_charged,
@@ -11,6 +7,10 @@ test_one_record_moves_the_whitened_gradient_by_at_most_its_clip_norm,
 test_no_record_moves_a_sum_beyond_what_is_charged,
 test_a_replaced_record_costs_no_more_than_a_plan_with_a_sandwich_charges, "half the leverage of a row",
 "a scale that is read from the data"
+
+Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The
+strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix, gradients, curvature and spread of
+bounded scores (``regression.py``), or the sufficient statistics of a linear regression (:class:`Statistics`).
 
 Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
 on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.
