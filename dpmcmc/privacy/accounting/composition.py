@@ -1,8 +1,8 @@
 r"""Composition of privacy-loss distributions on a grid: many steps by one Fourier transform, with a proved error.
 
 A step is a curve g(ε) = δ(ε) − (1 − e^ε)₊ at the points ε_k = kh of a grid, k = first … last. Connecting the dots
-(Doroshenko et al. 2022, Algorithm 1) makes it a distribution p of losses on the grid. It dominates the step, so that any
-grid gives an upper bound. :func:`compose` raises the spectrum of each p to its count, and multiplies.
+(Doroshenko et al. 2022, Algorithm 1) makes it a distribution p of losses on the grid. It dominates the step, so that
+any grid gives an upper bound. :func:`compose` raises the spectrum of each p to its count, and multiplies.
 
 **Close to 1.** A spectrum y(ω) = Σ p_k e^{−iωk} is raised to large powers, so y − 1 must be known to a small part of
 itself and not of 1. Summation by parts twice gives it from the curve, without a difference of p or of g:
@@ -11,11 +11,11 @@ itself and not of 1. Summation by parts twice gives it from the curve, without a
 
 with G(ω) = Σ g_k e^{−iωk}. At ω = 0 this is −g_last, the mass of infinite loss.
 
-**The transform.** Let u = 2^-53. SciPy's transform (pocketfft; Cooley and Tukey 1965) of a length 2^t·r, r in {1, 3, 5},
-is t passes of butterflies of two and at most one pass of r. In a pass of two a number is one complex sum, within u of
-itself, and one product with a root of unity, within (1 + √5 + 1)u for the table's rounding, the product's (Brent,
-Percival and Zimmermann 2007) and the sum; the pass of r has at most six roundings, of terms that add up to √2
-times their size. From each input to each output leads one path. Hence, with ``_transform_error(n)`` = (8 log₂ n + 24)u,
+**The transform.** Let u = 2^-53. SciPy's transform (pocketfft; Cooley and Tukey 1965) of a length 2^t·r, r in {1, 3,
+5}, is t passes of butterflies of two and at most one pass of r. A number of a pass of two is one complex sum, which is
+within u of itself, and one product with a root of unity. The product is within (√5 + 1)u (Brent, Percival and
+Zimmermann 2007), the rounding of the root included. The pass of r has at most six roundings, of terms that add up to √2
+times their size. One path leads from each input to each output. Hence, with ``_transform_error(n)`` = (8 log₂ n + 24)u,
 
     |ŷ(ω) − y(ω)| <= error·Σ|x_k|  at every ω,        ‖ŷ − y‖₂ <= error·‖y‖₂,
 
@@ -36,9 +36,9 @@ some 1e-13 whatever the number of steps, because c_i·e_i shrinks with c_i·|y_i
 **Outside the window.** Mass beyond it wraps around in the transform. It is at most ``TAIL`` a piece, by Chernoff's
 bound, and is charged twice at infinite loss: the second time against rounding of the bound's moments.
 
-**Many kinds.** A :class:`Blend` is a set of steps each of which releases, by a public coin of its own chance λ_j, one of
-two curves. Its spectrum is Π (ŷ_b + λ_j(ŷ_a − ŷ_b))^{c_j}, whose logarithm is a series in r = (ŷ_a − ŷ_b)/ŷ_b with the
-power sums Σ c_j λ_j^m as coefficients; the rest of the series is part of E.
+**Many kinds.** A :class:`Blend` is a set of steps each of which releases, by a public coin of its own chance λ_j, one
+of two curves. Its spectrum is Π (ŷ_b + λ_j(ŷ_a − ŷ_b))^{c_j}, whose logarithm is a series in r = (ŷ_a − ŷ_b)/ŷ_b with
+the power sums Σ c_j λ_j^m as coefficients; the rest of the series is part of E.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Composed(NamedTuple):
     def least_epsilon(self, delta: float) -> float:
         """Lower bound on ε at ``delta`` of the exact composition, infinite losses and what wraps around left out."""
         finite = self._replace(masses=self.masses._replace(infinite=0.0))
-        # What ``compose`` charges as infinite is at least what wraps around.
+        # The infinite mass of ``compose`` is at least the mass that wraps around.
         return finite.epsilon(delta * (1 + READING) + self.slack + self.masses.infinite)
 
     def _above(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
@@ -299,7 +299,7 @@ def compose(pieces: Sequence[tuple[Piece, int]], interval: float) -> Composed:
     )
     spectrum, far = _product(pieces, size)
     error = _transform_error(size)
-    # Of the whole spectrum, whose other half mirrors this one.
+    # Norms of the whole spectrum, whose other half mirrors this one.
     norms = [math.sqrt(2 * float(np.sum(np.abs(part) ** 2))) for part in (far, spectrum)]
     slack = (norms[0] + error * norms[1]) * (1 + READING)
     finite = 0.0
@@ -372,9 +372,10 @@ def _product(
         log_most += most
         keep = log_most > -_NOTHING
         far[alive[~keep]] = math.exp(-_NOTHING)
-        alive, log_product, off, log_most = (
-            part[keep] for part in (alive, log_product, off, log_most)
-        )
+        alive = alive[keep]
+        log_product = log_product[keep]
+        off = off[keep]
+        log_most = log_most[keep]
     spectrum = np.zeros(len(far), np.complex128)
     known = off < 0.5
     values = np.where(known, np.exp(np.where(known, log_product, 0.0)), 0.0)
@@ -401,7 +402,7 @@ def _power(piece: Masses | Curve, count: int, size: int, alive: np.ndarray) -> F
 
 
 def _blend(piece: Blend, size: int, alive: np.ndarray) -> Factor:
-    """As :func:`_power`, of all steps of a blend."""
+    """Return what :func:`_power` does, of all steps of a blend."""
     loud, loud_error = _from_one(piece.loud, size, alive)
     quiet, quiet_error = _from_one(piece.quiet, size, alive)
     error = np.maximum(loud_error, quiet_error)
@@ -481,7 +482,7 @@ def _from_one(
 def _from_tails(
     piece: Masses, size: int, alive: np.ndarray, back: np.ndarray, error: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As :func:`_from_one`, from the masses above and below the anchor: Σ p_k (e^{−iωk} − 1) summed by parts once."""
+    """Return what :func:`_from_one` does, from the masses on both sides of the anchor, summed by parts once."""
     probabilities = piece.probabilities
     anchor = _anchor(piece)
     above = _running_sum(probabilities[anchor + 1 :][::-1])[::-1]
@@ -500,7 +501,7 @@ def _running_sum(values: np.ndarray) -> np.ndarray:
     padded = np.zeros(rows * _ROW)
     padded[: len(values)] = values
     within = np.cumsum(padded.reshape(rows, _ROW), axis=1)
-    before = np.concatenate([[0.0], np.cumsum(within[:, -1])[:-1]]) if rows else []
+    before = np.append(0.0, np.cumsum(within[:, -1]))[:rows]
     return (within + np.reshape(before, (rows, 1))).reshape(-1)[: len(values)]
 
 

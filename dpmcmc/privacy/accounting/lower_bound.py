@@ -5,12 +5,13 @@ or there is none (add_remove, zero_out). All other gradients are 0. Then a step 
 ``pld.py``, whatever the scheme: a batch of fixed size holds the record with probability b/N. Steps are independent. So
 ε of the composed pair, in either order, is a lower bound for every (ε, δ) that holds for all data sets.
 
-*From below.* A curve of a step is drawn that is convex, connects points of a grid, and lies nowhere above the step's own
-δ(ε). There is a pair with this curve, which the step dominates. So the composition of such pairs costs no more than that
-of the steps. In each cell of the grid a line touches δ, which is convex in e^ε and has the slope −Q(loss > ε); so δ is
-above the line. A point of the grid is the lower one of its two cells' lines there. Then a chord between two points is
-below its cell's line. The greatest convex minorant of the points is the curve: its slopes are the isotonic regression of
-theirs. Lines touch in the middle of a cell; where the cell is too coarse for that, at its end that is farther from 0.
+*From below.* A curve of a step is drawn that is convex, connects points of a grid, and lies nowhere above the step's
+own δ(ε). There is a pair with this curve, which the step dominates. So the composition of such pairs costs no more than
+that of the steps. In each cell of the grid a line touches δ, which is convex in e^ε and has the slope −Q(loss > ε); so
+δ is above the line. A point of the grid is the lower one of its two cells' lines there. Then a chord between two points
+is below its cell's line. The greatest convex minorant of the points is the curve: its slopes are the isotonic
+regression of theirs. Lines touch in the middle of a cell; where the cell is too coarse for that, at its end that is
+farther from 0.
 
 Mass that wraps around in the Fourier transform, and the transform's rounding, count as no privacy loss.
 
@@ -29,8 +30,10 @@ from scipy.optimize import isotonic_regression
 from dpmcmc.privacy.accounting import composition, pld
 from dpmcmc.privacy.accounting.composition import Composed, Curve
 from dpmcmc.privacy.accounting.events import (
+    QUERIES,
     Adjacency,
     Event,
+    bucket_down,
     gaussian_parameter,
     queries,
     spend,
@@ -42,9 +45,8 @@ _MOST_KINDS = 64
 #: Points of one step's grid, and of all steps'.
 _STEP_POINTS = 400_000
 _ALL_POINTS = 4_000_000
-#: Grids that are tried, each of half the interval, while an answer grows by more than this share.
+#: Grids that are tried, each of half the interval, until one sees a loss.
 _GRIDS = 4
-_GROWTH = 1e-3
 #: Least share of g at both ends of a cell that a line has which touches in its middle.
 _FINE = 0.7
 #: Losses beyond it are left out: e^loss has to be a float.
@@ -67,7 +69,7 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
         e
         if e.mechanism == "gaussian"
         else Event("poisson_gaussian", e.noise_multiplier, e.rate, e.count)
-        for e in queries(events)
+        for e in queries(e for e in events if e.mechanism in QUERIES)
         if e.noise_multiplier >= pld.SMALLEST_Z
     ]
     mu = gaussian_parameter(parts, adjacency)
@@ -91,34 +93,30 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     interval = min(interval, max(bulk, min(span, 2 * _MOST_LOSS) / _STEP_POINTS * 2))
     # One order is enough where ε > 0; and a record may also be replaced by one whose gradient is 0.
     for direction in dict.fromkeys((pld.pair_directions(adjacency)[0], "remove")):
-        before = 0.0
         for halved in range(_GRIDS):
             composed = _composed(kinds, mu, direction, interval / 2**halved, log_tail)
             if composed is None:
                 break
-            answer = composed.least_epsilon(delta)
-            found.append(answer)
-            settled = before > 0 and answer <= before * (1 + _GROWTH)
-            if settled or composed.interval > interval / 2**halved:
+            found.append(composed.least_epsilon(delta))
+            if found[-1] > 0 or composed.interval > interval / 2**halved:
                 break
-            before = answer
+        if max(found) > 0:
+            break
     return max(found)
 
 
 def _fewer(
     kinds: list[tuple[float, float, int]],
 ) -> list[tuple[float, float, int]]:
-    """Return at most ``_MOST_KINDS`` kinds of step. A group has its most noise and its least rate: it reveals less."""
-    kinds = sorted(kinds)
-    size = -(-len(kinds) // _MOST_KINDS)
-    groups = [kinds[first : first + size] for first in range(0, len(kinds), size)]
+    """Return about ``_MOST_KINDS`` kinds of step. A group has its most noise and its least rate: it reveals less."""
+    if len(kinds) <= _MOST_KINDS:
+        return sorted(kinds)
+    z, rates, counts = (np.array(part) for part in zip(*sorted(kinds), strict=True))
+    starts, _ = bucket_down(z, counts, exact_below=_MOST_KINDS, most=_MOST_KINDS)
+    group = np.searchsorted(starts, z, side="right")
+    members = [group == k for k in np.unique(group)]
     return [
-        (
-            max(z for z, _, _ in group),
-            min(q for _, q, _ in group),
-            sum(count for _, _, count in group),
-        )
-        for group in groups
+        (float(z[m].max()), float(rates[m].min()), int(counts[m].sum())) for m in members
     ]
 
 

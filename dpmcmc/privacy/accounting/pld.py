@@ -18,7 +18,7 @@ its bound, some 1e-13 for any number of steps.
 **Steps of many sizes** are blends. With c = 1/z, δ(ε) of each pair here is, for every ε, a convex function of the total
 variation of the unsampled pair: u = 2Φ(c/2) − 1 for ``remove`` and ``add``, u = 2Φ(c) − 1 for ``replace``. So a step
 whose z lies between two others' is dominated by a public coin that shows the one or the other, with the chance λ that
-gives its u on average: δ_z <= λδ_a + (1 − λ)δ_b. What this adds is of second order in the distance of z_a and z_b.
+gives its u on average: δ_z <= λδ_a + (1 − λ)δ_b. The excess is of second order in the distance of z_a and z_b.
 
 *Proof for a Gaussian and its samples.* For μ = c, t = μ/2 − ε/μ and ε >= 0, ∂δ/∂μ = φ(t) and ∂²δ/∂μ² = −tφ(t)(1/2 +
 ε/μ²). So δ''/δ' = ε²/μ³ − μ/4 >= −μ/4 = u''/u', which is convexity in u; for ε < 0 use δ(ε) = 1 − e^ε + e^ε δ(−ε).
@@ -272,7 +272,7 @@ def pieces_of(
 
 
 def knots_of(z: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Noise multipliers, ascending, between which others are blended: all, or about ``_KNOTS``, both ends among them."""
+    """Noise multipliers, ascending, between which others are blended: all, or about ``_KNOTS`` with both ends."""
     values = np.unique(z)
     if len(values) <= _KNOTS:
         return values
@@ -547,6 +547,18 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     return min(renyi, composed.delta(epsilon))
 
 
+def near(
+    events: Iterable[Event], adjacency: Adjacency, epsilon: float, delta: float
+) -> Callable[[float], float] | None:
+    """δ(ε) at every ε >= 0 on one grid, fit for ε near ``epsilon`` at ``delta``; None where none fits."""
+    parts = tuple(grouped(queries(events), MOST_BLENDED))
+    check(parts, adjacency)
+    if any(e.noise_multiplier == 0 for e in parts):
+        return None
+    composed = _composed(parts, adjacency, epsilon, delta)
+    return None if composed is None else composed.delta
+
+
 class _Composed(NamedTuple):
     """One composed distribution per order of the pair; both must meet a promise."""
 
@@ -579,7 +591,7 @@ def _composed_on(
 ) -> _Composed | None:
     sampled = [e for e in parts if e.mechanism != "gaussian"]
     noisy = _noisy(parts)
-    fixed = [
+    fixed: list[tuple[Piece, int]] = [
         (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
         for e in sampled
         if e.noise_multiplier < SMALLEST_Z
