@@ -488,7 +488,8 @@ def _from_tails(
     above = _running_sum(probabilities[anchor + 1 :][::-1])[::-1]
     below = _running_sum(probabilities[:anchor])
     tails = np.concatenate([-below, above])
-    missing = 1.0 - math.fsum(probabilities)
+    # Rounded once: the sum and 1 are close.
+    missing = -math.fsum([-1.0, *probabilities])
     moved = back * _transformed(tails, -anchor, size)[alive] - missing
     rows = (_ROW + len(probabilities) / _ROW + 2) * _UNIT
     total = float(np.sum(np.abs(tails))) * (1 + READING)

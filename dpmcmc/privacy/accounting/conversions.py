@@ -123,9 +123,8 @@ def gdp(guarantee: Guarantee, slack: float | None = None) -> GaussianDP:
     releases, rest = one_sample.split(events)
     parts = queries(rest)
     if not releases and all(e.mechanism == "gaussian" for e in parts):
-        return GaussianDP(
-            gaussian_parameter(parts, guarantee.adjacency), slack or 0.0, deviation
-        )
+        mu = gaussian_parameter(parts, guarantee.adjacency) * (1 + 1e-14)
+        return GaussianDP(mu, slack or 0.0, deviation)
     if slack is None:
         slack = _SLACK_SHARE * guarantee.delta
     if not 0 < slack < 1:
@@ -189,27 +188,26 @@ def _largest_ratio(parts: Sequence[Event], adjacency: Adjacency) -> float:
         return math.inf
     total = np.zeros(len(orders))
     slope = 0.0
+    offset = 0.0
     for e in grouped(parts):
-        cost = rdp.one_step(e, adjacency, tuple(orders))
-        half = e.noise_multiplier**-2.0 / 2
+        total += e.count * _divergences(e, adjacency, orders)
+        reach = 1.0 if e.mechanism == "poisson_gaussian" else adjacency.sensitivity
+        slope += e.count * (reach / e.noise_multiplier) ** 2 / 2
         if e.mechanism == "poisson_gaussian":
-            cost = np.minimum(cost, orders * half - math.log1p(-e.rate))
-            slope += e.count * half
-        else:
-            slope += e.count * half * adjacency.sensitivity**2
-        total += e.count * cost
-    # Beyond the last order the cost rises by at most ``slope`` an order, from the bound there.
-    last = max(
-        total[-1] / orders[-1],
-        slope
-        - sum(
-            e.count * math.log1p(-e.rate)
-            for e in parts
-            if e.mechanism == "poisson_gaussian"
-        )
-        / orders[-1],
-    )
+            offset -= e.count * math.log1p(-e.rate)
+    # Beyond the last order the cost is at most slope·α + offset.
+    last = slope + offset / orders[-1]
     return float(max(total[0], np.max(total[1:] / orders[:-1]), last))
+
+
+def _divergences(e: Event, adjacency: Adjacency, orders: np.ndarray) -> np.ndarray:
+    """D_α of one repetition of a query at each order."""
+    found = rdp.one_step(e, adjacency, tuple(orders))
+    if e.mechanism != "poisson_gaussian" or adjacency != Adjacency.REPLACE_ONE:
+        return found
+    with np.errstate(divide="ignore"):
+        half = np.square(np.divide(1.0, e.noise_multiplier)) / 2
+    return np.minimum(found, orders * half - math.log1p(-e.rate))
 
 
 def renyi(
@@ -240,7 +238,7 @@ def renyi(
         )
     total = np.zeros(len(alpha))
     for e in parts:
-        total += e.count * rdp.one_step(e, adjacency, tuple(alpha))
+        total += e.count * _divergences(e, adjacency, alpha)
     for e in _pure(events):
         epsilon = e.epsilon or 0.0
         log_moment = np.logaddexp(alpha * epsilon, (1 - alpha) * epsilon)
