@@ -34,8 +34,9 @@ from dpmcmc.privacy.accounting import (
     noisy_descent,
     query_events,
 )
+from dpmcmc.privacy.accounting.conversions import Bracket
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.accounting.guarantee import Bracket, Guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import OwnAccountant, is_ones_own, named
 from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Poisson, Sampling
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,15 +55,19 @@ from dpmcmc.privacy.accounting.events import (
 )
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 
-if TYPE_CHECKING:
-    from dpmcmc.privacy.accounting.guarantee import Guarantee
-
 #: Share of a guarantee's δ that a Gaussian trade-off may leave out, unless another is asked for.
 _SLACK_SHARE = 0.01
 #: Points at which two curves are compared.
 _POINTS = 512
 #: Relative rounding of sums of a few products.
 _ROUNDING = 1e-12
+
+
+class Bracket(NamedTuple):
+    """Bounds on ε: no accountant that is right says less than ``lower``, and ``upper`` is proved."""
+
+    lower: float
+    upper: float
 
 
 class GaussianDP(NamedTuple):
@@ -108,30 +112,36 @@ class RenyiDP(NamedTuple):
     deviation: float
 
 
-def gdp(guarantee: Guarantee, slack: float | None = None) -> GaussianDP:
-    """Least Gaussian trade-off that is found above the δ(ε) of a guarantee's accountant.
+def gdp(
+    name: str,
+    events: Sequence[Event],
+    adjacency: Adjacency,
+    delta: float,
+    slack: float | None = None,
+) -> GaussianDP:
+    """Least Gaussian trade-off that is found above the δ(ε) of an accountant.
 
     Args:
-        guarantee: of a run.
+        name: of the accountant.
+        events: of a guarantee.
+        adjacency, delta: of the guarantee.
         slack: s >= 0; by default 0 where every event is a Gaussian release, else a hundredth of the guarantee's δ.
 
     Raises:
         InputError: a slack that is negative, or 0 where there are pure releases or none is proved without.
     """
-    events = guarantee.events
     deviation = overflow_probability(events)
     releases, rest = one_sample.split(events)
     parts = queries(rest)
     if not releases and all(e.mechanism == "gaussian" for e in parts):
-        mu = gaussian_parameter(parts, guarantee.adjacency) * (1 + 1e-14)
+        mu = gaussian_parameter(parts, adjacency) * (1 + 1e-14)
         return GaussianDP(mu, slack or 0.0, deviation)
     if slack is None:
-        slack = _SLACK_SHARE * guarantee.delta
+        slack = _SLACK_SHARE * delta
     if not 0 < slack < 1:
         raise InputError(
             f"slack must lie strictly between 0 and 1 where records are sampled or a release is pure, got {slack}"
         )
-    name, adjacency = guarantee.accountant, guarantee.adjacency
     last = base_epsilon(name, events, adjacency, slack)
     if not math.isfinite(last):
         return GaussianDP(math.inf, slack, deviation)

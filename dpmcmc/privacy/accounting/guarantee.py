@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from dpmcmc.privacy.accounting import (
     run_length,
 )
 from dpmcmc.privacy.accounting.conversions import (
+    Bracket,
     ConcentratedDP,
     GaussianDP,
     RenyiDP,
@@ -437,13 +438,6 @@ def _scaled(e: Event, size: int) -> Event:
     return dataclasses.replace(e, noise_multiplier=e.noise_multiplier / size)
 
 
-class Bracket(NamedTuple):
-    """Bounds on ε: no accountant that is right says less than ``lower``, and ``upper`` is proved."""
-
-    lower: float
-    upper: float
-
-
 @dataclass(frozen=True, repr=False)
 class Guarantee:
     """(ε, δ)-differential privacy of everything a run releases.
@@ -522,7 +516,9 @@ class Guarantee:
 
     def gdp(self, slack: float | None = None) -> GaussianDP:
         """Gaussian trade-off below that of the events; see :func:`conversions.gdp`."""
-        return conversions.gdp(self, slack)
+        return conversions.gdp(
+            self.accountant, self.events, self.adjacency, self.delta, slack
+        )
 
     def zcdp(self) -> ConcentratedDP:
         """Zero-concentrated differential privacy of the events; see :func:`conversions.zcdp`."""
