@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, account
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS, rdp
+from dpmcmc.privacy.accounting.composition import Composed, Masses, window
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.accounting.pld import Composed, Masses, window
 
 N, DELTA = 400, 1e-5
 #: A grid of the PLD accountant moves an answer by less than this share.

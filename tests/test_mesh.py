@@ -136,7 +136,7 @@ def test_rooms_of_shards_overflow_no_more_often_than_is_charged(num_records, bat
         alone = Poisson(scheme.rate(num_records) * rows).truncation(rows, own)
         assert shards * alone <= scheme.truncation(num_records, slots) * (1 + 1e-6)
         assert shards * alone <= charged
-        assert gap_tables(scheme.rate(num_records), rows).charged_rate <= scheme.charged_rate(num_records)
+        assert gap_tables(scheme.rate(num_records)).charged_rate <= scheme.charged_rate(num_records)
 
 
 def test_shards_of_a_batch_that_cannot_overflow_cannot_either():

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
 
 import dpmcmc
@@ -13,6 +14,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy import Guarantee, account
 from dpmcmc.privacy.accounting import lower_bound, pld, rdp
+from dpmcmc.privacy.accounting.composition import Composed
 from dpmcmc.privacy.accounting.events import Adjacency, Event, gaussian_parameter
 
 N, STEPS, DELTA = 5000, 40, 1e-6
@@ -155,29 +157,28 @@ def test_a_batch_of_fixed_size_costs_at_least_its_pair():
     assert 0.1 < lower <= rdp.epsilon((event,), Adjacency.REPLACE_ONE, 1e-6)
 
 
-@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
-def test_one_step_s_cells_lie_below_its_exact_curve(adjacency):
-    """δ of the cells is at most that of the pair at every ε, and equal to it up to what cells hide."""
-    direction = pld.pair_directions(adjacency)[0]
-    for z, q in [(1.0, 0.01), (4.0, 0.2), (0.7, 0.5), (30.0, 0.9)]:
-        cells = pld.Composed(lower_bound.one_step(z, q, direction, 2.0**-8, -40.0), 2.0**-8)
-        for epsilon in (0.0, 0.01, 0.1, 0.5, 1.0):
-            exact = float(pld.excess(epsilon, z, q, direction))
-            assert cells.delta(epsilon) <= exact * (1 + 1e-12)
-            assert cells.delta(epsilon) >= 0.9 * exact - 2e-5
+def below(z, q, direction, interval):
+    """(δ of the drawn curve, the exact δ), each between the points of its grid too."""
+    curve = Composed(lower_bound.one_step(z, q, direction, interval, -40.0).masses, interval)
+    points = interval * np.arange(1, 400) / 3
+    return np.array([curve.delta(e) for e in points]), pld.excess(points, z, q, direction)
 
 
-def test_cells_that_are_not_brought_to_the_grid_are_caught(monkeypatch):
-    """Planted: losses of cells are counted where their edges' middle is, which may lie above them."""
-    real = lower_bound._cells
+@pytest.mark.parametrize("direction", ["replace", "remove", "add"])
+@pytest.mark.parametrize(
+    ("z", "q", "interval"), [(1.0, 0.01, 2**-9), (4.0, 0.2, 2**-8), (0.7, 0.5, 2**-5), (30, 0.9, 2**-8)]
+)
+def test_one_step_s_curve_lies_below_its_exact_curve(direction, z, q, interval):
+    drawn, exact = below(z, q, direction, interval)
+    assert np.all(drawn <= exact * (1 + 1e-9) + 1e-15)
+    assert np.all(drawn >= 0.5 * exact - 1e-3)
 
-    def hopeful(*arguments):
-        masses, losses, errors = real(*arguments)
-        return masses, losses + 2.0**-7, errors
 
-    monkeypatch.setattr(lower_bound, "_cells", hopeful)
-    cells = pld.Composed(lower_bound.one_step(4.0, 0.2, "replace", 2.0**-8, -40.0), 2.0**-8)
-    assert cells.delta(0.1) > float(pld.excess(0.1, 4.0, 0.2, "replace"))
+def test_points_that_are_not_lowered_are_caught(monkeypatch):
+    """Planted: the curve connects points of δ itself, and lies above it between them."""
+    monkeypatch.setattr(lower_bound, "_points_below", lambda losses, *step: pld.excess(losses, *step))
+    drawn, exact = below(4.0, 0.2, "replace", 2.0**-8)
+    assert np.any(drawn > exact * (1 + 1e-6))
 
 
 # ----------------------------------------------------------------------------------------------------

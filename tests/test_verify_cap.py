@@ -9,7 +9,7 @@ from dpmcmc.cli import verify
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import events, pld, rdp
-from dpmcmc.privacy.accounting.events import MOST_KINDS, Adjacency, grouped, query_events
+from dpmcmc.privacy.accounting.events import MOST_BLENDED, MOST_KINDS, Adjacency, grouped, query_events
 
 
 def saved(tmp_path, events, epsilon, delta=1e-5, adjacency="replace_one"):
@@ -98,7 +98,7 @@ def test_work_beyond_the_cap_is_refused_in_a_sentence(tmp_path, capsys, monkeypa
 def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
     """A plan charges a schedule in as many groups as an accountant composes, so that both say the same ε."""
     events = query_events("poisson_gaussian", np.geomspace(3, 1000, 10**5), 0.0157)
-    assert 24 < len(events) <= MOST_KINDS
+    assert 64 < len(events) <= MOST_BLENDED
     stated = Guarantee.from_events(events, delta=1e-6, adjacency="replace_one", accountant="pld").epsilon
     rdp._one_step.cache_clear()
     pld._composed_on.cache_clear()

@@ -243,6 +243,13 @@ def verify(
             metavar="K", help="Also print the guarantee for any K records together."
         ),
     ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            metavar="D",
+            help="Also print epsilon at this total delta, and the run as GDP and zCDP.",
+        ),
+    ] = None,
     patient: Annotated[
         bool,
         typer.Option("--patient", help="However long it takes; for a file of your own."),
@@ -253,7 +260,7 @@ def verify(
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     with _libraries():
         from dpmcmc.cli import verify as done_by
-    done_by.verify(privacy, group, patient, as_json, allow_code or ())
+    done_by.verify(privacy, group, patient, as_json, allow_code or (), delta=delta)
 
 
 @app.command(epilog="Example: dpmcmc receipt runs/adult --record me.csv")

@@ -19,7 +19,15 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
 from dpmcmc.privacy.accounting.correlated import sensitivity_squared
-from dpmcmc.privacy.accounting.events import QUERIES, TooMuchWork, at_most, grouped
+from dpmcmc.privacy.accounting.events import (
+    MOST_BLENDED,
+    QUERIES,
+    TooMuchWork,
+    UnsupportedCombination,
+    at_most,
+    grouped,
+    round_up,
+)
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
@@ -400,7 +408,7 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
     run = found.run
     recomputed = found.guarantee
     many = kinds(recomputed.events)
-    few = grouped(many)
+    few = grouped(many, MOST_BLENDED)
     if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
         problem = f"{path}: states epsilon {run.epsilon:.6g}, "
         if len(few) < len(many):
@@ -435,6 +443,8 @@ def verify(
     patient: bool = False,
     as_json: bool = False,
     allow_code: Collection[str] = (),
+    *,
+    delta: float | None = None,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
@@ -444,22 +454,69 @@ def verify(
         raise CommandError(
             f"--group: {group} is not a number of records; give a whole number >= 1."
         )
+    if delta is not None and not 0 < delta < 1:
+        raise CommandError(
+            f"--delta: {delta:g} is not strictly between 0 and 1; give for example 1e-6."
+        )
     body = _read(path)
     found = _recompute(path, body, patient, allow_code)
     together = []
     if group is not None:
         with _bounded(path, patient):
             together = _groups(found.guarantee, group)
+    after = None
+    if delta is not None:
+        with _bounded(path, patient):
+            after = _afterwards(found.guarantee, delta)
     remarks = list(_remarks(body, found))
     if not as_json:
-        print(rows([*_computed(found, together), *remarks]))
+        print(rows([*_computed(found, together), *_told(after), *remarks]))
     _refuse_shortfall(path, found)
     files = _files(path, body)
     if as_json:
-        print(json.dumps(_stated(found, together, [*remarks, files]), indent=2))
+        stated = _stated(found, together, [*remarks, files])
+        with _bounded(path, patient):
+            stated["epsilon_lower"] = found.guarantee.bracket().lower or None
+        if after is not None:
+            stated["after"] = {
+                name: value if isinstance(value, str) or math.isfinite(value) else None
+                for name, value in after.items()
+            }
+        print(json.dumps(stated, indent=2))
         return
     print(rows([files]))
     print(f"{YES} verified: the stated epsilon covers the events")
+
+
+def _afterwards(guarantee: Guarantee, delta: float) -> dict[str, float | str]:
+    """Return the same events in other terms: ε at ``delta``, a Gaussian trade-off, zCDP; a text where refused."""
+    said: dict[str, float | str] = {
+        "delta": delta,
+        "epsilon": guarantee.epsilon_at(delta),
+    }
+    trade_off = guarantee.gdp()
+    said |= {"mu": trade_off.mu, "slack": trade_off.slack}
+    try:
+        said["rho"] = guarantee.zcdp().rho
+    except UnsupportedCombination as error:
+        said["rho"] = str(error)
+    return said | {"deviation": trade_off.deviation}
+
+
+def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
+    """Yield lines of :func:`_afterwards`; no number is rounded toward less privacy."""
+    if after is None:
+        return
+    number = {
+        name: value if isinstance(value, str) else round_up(value)
+        for name, value in after.items()
+    }
+    near = f", up to total variation {number['deviation']}" if after["deviation"] else ""
+    yield ("at delta", f"epsilon {number['epsilon']} at delta {after['delta']:g}")
+    slack = f", and delta {number['slack']} beyond it" if after["slack"] else ""
+    yield ("gdp", f"mu {number['mu']}{slack}{near}")
+    rho = number["rho"]
+    yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
 def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
@@ -502,7 +559,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
             f"epsilon is the word of accountant {found.guarantee.accountant}; the library's accountants prove {best}",
         )
     many = kinds(found.guarantee.events)
-    few = grouped(many)
+    few = grouped(many, MOST_BLENDED)
     if len(few) < len(many):
         yield (
             "grouped",

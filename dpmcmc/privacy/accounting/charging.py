@@ -22,7 +22,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -40,6 +40,7 @@ from dpmcmc.privacy.accounting import (
     noisy_descent,
     query_events,
 )
+from dpmcmc.privacy.accounting.conversions import Bracket
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import OwnAccountant, is_ones_own, named
@@ -436,6 +437,7 @@ class Problem:
             )
 
 
+@overload
 def account(
     noise_multiplier: float | Sequence[float] | np.ndarray,
     *,
@@ -448,7 +450,41 @@ def account(
     accountant: Accountant | Literal["last_iterate"] = "pld",
     release: Literal["trace", "last_iterate"] = "trace",
     problem: Problem | None = None,
-) -> Guarantee:
+    bracket: Literal[False] = False,
+) -> Guarantee: ...
+
+
+@overload
+def account(
+    noise_multiplier: float | Sequence[float] | np.ndarray,
+    *,
+    steps: int,
+    sampling: Sampling,
+    num_records: int,
+    delta: float,
+    chains: int = 1,
+    adjacency: AdjacencyName = "replace_one",
+    accountant: Accountant | Literal["last_iterate"] = "pld",
+    release: Literal["trace", "last_iterate"] = "trace",
+    problem: Problem | None = None,
+    bracket: Literal[True],
+) -> Bracket: ...
+
+
+def account(
+    noise_multiplier: float | Sequence[float] | np.ndarray,
+    *,
+    steps: int,
+    sampling: Sampling,
+    num_records: int,
+    delta: float,
+    chains: int = 1,
+    adjacency: AdjacencyName = "replace_one",
+    accountant: Accountant | Literal["last_iterate"] = "pld",
+    release: Literal["trace", "last_iterate"] = "trace",
+    problem: Problem | None = None,
+    bracket: bool = False,
+) -> Guarantee | Bracket:
     """The guarantee of ``steps`` noisy gradient queries per chain.
 
     Charges what the library's own query and generator would be charged (``charging.py``), so the result is
@@ -467,14 +503,43 @@ def account(
         accountant: ``pld`` | ``rdp`` | ``advanced`` | ``last_iterate``, or a function as for :class:`Privacy`.
         release: ``trace``, or ``last_iterate``: only the last step of each chain leaves.
         problem: what release ``last_iterate`` rests on.
+        bracket: return ``Guarantee.bracket()``, the pair (lower, upper) of bounds on ε.
 
     Returns:
-        Guarantee; ε is infinite for a step without noise.
+        Guarantee, or with ``bracket`` its bounds on ε; ε is infinite for a step without noise.
 
     Raises:
         UnsupportedCombination: no derivation for the combination.
         ValueError: wrong lengths or ranges.
     """
+    guarantee = _accounted(
+        noise_multiplier,
+        steps=steps,
+        sampling=sampling,
+        num_records=num_records,
+        delta=delta,
+        chains=chains,
+        adjacency=adjacency,
+        accountant=accountant,
+        release=release,
+        problem=problem,
+    )
+    return guarantee.bracket() if bracket else guarantee
+
+
+def _accounted(
+    noise_multiplier: float | Sequence[float] | np.ndarray,
+    *,
+    steps: int,
+    sampling: Sampling,
+    num_records: int,
+    delta: float,
+    chains: int,
+    adjacency: AdjacencyName,
+    accountant: Accountant | Literal["last_iterate"],
+    release: str,
+    problem: Problem | None,
+) -> Guarantee:
     check_counts(steps, chains)
     sampling.validate(num_records)
     schedule = Schedule(

@@ -112,6 +112,8 @@ DEVIATIONS = ("batch_overflow", "approximate_draw")
 
 #: Kinds of noisy query that are composed one by one; more are charged in groups.
 MOST_KINDS = 64
+#: Kinds that a run is charged as, and that accountant pld reads: it blends them (``pld.py``).
+MOST_BLENDED = 512
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,10 @@ def bucket_down(
     return values[starts], np.add.reduceat(totals, starts)
 
 
+#: Share of the cost of a schedule of more kinds than ``MOST_BLENDED`` that rounding them to fewer may add.
+_LEAST_WASTE = 2e-3
+
+
 def query_events(
     mechanism: str,
     noise_multipliers: Sequence[float] | np.ndarray,
@@ -297,7 +303,13 @@ def query_events(
     z = np.atleast_1d(np.asarray(noise_multipliers, np.float64))
     if z.size == 0:
         return ()
-    values, counts = bucket_down(z, np.ones_like(z))
+    values, counts = bucket_down(
+        z,
+        np.ones_like(z),
+        exact_below=MOST_BLENDED,
+        most=MOST_BLENDED,
+        waste=_LEAST_WASTE,
+    )
     n = num_records if mechanism == "fixed_size_gaussian" else None
     return tuple(
         Event(mechanism, float(v), float(rate), int(c) * repeats, n)
@@ -365,19 +377,19 @@ def gaussian_parameter(parts: Iterable[Event], adjacency: Adjacency) -> float:
 _MOST_RATES = 4
 
 
-def grouped(parts: Sequence[Event]) -> list[Event]:
-    """``parts`` (from ``events.queries``) with at most about ``MOST_KINDS`` kinds of sampled query.
+def grouped(parts: Sequence[Event], most: int = MOST_KINDS) -> list[Event]:
+    """``parts`` (from ``events.queries``) with at most about ``most`` kinds of sampled query.
 
     Unchanged where there are no more. Fixed-size queries of different N are never grouped with each other.
     """
     sampled = [e for e in parts if _sampled(e)]
-    if len(sampled) <= MOST_KINDS:
+    if len(sampled) <= most:
         return list(parts)
     families: dict[tuple[str, int | None], list[Event]] = {}
     for e in sampled:
         families.setdefault((e.mechanism, e.num_records), []).append(e)
     groups = [group for family in families.values() for group in _by_rate(family)]
-    share = max(1, MOST_KINDS // len(groups))
+    share = max(1, most // len(groups))
     out = [e for e in parts if not _sampled(e)]
     for group in groups:
         rate = max(e.rate for e in group)

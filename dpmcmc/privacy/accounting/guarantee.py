@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from dpmcmc.privacy.accounting import (
     accountant_for,
     base_delta,
     base_epsilon,
+    conversions,
     gaussian,
     joined,
     lower_bound,
@@ -34,6 +35,12 @@ from dpmcmc.privacy.accounting import (
     own,
     pld,
     run_length,
+)
+from dpmcmc.privacy.accounting.conversions import (
+    Bracket,
+    ConcentratedDP,
+    GaussianDP,
+    RenyiDP,
 )
 from dpmcmc.privacy.accounting.events import (
     Adjacency,
@@ -261,6 +268,16 @@ def for_group(
         if size == 1
         else _epsilon_of_group(guarantee, size, delta, one_sided)
     )
+    if own.is_ones_own(guarantee.accountant):
+        # A group costs no less than one of its records, and at rate 1 what a record of its size does.
+        whole = tuple(
+            _scaled(e, size) for e in guarantee.events if e.mechanism == "gaussian"
+        )
+        lowest = max(
+            _lowest(events, guarantee.adjacency, delta)
+            for events in (guarantee.events, whole)
+        )
+        own.refuse_below(lowest, epsilon, guarantee.accountant, delta)
     return GroupGuarantee(
         size,
         epsilon,
@@ -495,19 +512,36 @@ class Guarantee:
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
         if own.is_ones_own(accountant):
-            lowest = lower_bound.epsilon(one_sample.split(events)[1], adjacency, delta)
-            if epsilon < lowest:
-                raise UnsupportedCombination(
-                    f"accountant {accountant} says epsilon {epsilon:.6g} at delta {delta:g} where these queries cost "
-                    f"at least {lowest:.6g} on two data sets; its formula is wrong, or is that of another adjacency",
-                    "accountant",
-                )
             assumptions = tuple(dict.fromkeys((*assumptions, own.assumption(accountant))))
         return cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
 
     def epsilon_at(self, delta: float) -> float:
         """Smallest ε the same events give at another total δ."""
         return _epsilon(self.events, self.adjacency, self.accountant, delta)
+
+    def bracket(self, delta: float | None = None) -> Bracket:
+        """Lower and upper bound on ε at a total δ, by default the guarantee's own.
+
+        The upper one is :meth:`epsilon_at`. The lower one is attained by two data sets, by the noisy queries alone
+        (``lower_bound.py``); it is 0 where none is known.
+        """
+        delta = self.delta if delta is None else delta
+        upper = self.epsilon if delta == self.delta else self.epsilon_at(delta)
+        return Bracket(_lowest(self.events, self.adjacency, delta), upper)
+
+    def gdp(self, slack: float | None = None) -> GaussianDP:
+        """Gaussian trade-off below that of the events; see :func:`conversions.gdp`."""
+        return conversions.gdp(
+            self.accountant, self.events, self.adjacency, self.delta, slack
+        )
+
+    def zcdp(self) -> ConcentratedDP:
+        """Zero-concentrated differential privacy of the events; see :func:`conversions.zcdp`."""
+        return conversions.zcdp(self.events, self.adjacency)
+
+    def renyi(self, orders: Sequence[float]) -> RenyiDP:
+        """Rényi divergences of the events at these orders; see :func:`conversions.renyi`."""
+        return conversions.renyi(self.events, self.adjacency, orders)
 
     def delta_at(self, epsilon: float) -> float:
         """Smallest total δ the same events give at ``epsilon`` >= 0.
@@ -610,6 +644,7 @@ class Guarantee:
         """Plain dict; :meth:`from_json` inverts it. Infinite ε is written as null."""
         return {
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "epsilon_lower": self.bracket().lower or None,
             "delta": self.delta,
             "adjacency": self.adjacency,
             "release": self.release,
@@ -654,9 +689,22 @@ class Guarantee:
 def _epsilon(
     events: tuple[Event, ...], adjacency: Adjacency, accountant: str, delta: float
 ) -> float:
-    """Smallest ε of events at total δ."""
-    return with_deviations(
+    """Smallest ε of events at total δ.
+
+    Raises:
+        UnsupportedCombination: an accountant of the user's own says less than a lower bound.
+    """
+    epsilon = with_deviations(
         lambda left: base_epsilon(accountant, events, adjacency, left),
         overflow_probability(events),
         delta,
     )
+    if own.is_ones_own(accountant):
+        own.refuse_below(_lowest(events, adjacency, delta), epsilon, accountant, delta)
+    return epsilon
+
+
+@functools.lru_cache(maxsize=256)
+def _lowest(events: tuple[Event, ...], adjacency: Adjacency, delta: float) -> float:
+    """ε of the noisy queries at ``delta``, from below; 0 where none is known, as at a δ of 0."""
+    return lower_bound.epsilon(events, adjacency, delta) if 0 < delta < 1 else 0.0

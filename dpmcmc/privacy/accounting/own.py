@@ -1,8 +1,8 @@
 """An accountant of the user's own: a function (events, adjacency, delta) -> ε, known by its ``module:attribute``.
 
-Its ε is the user's word, and a guarantee says so among its assumptions. Two checks stand against a wrong one. A
-guarantee is refused whose ε lies below the lower bound of ``lower_bound.py``. ``dpmcmc verify`` shows the library's own
-accountants beside it.
+Its ε is the user's word, and a guarantee says so among its assumptions. Two checks stand against a wrong one. An ε that
+lies below the lower bound of ``lower_bound.py`` is refused: a guarantee's, one at another δ, and a group's. ``dpmcmc
+verify`` shows the library's own accountants beside it.
 
 A saved guarantee holds the function's name alone. The function is looked for in modules that are imported already, so
 reading a file runs no code that its reader has not loaded. It must say that it returns a float; a name of anything else
@@ -61,6 +61,16 @@ def returned(function: types.FunctionType) -> Any:
 def assumption(name: str) -> str:
     """Return the sentence that a guarantee by this accountant rests on."""
     return f"The accountant {name}, which is not the library's, never says less than the true epsilon."
+
+
+def refuse_below(lowest: float, epsilon: float, name: str, delta: float) -> None:
+    """Refuse an ε of this accountant that is less than the lower bound."""
+    if epsilon < lowest:
+        raise UnsupportedCombination(
+            f"accountant {name} says epsilon {epsilon:.6g} at delta {delta:g} where these queries cost at least "
+            f"{lowest:.6g} on two data sets; its formula is wrong, or is that of another adjacency",
+            "accountant",
+        )
 
 
 class OwnAccountant:

@@ -12,19 +12,40 @@ Discretisation is pessimistic, so any grid gives an upper bound; the grid is cho
 because a fixed one is wrong at both ends: at z = 1500 an interval of 1e-4 is coarser than a step's loss, at
 z = 0.01 it needs 24 GB. The smallest of the valid bounds (PLD at the grid, Rényi) is reported.
 
-Against rounding of the Fourier transform, δ is lowered by 4·2⁻⁵² a step: a margin above the rounding seen, as
-float64 accountants have, not a theorem about it. Where that is more than a twentieth of δ (10⁶ steps at δ below
-2e-8) rounding would decide the answer, and Rényi is used.
+Rounding, of a step's curve and of the Fourier transform, is bounded by a theorem (``composition.py``): δ is lowered by
+its bound, some 1e-13 for any number of steps.
+
+**Steps of many sizes** are blends. With c = 1/z, δ(ε) of each pair here is, for every ε, a convex function of the total
+variation of the unsampled pair: u = 2Φ(c/2) − 1 for ``remove`` and ``add``, u = 2Φ(c) − 1 for ``replace``. So a step
+whose z lies between two others' is dominated by a public coin that shows the one or the other, with the chance λ that
+gives its u on average: δ_z <= λδ_a + (1 − λ)δ_b. The excess is of second order in the distance of z_a and z_b.
+
+*Proof for a Gaussian and its samples.* For μ = c, t = μ/2 − ε/μ and ε >= 0, ∂δ/∂μ = φ(t) and ∂²δ/∂μ² = −tφ(t)(1/2 +
+ε/μ²). So δ''/δ' = ε²/μ³ − μ/4 >= −μ/4 = u''/u', which is convexity in u; for ε < 0 use δ(ε) = 1 − e^ε + e^ε δ(−ε).
+With γ = e^ε, H_γ((1−q)Q + qP‖Q) = q·H_{1+(γ−1)/q}(P‖Q) for γ > 1 − q, and H_γ(Q‖(1−q)Q + qP) = (1 − γ(1−q))·
+H_{γq/(1−γ(1−q))}(Q‖P) for γ < 1/(1−q): a constant times δ of the unsampled pair at another ε, which c does not move.
+Elsewhere δ does not depend on c.
+
+*Proof for* ``replace``. Let γ > 1 and H(c) = max over t of (1−γ)(1−q)Φ(−t) + q[Φ(c−t) − γΦ(−c−t)], with its maximum
+at t >= 0. Write a = φ(t−c), b = γφ(t+c), w = (a−b)/(a+b). There q(a−b) = (γ−1)(1−q)φ(t) >= 0, so H' = q(a+b), and by
+differentiating this equation t' = −(t−cw)/c. Hence H''/H' = −c + tw − t'(t−cw) = −c + tw + (t−cw)²/c >= −c = u''/u'.
+For γ < 1 use the mirror image of the pair; at γ = 1, H = qu.
 
 Claim: k Poisson queries cost at most the stated ε.
 Proof: dominating pairs (Zhu, Dong and Wang 2022), rounded pessimistically and composed.
 Held by: test_pld_lies_inside_an_independent_bracket, test_one_replace_one_step_matches_quadrature_of_its_pair,
 test_hockey_stick_curves_are_those_of_a_pair, test_dp_accounting_agrees_with_what_a_run_states,
 test_microsofts_values, "replacement accounted as removal", "accountant's cache without the adjacency"
+
+Claim: Steps of many sizes cost no more than public coins between few of them.
+Proof: δ of a step is convex in the total variation of its unsampled pair.
+Held by: test_a_coin_between_two_steps_dominates_one_between_them, test_a_blend_is_the_product_of_its_coins,
+test_four_hundred_sizes_cost_what_they_do_one_by_one
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -32,13 +53,25 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from scipy.special import log_ndtr, logsumexp, ndtri_exp
+from scipy.special import erfc, log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import rdp
+from dpmcmc.privacy.accounting.composition import (
+    Blend,
+    Composed,
+    Curve,
+    Piece,
+    compose,
+    on_grid,
+    points,
+    revealed,
+)
 from dpmcmc.privacy.accounting.events import (
+    MOST_BLENDED,
     Adjacency,
     Event,
+    bucket_down,
     gaussian_parameter,
     grouped,
     queries,
@@ -55,6 +88,10 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 # * ``replace``: P = (1−q)N(0)+qN(c), Q = (1−q)N(0)+qN(−c);  c·x* = ε/2 + asinh((1−q)/q · e^{c²/2} · sinh(ε/2))
 # * ``remove``:  P = (1−q)N(0)+qN(c), Q = N(0);               c·x* = log((e^ε − (1−q)) / q) + c²/2
 # * ``add``:     P = N(0),            Q = (1−q)N(0)+qN(−c);   c·x* = −log((e^−ε − (1−q)) / q) − c²/2
+
+
+_UNIT = 2.0**-53
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 def pair_directions(adjacency: Adjacency) -> tuple[str, ...]:
@@ -113,25 +150,63 @@ def log_tails(
 
 
 def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
-    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, float64, >= 0.
+    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, float64, >= 0; for ε < 0 it is e^ε·H_{e^−ε}(Q‖P)."""
+    return curve(epsilons, z, q, direction)[0]
 
-    For ε >= 0 it is δ; for ε < 0 it is e^ε·H_{e^−ε}(Q‖P), computed from lower tails, so that a
-    discretisation that takes differences of it loses nothing to the 1 that δ tends to there.
+
+def curve(
+    epsilons: np.ndarray, z: float, q: float, direction: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(g, bound on its rounding) of one step at each ε, float64.
+
+    With P − Q above x* known, g is that less (e^ε − 1)·Q above x* where ε >= 0, or less (1 − e^ε)·Q below x* elsewhere.
+    This loses no digits where P and Q are close. Where e^ε is far from 1 it is the difference of P's and e^ε·Q's tails.
     """
     eps = np.asarray(epsilons, np.float64)
     log_keep, _ = _logs(q)
     x = observation(eps, z, q, direction)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        p_above, q_above = log_tails(x, z, q, direction, -1.0)
-        p_below, q_below = log_tails(x, z, q, direction, 1.0)
-        above = difference(p_above, eps + q_above)
-        below = difference(eps + q_below, p_below)
-        value = np.where(eps >= 0, above, below)
+    c = 1 / z
+    ends = {"replace": (-c, c), "remove": (0.0, c), "add": (-c, 0.0)}[direction]
+    outside = np.isnan(x)
     if direction == "remove":  # no outcome has a loss below log(1−q)
-        value = np.where(eps <= log_keep, 0.0, value)
+        outside = outside | (eps <= log_keep)
     if direction == "add":  # nor one above −log(1−q) here
-        value = np.where(eps >= -log_keep, 0.0, value)
-    return np.maximum(np.nan_to_num(value, nan=1.0), 0.0)
+        outside = outside | (eps >= -log_keep)
+    x = np.where(outside, 0.0, x)
+    above = log_tails(x, z, q, direction, -1.0)
+    below = log_tails(x, z, q, direction, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        log_side = np.where(eps >= 0, above[1], below[1])
+        log_rise = np.maximum(eps, 0.0) + np.log(-np.expm1(-np.abs(eps)))
+        log_moved = math.log(q) + _log_between(x, *ends)
+        close = np.abs(eps) < 1
+        gain = np.where(close, log_moved, np.where(eps >= 0, above[0], eps + below[1]))
+        loss = np.where(
+            close, log_rise + log_side, np.where(eps >= 0, eps + above[1], below[0])
+        )
+        value = difference(gain, loss)
+        error = sum(
+            np.exp(part) * _UNIT * (32 + 8 * np.abs(part)) for part in (gain, loss)
+        )
+    error = np.where(np.isfinite(error), error, 0.0)
+    return np.where(outside, 0.0, value), np.where(outside, 0.0, error)
+
+
+def _log_between(x: np.ndarray, low: float, high: float) -> np.ndarray:
+    """log(Φ(high − x) − Φ(low − x)), to the last digits where both are close."""
+    width = high - low
+    middle = (low + high) / 2 - x
+    # Gauss and Legendre's rule, where the density changes by less than e^±2 in the interval.
+    density = np.exp(
+        -0.5 * ((width / 2) * _NODES * (2 * middle[..., None] + (width / 2) * _NODES))
+    )
+    by_rule = np.log(density @ _NODE_WEIGHTS) - 0.5 * middle**2
+    by_rule += math.log(width / 2) - 0.5 * math.log(2 * math.pi)
+    right = middle < 0
+    top = log_ndtr(np.where(right, high - x, x - low))
+    rest = log_ndtr(np.where(right, low - x, x - high))
+    by_tails = top + np.log(-np.expm1(np.minimum(rest - top, 0.0)))
+    return np.where(width * (np.abs(middle) + 1) <= 4, by_rule, by_tails)
 
 
 def difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
@@ -157,164 +232,77 @@ def _logs(q: float) -> tuple[float, float]:
     return (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Privacy-loss distributions on a grid: one step from its exact curve, and many steps by one Fourier transform.
-#
-# Discretisation is pessimistic ("connect the dots", Doroshenko et al. 2022, Algorithm 1), so any grid gives an
-# upper bound. The tests hold every answer against dp-accounting's.
-
-#: Mass beyond the window of a composition, per piece; charged to infinite loss.
-TAIL = 1e-15
-
-
-class Masses(NamedTuple):
-    """Probabilities of losses ``(first + i)·interval`` and of infinite loss; ``first`` need not be whole."""
-
-    first: float
-    probabilities: np.ndarray
-    infinite: float
-
-
-class Composed(NamedTuple):
-    """The privacy loss of a whole run: ``masses`` of losses that lie ``interval`` apart."""
-
-    masses: Masses
-    interval: float
-
-    def delta(self, epsilon: float) -> float:
-        """The hockey-stick divergence Σ (1 − e^{ε − loss})₊·mass."""
-        losses, probabilities = self._above(epsilon)
-        return self.masses.infinite + float(
-            np.dot(-np.expm1(epsilon - losses), probabilities)
-        )
-
-    def epsilon(self, delta: float) -> float:
-        """Smallest ε >= 0 with δ(ε) <= delta; infinite where there is none."""
-        if self.masses.infinite > delta:
-            return math.inf
-        losses, probabilities = (part[::-1] for part in self._above(0.0))
-        if not losses.size:
-            return 0.0
-        # With U and L the sums of mass and of e^{−loss}·mass from the largest loss down, δ(ε) = U − e^ε L on the
-        # stretch below each loss. The answer is in the first stretch that reaches delta.
-        upper = np.cumsum(np.concatenate([[self.masses.infinite], probabilities]))[1:]
-        lower = np.cumsum(np.exp(-losses) * probabilities)
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            reached = np.log((upper - delta) / lower)
-        found = np.flatnonzero(reached >= np.append(losses[1:], 0.0))
-        if not found.size:
-            return 0.0
-        # Where every e^{−loss} is 0 in float64, the loss itself is an upper bound.
-        return float(min(reached[found[0]], losses[found[0]]))
-
-    def _above(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-        """(losses beyond ``epsilon``, their masses), ascending."""
-        first, probabilities, _ = self.masses
-        start = max(math.floor(min(epsilon / self.interval, 2.0**62) - first) + 1, 0)
-        places = np.arange(start, len(probabilities))
-        return (first + places) * self.interval, probabilities[start:]
-
-
 @functools.lru_cache(maxsize=64)
 def one_step(
     z: float, q: float, direction: str, interval: float, log_tail: float
-) -> Masses:
+) -> Curve:
     """One sampled Gaussian step; P-mass up to e^log_tail on either side goes to the end of the grid."""
     low, high = loss_range(z, q, direction, log_tail)
-    return on_grid(lambda losses: excess(losses, z, q, direction), low, high, interval)
+    return on_grid(lambda losses: curve(losses, z, q, direction), low, high, interval)
 
 
-def on_grid(
-    excess: Callable[[np.ndarray], np.ndarray], low: float, high: float, interval: float
-) -> Masses:
-    """One step of the curve g = δ − (1 − e^ε)₊ on a grid from ``low`` to ``high``."""
-    # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
-    first = min(math.floor(low / interval), -2)
-    last = max(math.ceil(high / interval), 2)
-    return connect_dots(excess(np.arange(first, last + 1) * interval), first, interval)
+# ----------------------------------------------------------------------------------------------------
+# Steps of many sizes as blends of few.
 
 
-def revealed(probability: float) -> Masses:
-    """A step that may reveal everything with this probability, and otherwise nothing."""
-    return Masses(0, np.array([1 - probability]), probability)
+def pieces_of(
+    steps: Sequence[Event], direction: str, interval: float, log_tail: float
+) -> list[tuple[Piece, int]]:
+    """Sampled steps, each with its count; more than ``_KNOTS`` sizes of a rate as blends of so many."""
 
+    def step(z: float, q: float) -> Curve:
+        return one_step(z, q, direction, interval, log_tail)
 
-def connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
-    """Pessimistic masses from g = δ − (1 − e^ε)₊.
-
-    The mass at ε_i is a second difference of δ in e^ε. The second difference of (1 − e^ε)₊ is exactly 1 at ε = 0 and 0
-    elsewhere, so only g is differenced. Differences of δ itself would add a spurious mass of about 1e-16 / interval at
-    each point, by rounding at δ near 1, and a million compositions would make it a large part of the answer.
-    """
-    rise = np.diff(curve)
-    scale = math.expm1(interval)
-    masses = np.empty_like(curve)
-    masses[0] = -curve[0] + rise[0] / scale
-    masses[1:-1] = (rise[1:] - math.exp(interval) * rise[:-1]) / scale
-    masses[-1] = rise[-1] / math.expm1(-interval)
-    masses[-first] += 1.0
-    return Masses(first, np.maximum(masses, 0.0), float(curve[-1]))
-
-
-class Window(NamedTuple):
-    """Ends of the interval that holds all but ``TAIL`` of a composition's mass, relative to its smallest loss."""
-
-    low: int
-    high: int
-
-
-def window(piece: Masses, count: int) -> Window:
-    """Chernoff bounds of ``count``-fold composition: ±b(λ), b = (count·log E e^{λ·loss} + log(2/TAIL))/λ."""
-    size = len(piece.probabilities)
-    if size == 1:
-        return Window(0, 0)
-    low = 0
-    high = (size - 1) * count
-    places = np.arange(size)
-    for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
-        with np.errstate(over="ignore"):  # within scipy, where the largest term is tiny
-            moment = logsumexp(places * order, b=piece.probabilities)
-        if not math.isfinite(moment):
+    pieces: list[tuple[Piece, int]] = []
+    for q in sorted({e.rate for e in steps}):
+        z = np.array([e.noise_multiplier for e in steps if e.rate == q])
+        counts = np.array([e.count for e in steps if e.rate == q], np.float64)
+        knots = knots_of(z, counts)
+        if len(knots) == len(z):
+            pieces += [
+                (step(float(one), q), int(count))
+                for one, count in zip(z, counts, strict=True)
+            ]
             continue
-        bound = (count * moment + math.log(2 / TAIL)) / order
-        if order > 0:
-            high = min(high, math.ceil(bound))
-        else:
-            low = max(low, math.floor(bound))
-    return Window(low, high)
+        at = np.clip(np.searchsorted(knots, z, side="right") - 1, 0, len(knots) - 2)
+        for k in np.unique(at):
+            loud, quiet = float(knots[k]), float(knots[k + 1])
+            here = at == k
+            pieces.append(
+                (
+                    Blend(
+                        step(loud, q),
+                        step(quiet, q),
+                        _shares(z[here], loud, quiet, direction),
+                        counts[here],
+                    ),
+                    int(counts[here].sum()),
+                )
+            )
+    return pieces
 
 
-def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> Composed:
-    """All pieces, each ``count`` times, in one product of spectra.
+def knots_of(z: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Noise multipliers, ascending, between which others are blended: all, or about ``_KNOTS`` with both ends."""
+    values = np.unique(z)
+    if len(values) <= _KNOTS:
+        return values
+    starts, _ = bucket_down(z, counts, exact_below=_KNOTS, most=_KNOTS)
+    return np.unique(np.append(starts, values[-1]))
 
-    Mass outside a piece's window (at most ``TAIL``) wraps around; it is charged again at infinite loss.
-    """
-    windows = [window(piece, count) for piece, count in pieces]
-    length = sum(w.high - w.low for w in windows) + 1
-    size = scipy.fft.next_fast_len(
-        max(length, *(len(piece.probabilities) for piece, _ in pieces)), real=True
-    )
-    log_spectrum = np.zeros(size // 2 + 1, np.complex128)
-    log_finite = 0.0
-    for piece, count in pieces:
-        with np.errstate(
-            divide="ignore", invalid="ignore"
-        ):  # a frequency that a piece does not hold
-            log_spectrum += count * np.log(scipy.fft.rfft(piece.probabilities, size))
-        log_finite += (
-            count * math.log1p(-piece.infinite) if piece.infinite < 1 else -math.inf
-        )
+
+def _shares(z: np.ndarray, loud: float, quiet: float, direction: str) -> np.ndarray:
+    """λ of each z: the chance of the louder step, rounded up."""
+    scale = math.sqrt(2) if direction == "replace" else math.sqrt(8)
+
+    def missing(z: np.ndarray | float) -> np.ndarray:
+        """1 − u, which is exact where u is near 1."""
+        return erfc(1 / (np.asarray(z) * scale))
+
     with np.errstate(invalid="ignore"):
-        spectrum = np.where(np.isfinite(log_spectrum), np.exp(log_spectrum), 0.0)
-    masses = np.roll(scipy.fft.irfft(spectrum, size), -sum(w.low for w in windows))[
-        :length
-    ]
-    first = sum(
-        piece.first * count + w.low
-        for (piece, count), w in zip(pieces, windows, strict=True)
-    )
-    infinite = min(1.0, -math.expm1(log_finite) + TAIL * len(pieces))
-    return Composed(Masses(first, np.maximum(masses, 0.0), infinite), interval)
+        share = (missing(quiet) - missing(z)) / (missing(quiet) - missing(loud))
+    share = np.where(np.isfinite(share), share, 1.0)
+    return np.clip(share * (1 + 1e-9) + 1e-9, 0.0, 1.0)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -373,7 +361,14 @@ def loss(x: np.ndarray, z: float, q: float, k: int, direction: str) -> np.ndarra
 def mixture_excess(
     epsilons: np.ndarray, z: float, q: float, k: int, direction: str
 ) -> np.ndarray:
-    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, (n,) float64, as ``dominating_pair.excess``."""
+    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, (n,) float64."""
+    return mixture_curve(epsilons, z, q, k, direction)[0]
+
+
+def mixture_curve(
+    epsilons: np.ndarray, z: float, q: float, k: int, direction: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(g, bound on its rounding) of one step at each ε, (n,) float64, as :func:`curve`."""
     eps = np.asarray(epsilons, np.float64)
     j, log_weight = _weights(q, k)
     # Where the loss equals ε, by bisection; an error of it enters δ by its square.
@@ -395,14 +390,14 @@ def mixture_excess(
 
     p_above, q_above = tails(-1.0)
     p_below, q_below = tails(1.0)
-    with np.errstate(over="ignore"):  # on the side of 0 that is not looked at
-        value = np.where(
-            eps >= 0, difference(p_above, q_above), difference(q_below, p_below)
-        )
+    gain = np.where(eps >= 0, p_above, q_below)
+    loss_ = np.where(eps >= 0, q_above, p_below)
+    value = difference(gain, loss_)
+    error = sum(np.exp(part) * _UNIT * (64 + 8 * np.abs(part)) for part in (gain, loss_))
     log_none = float(log_weight[0])
     # Nobody of the group may take part: no loss lies below log p_0 in one order, nor above −log p_0 in the other.
     outside = eps <= log_none if direction == "remove" else eps >= -log_none
-    return np.where(outside, 0.0, np.maximum(value, 0.0))
+    return np.where(outside, 0.0, value), np.where(outside, 0.0, error)
 
 
 def composed_delta(
@@ -428,11 +423,9 @@ def composed_delta(
     )
     if composed is None:
         return None
-    # Against rounding of the Fourier transform, as in ``pld.py``.
-    slack = 4 * 2.0**-52 * count
 
     def at(e: float) -> float:
-        return min(1.0, max(order.delta(e) for order in composed) + slack)
+        return max(order.most_delta(e) for order in composed)
 
     return at
 
@@ -448,16 +441,16 @@ def _mixture_composed(
     for _ in range(8):
         orders = []
         for direction in _DIRECTIONS:
-            pieces = [
+            pieces: list[tuple[Piece, int]] = [
                 (_one_step(z, q, k, direction, interval, log_tail), count)
                 for z, q, count in steps
             ]
             if mu > 0:
                 pieces.append((one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
             orders.append(pieces)
-        points = sum(w.high - w.low for w in (window(*piece) for piece in orders[0]))
-        if points <= _MIXTURE_COMPOSED_POINTS:
-            spend(points * len(orders) * len(orders[0]))
+        width = points(orders[0])
+        if width <= _MIXTURE_COMPOSED_POINTS:
+            spend(width * len(orders) * len(orders[0]))
             return tuple(compose(pieces, interval) for pieces in orders)
         interval *= 2
     return None
@@ -465,13 +458,13 @@ def _mixture_composed(
 
 def _one_step(
     z: float, q: float, k: int, direction: str, interval: float, log_tail: float
-) -> Masses:
+) -> Curve:
     """One step on a grid; P-mass up to e^log_tail on either side goes to its ends."""
     low, high = _range(z, q, k, direction, log_tail)
     # Sixty-four bisections, each a sum over who takes part.
     spend(10 * (k + 1) * (high - low) / interval)
     return on_grid(
-        lambda losses: mixture_excess(losses, z, q, k, direction), low, high, interval
+        lambda losses: mixture_curve(losses, z, q, k, direction), low, high, interval
     )
 
 
@@ -507,8 +500,8 @@ def _weights(q: float, k: int) -> tuple[np.ndarray, np.ndarray]:
     return j.astype(np.float64), scipy.stats.binom.logpmf(j, k, q)
 
 
-FFT_SLACK = 4 * 2.0**-52
-_MOST_SLACK = 0.05
+#: Sizes of step of one rate that are composed as they are, or between which others are blended.
+_KNOTS = 32
 # One step's grid and the composed grid are kept below these sizes: about a second and 300 MB.
 _STEP_POINTS = 200_000
 COMPOSED_POINTS = 3_000_000
@@ -541,18 +534,15 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
         return 0.0
     if delta <= 0 or any(e.noise_multiplier == 0 for e in parts):
         return math.inf
-    parts = tuple(grouped(parts))
+    parts = tuple(grouped(parts, MOST_BLENDED))
     if all(e.mechanism == "gaussian" for e in parts):
         return gaussian_epsilon(gaussian_parameter(parts, adjacency), delta)
     renyi = rdp.epsilon(parts, adjacency, delta)
     spend(_READ_WORK)
-    slack = _slack(parts)
-    if slack > _MOST_SLACK * delta:
-        return renyi
     composed = _composed(parts, adjacency, renyi, delta)
     if composed is None:
         return renyi
-    return min(renyi, composed.epsilon(delta - slack))
+    return min(renyi, composed.epsilon(delta))
 
 
 def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
@@ -563,7 +553,7 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
         return 0.0
     if any(e.noise_multiplier == 0 for e in parts):
         return 1.0
-    parts = tuple(grouped(parts))
+    parts = tuple(grouped(parts, MOST_BLENDED))
     if all(e.mechanism == "gaussian" for e in parts):
         return gaussian_delta(gaussian_parameter(parts, adjacency), epsilon)
     renyi = rdp.delta(parts, adjacency, epsilon)
@@ -571,11 +561,19 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     composed = _composed(parts, adjacency, max(epsilon, 1e-3), max(renyi, 1e-12))
     if composed is None:
         return renyi
-    return min(renyi, composed.delta(epsilon) + _slack(parts))
+    return min(renyi, composed.delta(epsilon))
 
 
-def _slack(parts: Iterable[Event]) -> float:
-    return FFT_SLACK * sum(e.count for e in parts if e.mechanism != "gaussian")
+def near(
+    events: Iterable[Event], adjacency: Adjacency, epsilon: float, delta: float
+) -> Callable[[float], float] | None:
+    """δ(ε) at every ε >= 0 on one grid, fit for ε near ``epsilon`` at ``delta``; None where none fits."""
+    parts = tuple(grouped(queries(events), MOST_BLENDED))
+    check(parts, adjacency)
+    if any(e.noise_multiplier == 0 for e in parts):
+        return None
+    composed = _composed(parts, adjacency, epsilon, delta)
+    return None if composed is None else composed.delta
 
 
 class _Composed(NamedTuple):
@@ -584,10 +582,10 @@ class _Composed(NamedTuple):
     orders: tuple[Composed, ...]
 
     def epsilon(self, delta: float) -> float:
-        return max(order.epsilon(delta) for order in self.orders)
+        return max(order.most_epsilon(delta) for order in self.orders)
 
     def delta(self, epsilon: float) -> float:
-        return max(order.delta(epsilon) for order in self.orders)
+        return max(order.most_delta(epsilon) for order in self.orders)
 
 
 def _composed(
@@ -610,7 +608,7 @@ def _composed_on(
 ) -> _Composed | None:
     sampled = [e for e in parts if e.mechanism != "gaussian"]
     noisy = _noisy(parts)
-    fixed = [
+    fixed: list[tuple[Piece, int]] = [
         (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
         for e in sampled
         if e.noise_multiplier < SMALLEST_Z
@@ -620,7 +618,7 @@ def _composed_on(
     for _ in range(16):
         sizes = sum(
             (high - low) / interval
-            for e in noisy
+            for e in _made(noisy)
             for low, high in [
                 loss_range(e.noise_multiplier, e.rate, directions[0], log_tail)
             ]
@@ -631,23 +629,28 @@ def _composed_on(
         spend(len(directions) * sizes * _STEP_WORK)
         by_order = []
         for direction in directions:
-            pieces = [
-                (
-                    one_step(e.noise_multiplier, e.rate, direction, interval, log_tail),
-                    e.count,
-                )
-                for e in noisy
-            ]
+            pieces = pieces_of(noisy, direction, interval, log_tail)
             if mu > 0:  # a Gaussian is its own mirror image
                 pieces.append((one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
             by_order.append(pieces + fixed)
-        points = sum(w.high - w.low for w in (window(*piece) for piece in by_order[0]))
-        work = points * len(directions) * len(by_order[0])
-        if points <= COMPOSED_POINTS and work <= _WORK:
+        width = points(by_order[0])
+        work = width * len(directions) * len(by_order[0])
+        if width <= COMPOSED_POINTS and work <= _WORK:
             spend(work)
             return _Composed(tuple(compose(pieces, interval) for pieces in by_order))
         interval *= 2
     return None
+
+
+def _made(noisy: list[Event]) -> list[Event]:
+    """Steps whose curves ``pieces_of`` computes."""
+    out = []
+    for q in {e.rate for e in noisy}:
+        family = [e for e in noisy if e.rate == q]
+        z = np.array([e.noise_multiplier for e in family])
+        knots = knots_of(z, np.array([e.count for e in family]))
+        out += [dataclasses.replace(family[0], noise_multiplier=float(k)) for k in knots]
+    return out
 
 
 def _noisy(parts: tuple[Event, ...]) -> list[Event]:

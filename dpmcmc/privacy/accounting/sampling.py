@@ -4,21 +4,42 @@ A scheme states the rate that it is charged as, and the room that its batches ne
 records from the tables made here.
 
 **Poisson by gaps.** Independent selection at rate q is a sequence of geometric gaps, P(gap = g) = q r^g,
-r = 1 − q. A gap is split as kL + Ja + b: b < J and a < A from two tables of 32-bit thresholds, and a
-"restart" (no selection in L = J·A records) with probability about r^L = e^-7, after which the geometric
-law starts anew. Its integer thresholds make every probability exactly known, so the error is computed, not
-assumed: with e_a, e_b, e_R the largest relative errors of the tables and of the restart, the probability of
-a whole gap is within (1 ± e_R)^k (1 ± e_a)(1 ± e_b) of q r^g.
+r = 1 − q. A gap is drawn in rounds. A round ends in a selection after Ja + b records, b < J and a < A from two tables
+of 32-bit thresholds; or in a restart, no selection in L = JA records, after which the next round begins. They give
+f_b, c_a and R = 1 − Σ c_a, whole multiples of 2^-32, whose sums are exact. So the law of a whole gap is known exactly:
 
-*What is charged.* Let record i lie between neighbouring selections g₁ before and g₂ after it. Given all
-other selections, the odds of i are P(g₁)P(g₂)/P(g₁+g₂+1), which would be q/(1−q) exactly and is at most
-q/(1−q)·F with
+    P(gap = kL + Ja + b) = R^k c_a f_b,        f_b = q r^b/(1 − r^J)·(1 + β_b),   c_a = (1 − r^J) r^{Ja}·(1 + α_a),
+                                               R = r^L·(1 + ρ),   |β_b| <= e_b, |α_a| <= e_a, |ρ| <= e_R,
 
-    F = (1+e_R)^{K+1} (1+e_a)² (1+e_b)² / ((1−e_R)^{K+1} (1−e_a)(1−e_b)),   K = ⌈N/L⌉
+with errors that are computed in 60 digits, not assumed. Rounds are independent of all before them, so gaps are.
 
-(the same for the open gap at the end of the data). So the largest conditional inclusion probability is
-q' = qF/(1−q+qF), and q' is the charged rate: conditioned on the others, the query is a mixture with weight at
-most q', and the dominating pairs grow with the weight (``accounting/rdp.py``).
+*What is charged.* Let S be the selection and i a record. Given which others are in S, the odds of i are these, with
+g₁ the records between i and the one selected before it (or the start), and g₂ those to the one selected after it.
+
+1. *There is one after i.* The probability of S is a product over gaps. With i two gaps g₁, g₂ stand where without i
+   there is one, g₁ + g₂ + 1; all other factors cancel, so the odds are P(g₁)P(g₂)/P(g₁+g₂+1). Write g_j = k_j L + t_j,
+   0 <= t_j < L. Because t₁ + t₂ + 1 < 2L, the gap without i has k = k₁ + k₂ or k₁ + k₂ + 1 restarts. The powers of r
+   leave q/r exactly, and R^{k₁+k₂−k} leaves (1 + ρ)^0 or (1 + ρ)^-1: restarts cancel, however many fit into N.
+   So the odds are at most q/r·F₁, F₁ = (1+e_a)²(1+e_b)² / ((1−e_a)(1−e_b)(1−e_R)).
+2. *There is none: the last gap is open,* and ends beyond N. Its probability is T(n) = P(gap >= n), and the odds are
+   P(g₁)T(g₂)/T(g₁+g₂+1), g₂ the records after i. A gap is at least kL + t, t < L, where k restarts come and
+   then one round does not end before t: T(kL + t) = R^k τ(t), τ(t) = R + Σ c_a f_b over Ja + b >= t. The exact terms
+   of τ(t) sum to r^L + Σ_{t<=g<L} q r^g = r^t. So τ(t) lies between r^t·min(1−e_R, (1−e_a)(1−e_b)) and
+   r^t·max(1+e_R, (1+e_a)(1+e_b)). As in 1, k is k₁ + k₂ or one more, and the odds are at most q/r·F₂,
+   F₂ = (1+e_a)(1+e_b)·max(1+e_R, (1+e_a)(1+e_b)) / ((1−e_R)·min(1−e_R, (1−e_a)(1−e_b))).
+
+The first gap needs no case: it is drawn as the others are, from record −1. With F = max(F₁, F₂) the largest conditional
+inclusion probability is q' = qF/(1−q+qF), whatever N, and q' is the charged rate: conditioned on the others, the query
+is a mixture with weight at most q', and the dominating pairs grow with the weight (``accounting/rdp.py``). J and A are
+chosen such that q'/q <= 1 + 10⁻⁴ at every rate. Close to rate 1, where R has too few digits, q' = 1 is charged.
+
+*Positions in int32.* An advance is cut to N + 1, and so is their running sum. min(x + min(y, m), m) = min(x + y, m) for
+x, y >= 0, so a sum at m = N + 1 stands for every larger one. Such a position is beyond the data and selects nobody;
+positions below N are exact. Before it is cut an advance is at most N + 2J < 2^31.
+
+*Shards* draw by keys of their own, each from its first row. Given all other records, of this shard and the others, the
+odds of i are those above. A padded row is a record that nobody has: an average over it keeps every probability at
+most q'.
 
 *Under add_remove* N is the public number of record slots: an absent record is an empty slot that
 contributes zero (``targets/checks.py``), so the law of the others does not depend on it.
@@ -37,10 +58,11 @@ kept sorted, one record moves others to other batches. Batches have ⌊N/m⌋ or
 N/m, so that the mean of an epoch's gradients is the full one.
 
 Claim: Given all others, a record is in a Poisson batch with at most the probability that is charged.
-Proof: odds of integer tables, whose errors are computed and not assumed.
+Proof: restarts cancel in the odds of a record, and errors of the integer tables are computed, not assumed.
 Held by: test_conditional_inclusion_never_exceeds_the_charged_rate,
+test_small_tables_keep_the_charge_through_many_restarts,
+test_odds_of_real_tables_stay_within_the_charge_and_a_bent_table_is_caught,
 test_poisson_batches_include_each_record_by_itself_at_the_charged_rate,
-test_gap_tables_hold_all_probability_and_charge_little,
 test_poisson_batches_of_shards_are_the_poisson_batch_of_all_records, "fixed-size batches accounted as Poisson",
 "shuffled epochs accounted as Poisson", "contiguous blocks accounted as Poisson"
 
@@ -59,9 +81,11 @@ from __future__ import annotations
 import bisect
 import decimal
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import mul
 from typing import Annotated, Any
 
 import numpy as np
@@ -75,7 +99,10 @@ WORD = 1 << 32
 _MOST_RECORDS = (1 << 30) - 2  # two saturated positions still add up within int32
 # The law of a restart: r^L just above e^-7 keeps restarts rare (0.1 %) and their 32-bit probability exact to 1e-7.
 _RESTART_EXPONENT = 7.0
-#: Tables of gaps grow with 1/√rate: they take ten seconds here, and prove a percent less.
+#: Most entries of the fine table, and fewest of the 2^32 words in an entry: errors of 1.5e-5 each, thrice in the proof.
+_LONGEST_BLOCK = 64_000
+_FEWEST_COUNTS = 67_000
+#: Below it restarts would come before selections.
 _SMALLEST_RATE = 1e-9
 
 
@@ -112,7 +139,7 @@ class Poisson:
     def charged_rate(self, num_records: int) -> float:
         """Proved upper bound of the generator's conditional inclusion probability."""
         rate = self.rate(num_records)
-        return 1.0 if rate == 1 else gap_tables(rate, num_records).charged_rate
+        return 1.0 if rate == 1 else gap_tables(rate).charged_rate
 
     def mechanism(self, num_records: int) -> str:
         """Name of the event a query becomes."""
@@ -359,16 +386,19 @@ class GapTables:
     block: int  # J
     reach: int  # L = J·A
     restart_probability: float
-    most_restarts: int  # ⌈N/L⌉
     charged_rate: float
+
+    def most_restarts(self, num_records: int) -> int:
+        """⌈N/L⌉, the most restarts before the end of the data."""
+        return -(-num_records // self.reach)
 
 
 def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, float]:
     """(slots, β) of :meth:`Poisson.capacity` at this rate."""
     if rate == 1:
         return num_records, 0.0
-    tables = gap_tables(rate, num_records)
-    most = num_records + tables.most_restarts + 1
+    tables = gap_tables(rate)
+    most = num_records + tables.most_restarts(num_records) + 1
     if overflow <= 0:
         return most, 0.0
     charged = tables.charged_rate
@@ -379,7 +409,7 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
         lambda k: bool(
             _exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2
         ),
-        tables.most_restarts,
+        tables.most_restarts(num_records),
     )
     slots = room + spare + 1
     # In few sizes, so that budgets near each other share a compiled program; room beyond what is charged for. Multiples
@@ -396,8 +426,8 @@ def _truncation(rate: float, num_records: int, slots: int) -> float:
     """Bound on the probability that so many slots truncate a batch, the least over all ways to share them."""
     if rate == 1:
         return 0.0
-    tables = gap_tables(rate, num_records)
-    if slots >= num_records + tables.most_restarts + 1:
+    tables = gap_tables(rate)
+    if slots >= num_records + tables.most_restarts(num_records) + 1:
         return 0.0
 
     def parts(room: Any) -> tuple[Any, Any]:
@@ -405,7 +435,9 @@ def _truncation(rate: float, num_records: int, slots: int) -> float:
         restarts = _exceeds(spare, slots, tables.restart_probability)
         selections = _exceeds(room, num_records, tables.charged_rate)
         # More restarts than ``most_restarts`` do not fit before the end of the data.
-        return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
+        return selections, np.where(
+            spare < tables.most_restarts(num_records), restarts, 0.0
+        )
 
     # The one falls and the other rises with the room for selections: least, up to its neighbours, where they meet.
     meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
@@ -421,60 +453,89 @@ def _exceeds(limit: int | np.ndarray, trials: int, probability: float) -> np.nda
 
 
 @functools.lru_cache(maxsize=64)
-def gap_tables(rate: float, num_records: int) -> GapTables:
-    """Integer thresholds, and the charged rate they prove, in 60-digit arithmetic."""
+def gap_tables(rate: float) -> GapTables:
+    """Tables of this rate, for any number of records.
+
+    Raises:
+        InputError: a rate below ``_SMALLEST_RATE``.
+    """
     if rate < _SMALLEST_RATE:
         raise InputError(
-            f"batch_size: rate {rate:g} over {num_records} records is below {_SMALLEST_RATE:g}, the least that 32-bit "
-            "gaps are computed for; use a larger batch",
+            f"batch_size: rate {rate:g} is below {_SMALLEST_RATE:g}, the least that 32-bit gaps are computed for; use "
+            "a larger batch",
             "batch_size",
         )
+    log_keep = math.log1p(-rate)
+    enough = _FEWEST_COUNTS * math.exp(_RESTART_EXPONENT) / WORD / rate
+    block = math.ceil(
+        min(max(math.sqrt(_RESTART_EXPONENT / rate), enough), _LONGEST_BLOCK)
+    )
+    # Restarts come sooner where the last entry of the coarse table would have too few words.
+    exponent = min(_RESTART_EXPONENT, math.log(block * rate * WORD / _FEWEST_COUNTS))
+    # No longer than this: at rates near 1 the restart would be too rare for 32 bits to tell its probability.
+    longest = max(1, math.floor(-exponent / log_keep))
+    block = min(block, longest)
+    return tables_of(rate, block, max(1, longest // block))
+
+
+def tables_of(rate: float, block: int, coarse_count: int, word: int = WORD) -> GapTables:
+    """Integer thresholds, and the charged rate they prove, in 60-digit arithmetic.
+
+    Args:
+        rate: q.
+        block: J.
+        coarse_count: A.
+        word: one more than the largest random word; 2^32 in every run.
+    """
     with decimal.localcontext() as context:
         context.prec = 60
-        q = decimal.Decimal(rate)
-        r = 1 - q
-        log_r = r.ln()
-        # No longer than this: at rates near 1 the restart would be too rare for 32 bits to tell its probability.
-        longest = max(1, math.floor(-_RESTART_EXPONENT / float(log_r)))
-        block = min(math.ceil(math.sqrt(_RESTART_EXPONENT / rate)), longest)
-        coarse_count = max(1, longest // block)
-
-        def power(j: int) -> decimal.Decimal:
-            return (log_r * j).exp()
-
-        within = 1 - power(block)
-        fine = [round((1 - power(j)) / within * WORD) for j in range(block + 1)]
-        coarse = [round((1 - power(block * j)) * WORD) for j in range(coarse_count + 1)]
-        coarse[-1] = min(coarse[-1], WORD - 1)
-        restart = WORD - coarse[-1]
         one = decimal.Decimal(1)
-        e_fine = max(
-            abs((fine[j + 1] - fine[j]) / (q * power(j) / within * WORD) - one)
-            for j in range(block)
+        q = decimal.Decimal(rate)
+        r = one - q
+
+        def powers(base: decimal.Decimal, most: int) -> list[decimal.Decimal]:
+            """Powers 0 .. most, each a rounded product of the one before: within most·10^-59 relative."""
+            return list(itertools.accumulate([base] * most, mul, initial=one))
+
+        fine_power = powers(r, block)
+        coarse_power = powers(fine_power[block], coarse_count)
+        within = one - fine_power[block]
+        fine = [round((one - power) / within * word) for power in fine_power]
+        coarse = [round((one - power) * word) for power in coarse_power]
+        coarse[-1] = min(coarse[-1], word - 1)
+        restart = word - coarse[-1]
+        counts = (
+            [b - a for a, b in itertools.pairwise(fine)],
+            [b - a for a, b in itertools.pairwise(coarse)],
         )
-        e_coarse = max(
-            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * WORD) - one)
-            for j in range(coarse_count)
+        exact = (
+            [q * power / within for power in fine_power[:-1]],
+            [within * power for power in coarse_power[:-1]],
         )
-        reach = block * coarse_count
-        e_restart = abs(restart / (power(reach) * WORD) - one)
-        most = math.ceil(num_records / reach)
-        provable = max(e_fine, e_coarse, e_restart) < 1
-        if not provable and rate < 0.5:
-            raise InputError(
-                f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch",
-                "batch_size",
+        e_fine, e_coarse = (
+            max(
+                abs(count / (law * word) - one)
+                for count, law in zip(of_table, laws, strict=True)
             )
-        up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
-        down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)
-        # Close to rate 1, where no useful bound is proved, every record is charged as always present.
-        charged = float(q * up / (r * down + q * up)) if provable else 1.0
+            for of_table, laws in zip(counts, exact, strict=True)
+        )
+        e_restart = abs(restart / (coarse_power[-1] * word) - one)
+        charged = one
+        if max(e_fine, e_coarse, e_restart) < 1:
+            up = (one + e_coarse) * (one + e_fine)
+            down = (one - e_coarse) * (one - e_fine)
+            closed = up * up / (down * (one - e_restart))
+            last = up * max(up, one + e_restart)
+            opened = last / ((one - e_restart) * min(down, one - e_restart))
+            factor = max(closed, opened)
+            charged = q * factor / (r + q * factor)
+        # Half a unit in the last place is more than all rounding above.
+        charged_rate = min(1.0, math.nextafter(float(charged), 2.0))
     return GapTables(
         fine=np.array(fine[1:-1], np.uint32),
         coarse=np.array(coarse[1:], np.uint32),
         block=block,
-        reach=reach,
-        restart_probability=restart / WORD,
-        most_restarts=most,
-        charged_rate=min(1.0, math.nextafter(charged, 2.0)),
+        reach=block * coarse_count,
+        restart_probability=restart / word,
+        charged_rate=charged_rate,
     )

@@ -105,7 +105,7 @@ def _(
     rate = sampling.rate(num_records)
     if rate == 1:
         return None
-    tables = gap_tables(rate, num_records)
+    tables = gap_tables(rate)
     return functools.partial(
         draw_poisson, tables=tables, num_records=num_records, slots=slots
     )
@@ -193,8 +193,8 @@ def shard_selector(
 ) -> ShardSelector:
     """Function (key, shard) -> (indices within the shard, mask of the rows that take part).
 
-    Under Poisson sampling each shard draws by a key of its own at the same rate; its charged rate is no larger than
-    that of all records, because fewer restarts fit in. Under fixed size every shard draws the one batch and takes the
+    Under Poisson sampling each shard draws by a key of its own, from the same tables, which are charged at one rate for
+    any number of records. Under fixed size every shard draws the one batch and takes the
     rows that are its own.
 
     Args:
@@ -217,7 +217,7 @@ def shard_selector(
 def _poisson_shard(
     sampling: Poisson, num_records: int, rows: int, slots: int
 ) -> ShardSelector:
-    tables = gap_tables(sampling.rate(num_records), rows)
+    tables = gap_tables(sampling.rate(num_records))
 
     def select(key: jax.Array, shard: jax.Array) -> tuple[jax.Array, jax.Array]:
         own = jax.random.fold_in(key, shard)
