@@ -5,6 +5,10 @@ from . import ledger as ledger
 from .accounting.charging import Privacy as Privacy
 from .accounting.charging import Problem as Problem
 from .accounting.charging import account as account
+from .accounting.conversions import Bracket as Bracket
+from .accounting.conversions import ConcentratedDP as ConcentratedDP
+from .accounting.conversions import GaussianDP as GaussianDP
+from .accounting.conversions import RenyiDP as RenyiDP
 from .accounting.events import Adjacency as Adjacency
 from .accounting.events import Event as Event
 from .accounting.events import UnsupportedCombination as UnsupportedCombination
