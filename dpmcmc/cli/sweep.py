@@ -36,7 +36,7 @@ from dpmcmc import config as config_room
 from dpmcmc.cli import swept_cell
 from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder, own_modules
-from dpmcmc.cli.refusals import CommandError, keep_in
+from dpmcmc.cli.refusals import CODE, CommandError, keep_in
 from dpmcmc.cli.swept_cell import CHARGED, DONE, MEASURES, Ended, Sent, status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Cell, Grid
@@ -68,7 +68,7 @@ REFUSED = "refused"
 
 @dataclass
 class Swept:
-    """What a sweep has done.
+    """Outcome of a sweep.
 
     Attributes:
         folder: of the sweep.
@@ -224,7 +224,7 @@ def carry_out(
     Args:
         grid: cells.
         folder: new, or of an earlier start of the same grid.
-        workers: processes of one thread each; None: this process. Of an executor, cells that it gets at a time.
+        workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
         executor: that carries out cells in place of own processes; its workers see ``folder`` under the same path.
         again_lost: whether to run cells again that were lost and have no checkpoint; each is charged again.
         allow_code: modules outside this library that the configs name.
@@ -247,10 +247,10 @@ def carry_out(
     public = (*columns, "usable_for", *MEASURES)
     try:
         with (
+            contextlib.ExitStack() as undo,  # left last, when the folder is not locked
             Table(folder / CONFIDENTIAL, (*public, "reason"), ("cell",), about) as table,
-            contextlib.ExitStack() as undo,
         ):
-            if new:  # of a sweep that was refused nothing stays
+            if new:  # a sweep that was refused leaves nothing
                 undo.callback(_remove_unbegun, folder)
             os.chmod(folder / CONFIDENTIAL, 0o700)
             keep_in(folder / CONFIDENTIAL)
@@ -267,6 +267,7 @@ def carry_out(
                 _publish(done, released, public, grid)
     finally:
         keep_in(None)
+        _date(folder)
     for line in sweep_page.lines(
         done.rows, done.together, done.why, len(done.private_end)
     ):
@@ -393,6 +394,7 @@ class _Sweep:
         self._tokens = folder / CONFIDENTIAL / "sent"
         self._ends: dict[int, str] = {}
         self._dead: set[int] = set()
+        self._faults: set[int] = set()
 
     def tell(self) -> None:
         """Say what will be run and what it costs together."""
@@ -499,6 +501,8 @@ class _Sweep:
                     raise KeyboardInterrupt
                 if end.code:
                     self._ends[cell.number] = end.said
+                if end.code == CODE:
+                    self._faults.add(cell.number)
                 finished += 1
                 status = self.note(cell)
                 shown = status if status not in (REFUSED, "failed") else "no release"
@@ -549,7 +553,7 @@ class _Sweep:
         for cell in self._grid.cells:
             status = self.status(cell)
             row = self._row(cell, status)
-            if status in (REFUSED, "failed"):
+            if status in (REFUSED, "failed") or cell.number in self._faults:
                 private.append(cell.number)
             if status in DONE:
                 row |= swept_cell.released_row(self.folder(cell))
@@ -630,9 +634,14 @@ def _publish(
             grid.name, released.day, grid.keys, done.rows, done.together, done.why
         )
         released.write(names[1], page)
-    released.date(
-        *(path for path in (released.folder / "cells",) if path.exists()), released.folder
-    )
+
+
+def _date(folder: Path) -> None:
+    """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
+    if (folder / GRID_FILE).exists():
+        within = (folder / name for name in ("cells", CONFIDENTIAL))
+        there = [path for path in within if path.exists()]
+        RunFolder(folder, day_of(folder / GRID_FILE)).date(*there, folder)
 
 
 def _where(done: Swept) -> str:

@@ -14,8 +14,8 @@ How far a cell has come is read from its folder, so that nothing is lost with th
 ``lost``       it may have begun, is charged, and no checkpoint is there: a further run is a further charge
 ``released``   done: draws that may be published
 ``withheld``   done: no guarantee covers the draws, so they lie in ``confidential/``
-``diverged``   done: a chain left the range of floats
-``failed``     done: no draw was made, for a reason that depends on the records
+``diverged``   done: a chain left the range of floats, at a step that may be published
+``failed``     done: there is no draw, for a reason that depends on the records and may not be published
 =============  =====================================================================================
 """
 
@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a worker is given.
+    """All that a worker is given.
 
     Attributes:
         number: of the cell.
@@ -134,8 +134,8 @@ def status_of(folder: Path) -> Status:
         return "released"
     if (folder / CONFIDENTIAL / "draws.nc").exists():
         return "withheld"
-    failed = (folder / CONFIDENTIAL / "failure.json").exists()
-    return "failed" if failed else "diverged"
+    told = "diverged_at" in read_json(folder / "metrics.json")
+    return "diverged" if told else "failed"
 
 
 def made(cell: Cell, plan: AnyPlan, folder: Path) -> Reservation | None:

@@ -17,7 +17,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report.page import template
 
 FILE = "report.html"
-#: What the page says of a status.
+#: Words of the page for a status.
 _SAID = {
     "released": "Released",
     "withheld": "Withheld: no guarantee covers them",
