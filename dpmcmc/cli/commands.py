@@ -214,7 +214,7 @@ def sweep(
     """Run every cell of a grid of configurations, and write one table and one page."""
     with _libraries():
         from dpmcmc.cli import sweep as done_by
-    return done_by.sweep(
+    return done_by.command(
         grid,
         overrides,
         allow_code,

@@ -22,7 +22,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +90,7 @@ class Swept:
         return all(row["status"] in ("released", "withheld") for row in self.rows)
 
 
-def sweep(
+def command(
     grid: str | None,
     overrides: list[str] | None,
     allow_code: list[str] | None,
@@ -167,6 +167,48 @@ def _as_json(done: Swept) -> dict[str, Any]:
     }
 
 
+def sweep(
+    grid: str | Path,
+    *,
+    overrides: list[str] | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    again_lost: bool = False,
+    allow_code: Collection[str] = (),
+) -> Swept:
+    """Run every cell of a grid of configs, as ``dpmcmc sweep`` does; each is a run of its own, charged by itself.
+
+    Args:
+        grid: YAML file, a config with a section ``sweep``.
+        overrides: ``a.b=value`` strings, applied to the whole grid.
+        out: folder of the sweep; a new one below ``runs`` by default. A sweep that was stopped goes on in its folder.
+        workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
+        executor: carries out the cells in place of own processes, for example a Dask client's ``get_executor()``. It
+            must not try a call again. Its workers see the folder and the data under the same paths; nothing of the
+            records is sent.
+        again_lost: whether to run cells again that were lost with their checkpoint; each is charged again.
+        allow_code: modules outside this library that a grid in a run folder may name.
+
+    Returns:
+        :class:`~dpmcmc.cli.sweep.Swept`: folder, a row for each cell, and the guarantee of all together.
+
+    Raises:
+        InputError: a value that makes no config; another sweep's folder, or one in use.
+        CommandError: a plan that is refused, with the cell's values; a ledger that does not allow all cells.
+    """
+    loaded = grids.load(grid, overrides, allow_code=allow_code)
+    folder = default_folder(loaded.name) if out is None else Path(out)
+    return carry_out(
+        loaded,
+        folder,
+        workers=workers,
+        executor=executor,
+        again_lost=again_lost,
+        allow_code=tuple(allow_code),
+    )
+
+
 # ------------------------------------------------------------------------------------
 # A cluster of Dask. Its links carry the path of a cell's folder and the worker's answer, and nothing of the records.
 
@@ -174,8 +216,12 @@ def _as_json(done: Swept) -> dict[str, Any]:
 @contextlib.contextmanager
 def _cluster(url: str) -> Iterator[tuple[Executor, int]]:
     """Yield (an executor of the scheduler at ``dask://HOST:PORT``, threads of its workers)."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("dask", "tls") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("dask", "tls") and parts.hostname and parts.port
+    except ValueError:  # a port that is no number
+        known = False
+    if not known:
         raise CommandError(
             f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler."
         )
@@ -238,10 +284,10 @@ def carry_out(
     console = Console(quiet=True) if console is None else console
     keep_compiled_programs()
     check_devices()
-    plans = _plans(grid)
     folder = folder.absolute()
     new = not folder.exists()
     _check_place(folder)
+    plans = _plans(grid)
     about = {"grid": _relative(grid, folder)}
     columns = ("cell", *grid.keys, "repeat", "status", "epsilon", "delta")
     public = (*columns, "usable_for", *MEASURES)
