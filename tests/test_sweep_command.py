@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 
@@ -274,18 +273,45 @@ def test_a_sweep_that_is_killed_goes_on_and_charges_each_cell_once(write, tmp_pa
     """Workers die with the sweep; whatever they were at goes on from its checkpoint."""
     path, out = write(budget=20.0, sweep=BASE["sweep"] | {"repeats": 2}), tmp_path / "out"
     words = [sys.executable, "-m", "dpmcmc", "sweep", str(path), "--out", str(out), "--workers", "2"]
-    for _ in range(3):
-        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        began = time.monotonic()
-        while process.poll() is None and time.monotonic() - began < 120:
-            if list(out.glob("cells/*/confidential/checkpoint/run.json")) and "(" in process.stdout.readline():
-                os.kill(process.pid, signal.SIGKILL)
-                break
-        process.wait()
+    for _ in range(2):
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if "cell " in line:  # the others are under way
+                    process.send_signal(signal.SIGKILL)
+                    break
     assert subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0
     assert entries(tmp_path) == ["released"] * 4
     assert [row["status"] for row in table(out)] == ["released"] * 4
     assert json.loads((out / "cells" / "0001" / "privacy.json").read_text())["files"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_sweep_on_dask_charges_a_cell_of_a_killed_worker_once(write, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    path, out = write(budget=20.0), tmp_path / "out"
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        address = cluster.scheduler_address.removeprefix("tcp://")
+        with distributed.Client(cluster) as client:
+            client.run(_die_once_a_cell_has_begun)
+        assert call("sweep", path, "--on", f"dask://{address}", "--out", out) == 1
+        assert sorted(row["status"] for row in table(out)) == ["lost", "released"]
+        assert sorted(entries(tmp_path)) == ["open", "released"]
+        assert call("sweep", path, "--on", f"dask://{address}", "--out", out) == 0
+    assert entries(tmp_path) == ["released"] * 2
+
+
+def _die_once_a_cell_has_begun():
+    """Run in a worker: its first cell kills it, and the worker that takes its place knows nothing of this."""
+    begin = Life.begin
+
+    def dies(life):
+        begin(life)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Life.begin = dies
 
 
 def test_a_worker_that_dies_takes_its_own_cell_alone():
