@@ -206,6 +206,13 @@ def sweep(
             help="Run lost cells without a checkpoint again; each is charged again.",
         ),
     ] = False,
+    pictures: Annotated[
+        bool,
+        typer.Option(
+            "--pictures",
+            help="Draw the pictures of each cell too; they take longer than most cells.",
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print only the folder of the sweep.")
     ] = False,
@@ -223,6 +230,7 @@ def sweep(
         workers=workers,
         on=on,
         again_lost=again_lost,
+        pictures=pictures,
         quiet=quiet,
         as_json=as_json,
     )

@@ -100,6 +100,7 @@ def command(
     workers: int | None,
     on: str | None,
     again_lost: bool,
+    pictures: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -142,6 +143,7 @@ def command(
             workers=workers,
             executor=executor,
             again_lost=again_lost,
+            pictures=pictures,
             allow_code=tuple(allow_code or ()),
             console=console,
         )
@@ -175,6 +177,7 @@ def sweep(
     workers: int | None = None,
     executor: Executor | None = None,
     again_lost: bool = False,
+    pictures: bool = False,
     allow_code: Collection[str] = (),
 ) -> Swept:
     """Run every cell of a grid of configs, as ``dpmcmc sweep`` does; each is a run of its own, charged by itself.
@@ -188,6 +191,7 @@ def sweep(
             must not try a call again. Its workers see the folder and the data under the same paths; nothing of the
             records is sent.
         again_lost: whether to run cells again that were lost with their checkpoint; each is charged again.
+        pictures: whether each cell's page has pictures, which take longer than most cells.
         allow_code: modules outside this library that a grid in a run folder may name.
 
     Returns:
@@ -205,6 +209,7 @@ def sweep(
         workers=workers,
         executor=executor,
         again_lost=again_lost,
+        pictures=pictures,
         allow_code=tuple(allow_code),
     )
 
@@ -262,6 +267,7 @@ def carry_out(
     workers: int | None = None,
     executor: Executor | None = None,
     again_lost: bool = False,
+    pictures: bool = False,
     allow_code: tuple[str, ...] = (),
     console: Console | None = None,
 ) -> Swept:
@@ -273,6 +279,7 @@ def carry_out(
         workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
         executor: that carries out cells in place of own processes; its workers see ``folder`` under the same path.
         again_lost: whether to run cells again that were lost and have no checkpoint; each is charged again.
+        pictures: whether each cell's page has pictures.
         allow_code: modules outside this library that the configs name.
         console: to print on; None: nothing is printed.
 
@@ -306,7 +313,7 @@ def carry_out(
             reservations = sweep.reserved(again_lost)
             undo.pop_all()
             try:
-                sweep.run(workers, executor)
+                sweep.run(workers, executor, pictures)
             finally:
                 sweep.give_back(reservations)
                 done = sweep.done()
@@ -514,7 +521,7 @@ class _Sweep:
                 if failed:
                     note(f"{cell}: {failed} What its ledger holds for it stays reserved.")
 
-    def run(self, workers: int | None, executor: Executor | None) -> None:
+    def run(self, workers: int | None, executor: Executor | None, pictures: bool) -> None:
         """Send every cell that waits or was stopped, and take note of how each ends."""
         cells = [
             cell
@@ -531,6 +538,7 @@ class _Sweep:
                 self.folder(cell),
                 self._tokens / secrets.token_hex(8),
                 tuple(dict.fromkeys((*self._allowed, *own_modules(cell.config)))),
+                pictures,
             )
             for cell in cells
         ]

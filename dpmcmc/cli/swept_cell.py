@@ -66,12 +66,14 @@ class Sent:
         token: file that the worker makes. An executor that tries a cell again finds it there, and the cell is left
             alone: the first try may have begun.
         allow_code: as of ``dpmcmc run``.
+        pictures: whether the cell's page has pictures.
     """
 
     number: int
     folder: Path
     token: Path
     allow_code: tuple[str, ...]
+    pictures: bool
 
 
 #: JAX's settings and a process's output are not of one thread, so a process carries out one cell at a time.
@@ -118,6 +120,7 @@ def _run(sent: Sent) -> None:
         distributed=False,
         quiet=True,
         as_json=False,
+        pictures=sent.pictures,
     )
 
 
