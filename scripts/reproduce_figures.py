@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from dpmcmc.engine.cells import Table, outcomes
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Of ``times.csv``; seconds are those of all starts of a figure.
+#: Columns of ``times.csv``; seconds are those of all starts of a figure.
 COLUMNS = ("figure", "seconds", "cpu_seconds", "exit_code")
 #: Longest first; the headline reads two of the others.
 NAMES = (
