@@ -165,6 +165,7 @@ def test_a_lost_cell_without_a_checkpoint_runs_again_on_request_alone_and_is_cha
     assert done.complete
     assert entries(tmp_path) == ["released", "open", "released"]
     assert done.together.epsilon > first.together.epsilon
+    assert sweep_room.RUN_AGAIN in (out / "report.html").read_text()
 
 
 def test_what_has_not_begun_is_given_back(write, tmp_path):

@@ -18,6 +18,7 @@ the cells name as their data, so all cells are composed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -64,6 +65,10 @@ GRID_FILE = "sweep.yaml"
 _MOST_WORKERS = 256
 #: A cell that ended without being done: it was refused before anything was computed from a record.
 REFUSED = "refused"
+#: Assumption of a sweep of which a cell was run again.
+RUN_AGAIN = (
+    "a cell was lost, and run again, for reasons that do not depend on the records."
+)
 
 
 @dataclass
@@ -657,9 +662,14 @@ def together(
     if len({plan.unit for _, plan in found}) > 1:
         return None, "cells protect different units, records and owners"
     try:
-        return composed([plan.guarantee for _, plan in found if plan.guarantee]), ""
+        whole = composed([plan.guarantee for _, plan in found if plan.guarantee])
     except UnsupportedCombination as error:
         return None, f"nothing covers all cells ({str(error).removesuffix('.')})"
+    if len({cell.number for cell, _ in found}) == len(found):
+        return whole, ""
+    # The events do not cover a decision to run a cell once more that looked at the records.
+    said = (*whole.assumptions, RUN_AGAIN)
+    return dataclasses.replace(whole, assumptions=said), ""
 
 
 def _structure(cell: Cell) -> tuple[str, ...]:

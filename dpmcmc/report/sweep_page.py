@@ -52,9 +52,11 @@ def cost(together: Guarantee | None, why: str) -> str:
             f"No epsilon is proved for all cells together: {why}. Each cell states its own promise, and whoever sees "
             "several learns more than any one of them allows."
         )
+    assumed = " ".join(together.assumptions)
     return (
         f"All charged cells together are ({round_up(together.epsilon)}, {together.delta:.6g})-DP, "
-        f"{together.adjacency}. Whoever publishes several cells, or the best of them, pays for all."
+        f"{together.adjacency}{f', assuming: {assumed}' if assumed else '.'} Whoever publishes several cells, or the "
+        "best of them, pays for all."
     )
 
 
