@@ -39,6 +39,7 @@ from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.console import shown
+from dpmcmc.report.pictures import Pictures
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def run(
     distributed: bool,
     quiet: bool,
     as_json: bool,
+    pictures: bool = True,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
     if every is not None and not per_record and resume is None:
@@ -90,7 +92,9 @@ def run(
             _account(loaded, plan, every)  # refused before a folder is made
         place.make(loaded)
         try:
-            folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
+            folder = _carry_out(
+                loaded, plan, place, mesh, calibrate_seconds, console, pictures
+            )
         finally:
             place.checkpoint.close()
     if as_json:
@@ -207,6 +211,7 @@ def _carry_out(
     mesh: Mesh | None,
     calibrate_seconds: float,
     console: Console,
+    pictures: bool,
 ) -> Path:
     """Carry out the run, from the reservation to its end in the ledger; return the folder of the draws."""
     life: Life | None = None
@@ -222,7 +227,13 @@ def _carry_out(
         )
         with life:
             run = ConfiguredRun(
-                config, plan, config_room.load_data(config), place, life, account
+                config,
+                plan,
+                config_room.load_data(config),
+                place,
+                life,
+                account,
+                Pictures(pictures),
             )
             run.read()
             run.print_plan(console)

@@ -78,9 +78,14 @@ _ORDER = (
 
 
 class Pictures:
-    """Pictures of one run. A later picture replaces an earlier one of the same name."""
+    """Pictures of one run. A later picture replaces an earlier one of the same name.
 
-    def __init__(self) -> None:
+    Args:
+        wanted: whether any is drawn. The pictures of a short run take longer than the run.
+    """
+
+    def __init__(self, wanted: bool = True) -> None:
+        self._wanted = wanted
         self._jobs: list[Job] = []
         self._captions: dict[str, str] = {}
         _send("a run begins")
@@ -93,6 +98,8 @@ class Pictures:
             caption: on the page of the run; empty where it is not shown there.
             arguments: of the function, after the file: plain numbers, NumPy's arrays, words.
         """
+        if not self._wanted:
+            return
         self._jobs.append((name, arguments))
         self._captions[name] = caption
         _send(self._jobs[-1])

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import types
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from dpmcmc.audit import audit
+from dpmcmc.cli import sweep
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OPS, OutputPerturbation, base, release
 from dpmcmc.privacy import (
@@ -119,6 +121,24 @@ def saved_guarantees_are_verified(scene: Scene) -> None:
         with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             code = main(["verify", str(path)])
         require(code == 0, f"{bench}: verify rejects the run's own privacy.json")
+
+
+def cells_of_a_sweep_cost_all_together(scene: Scene) -> None:
+    """Full-batch Gaussian cells of z_i and T steps are one release of mu = 2 sqrt(sum T / z_i^2) under replace_one."""
+    steps = 4
+    multipliers = (10.0, 14.0, 30.0)
+    terms = {"steps": steps, "sampling": Full(), "num_records": 1000, "delta": DELTA}
+    config = types.SimpleNamespace(privacy=None)
+    cells = [
+        (
+            types.SimpleNamespace(number=at, config=config),
+            types.SimpleNamespace(guarantee=account(z, **terms), unit="record"),
+        )
+        for at, z in enumerate(multipliers)
+    ]
+    said, why = sweep.together(cells)
+    exact = gaussian_epsilon(2 * math.sqrt(sum(steps / z**2 for z in multipliers)), DELTA)
+    require(said is not None and said.epsilon >= exact * (1 - 1e-9), f"{said or why}, and all cost {exact:.6g}")
 
 
 def guarantees_of_different_adjacency_do_not_compose(scene: Scene) -> None:

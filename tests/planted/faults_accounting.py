@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpmcmc.cli import sweep
 from dpmcmc.mechanisms import OPS, base
 from dpmcmc.mechanisms.base import PrivacySpec
 from dpmcmc.planning import making, noise
@@ -101,6 +102,10 @@ def _stale_calibration(patch: Patch) -> None:
             return own(*settings)
 
     patch.setattr(numeric, "noise_multiplier", trusting)
+
+
+def _costs_its_largest_cell(patch: Patch) -> None:
+    patch.setattr(sweep, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
 
 
 def _composes_anything(patch: Patch) -> None:
@@ -260,6 +265,12 @@ FAULTS = (
         "Noise found for another promise is read from disk and trusted.",
         _stale_calibration,
         (accounting.a_plan_meets_its_epsilon_whatever_was_planned_before,),
+    ),
+    Fault(
+        "a sweep costs its largest cell",
+        "The page of a sweep states the largest of the epsilons, as if nobody saw more than one cell.",
+        _costs_its_largest_cell,
+        (accounting.cells_of_a_sweep_cost_all_together,),
     ),
     Fault(
         "adjacencies mixed in a composition",
