@@ -221,12 +221,7 @@ def load(
         raise ConfigError(
             f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
         )
-    values = parse_yaml(text, str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
-            f"{'nothing' if values is None else type(values).__name__}."
-        )
+    values = _mapping(text, str(path))
     try:
         config = of_values(values, overrides, completed, note)
     except ConfigError as error:
@@ -234,6 +229,32 @@ def load(
     if resumed or _in_run_folder(path):
         refuse_foreign_code(path, config, allow_code)
     return _with_base(config, base.resolve())
+
+
+def of_text(
+    text: str, base: Path, where: str, allow_code: Collection[str] = ()
+) -> Config:
+    """Return the config of a YAML that another process has sent; raises as :func:`load`.
+
+    Args:
+        text: the YAML.
+        base: folder that its paths are relative to.
+        where: names it in a refusal.
+        allow_code: as of :func:`load`, of a config in a run folder.
+    """
+    config = of_values(_mapping(text, where))
+    refuse_foreign_code(where, config, allow_code)
+    return _with_base(config, base)
+
+
+def _mapping(text: str, where: str) -> dict:
+    values = parse_yaml(text, where)
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{where}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
+            f"{'nothing' if values is None else type(values).__name__}."
+        )
+    return values
 
 
 def of_values(
@@ -256,7 +277,7 @@ def of_values(
     return config
 
 
-def refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
+def refuse_foreign_code(path: Path | str, config: Config, allowed: Collection[str]) -> None:
     """Refuse modules that a config in a run folder names, unless the user has allowed them."""
     modules = dict.fromkeys(
         module for _, module in foreign(modules_of_ones_own(config), allowed)

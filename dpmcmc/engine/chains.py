@@ -31,6 +31,7 @@ from dpmcmc import targets
 from dpmcmc.engine import blocks as lanes
 from dpmcmc.engine.blocks import Blocks, BoundPlan, Lane
 from dpmcmc.engine.hardware import hardware
+from dpmcmc.engine.processes import Kept
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import one_ahead
@@ -181,7 +182,7 @@ class Commits:
         kept: checkpoint of the run, or None.
     """
 
-    def __init__(self, blocks: Blocks, kept: Checkpoint | None) -> None:
+    def __init__(self, blocks: Blocks, kept: Kept | None) -> None:
         self._blocks = blocks
         self._kept = kept
         self._point = blocks.point
@@ -569,7 +570,7 @@ def run_together(
     runs: Sequence[BoundPlan],
     records: PyTree,
     report: Callable[[int], None] | None = None,
-    kept: Checkpoint | None = None,
+    kept: Kept | None = None,
     begin: Callable[[], Given | None] = lambda: None,
 ) -> list[Result | DivergedError]:
     """Run plans of one program, as many chains at a time as is fastest.
