@@ -1,12 +1,12 @@
 """Kill one of several processes at every commit and around every call of the ledger, resume, and compare.
 
     python scripts/crash_processes.py
-    python scripts/crash_processes.py --every 7 --resume-with 1
+    python scripts/crash_processes.py --first 3 --every 7
 
 A run of two processes is charged to a ledger. Points are counted in each process: on process 0 before and after each
 call that the checkpoint or the ledger gets, on process 1 before and after each call that waits for process 0. At each
-point in turn the process gets SIGKILL, the other has to end by itself, and the run is resumed on as many processes as
-``--resume-with`` says, with the same devices in all. It is checked that the run ends with the draws of one that was left
+point in turn the process gets SIGKILL, the other has to end by itself, and the run is resumed, by turns on two processes
+of one device and on one process of two devices. It is checked that the run ends with the draws of one that was left
 alone, that the ledger holds one charge for it, and that no key is left behind. Exit code 1 where anything is wrong.
 """
 
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     for who, total in enumerate(totals):
         for at in range(arguments.first, total + 1, arguments.every):
             runs += 1
-            wrong += _killed(folder, who, at, arguments.resume_with)
+            wrong += _killed(folder, who, at, TOGETHER - runs % TOGETHER)
             print(f"  process {who}, point {at} of {total}: {len(wrong)} wrong", flush=True)
     wrong += _wrong_in(Ledger(folder / "ledger.db"), runs)
     print(f"{runs - 1} kills, {len(wrong)} wrong")
@@ -127,7 +127,6 @@ def _parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(description="Kill one of several processes at every point, and resume.")
     out.add_argument("--every", type=int, default=1, help="look at every so many-th point alone")
     out.add_argument("--first", type=int, default=1, help="begin at this point")
-    out.add_argument("--resume-with", type=int, choices=(1, 2), default=2, help="processes that go on")
     out.add_argument("--folder", help="where to work (default: a temporary folder)")
     return out
 

@@ -195,16 +195,15 @@ def _take_part(asked: RunOptions) -> None:
             "sampler.step_size: the chain diverged; process 0 says where.", code=1
         ) from None
     except jax.errors.JaxRuntimeError as error:
-        raise CommandError(
-            f"{_lost(error)}; process 0 says how the run goes on.", code=1
-        ) from None
+        raise _lost(error, "go on as process 0 says.") from None
 
 
-def _lost(error: jax.errors.JaxRuntimeError) -> str:
+def _lost(error: jax.errors.JaxRuntimeError, mend: str) -> CommandError:
     """Say that the processes have lost each other."""
-    return (
+    return CommandError(
         f"--distributed: the processes have lost each other, and nothing was released ({str(error).splitlines()[0]}); "
-        "see what the first of them to fail says"
+        f"see what the first of them to fail says, and {mend}",
+        code=1,
     )
 
 
@@ -261,8 +260,8 @@ def _carry_out(
         # A run that has not begun leaves nothing.
         begun = life is not None and life.begun
         goes_on = begun or not place.clear(_ledger(config))
-        mend = f"the run goes on with: {place.command}" if goes_on else "start it anew."
-        raise CommandError(f"{_lost(error)}; {mend}", code=1) from None
+        mend = f"go on with: {place.command}" if goes_on else "start the run anew."
+        raise _lost(error, mend) from None
     except (CommandError, InputError, RunFailed, OSError, MemoryError) as error:
         if (
             (life is None or not life.begun)
