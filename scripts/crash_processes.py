@@ -5,8 +5,8 @@
 
 A run of two processes is charged to a ledger. Points are counted in each process: on process 0 before and after each
 call that the checkpoint or the ledger gets, on process 1 before and after each call that waits for process 0. At each
-point in turn the process gets SIGKILL, the other has to end by itself, and the run is resumed, by turns on two processes
-of one device and on one process of two devices. It is checked that the run ends with the draws of one that was left
+point in turn the process gets SIGKILL, the other has to end by itself, and the run is resumed, by turns on two
+processes of one device and on one process of two devices. It is checked that the run ends with the draws of one that was left
 alone, that the ledger holds one charge for it, and that no key is left behind. Exit code 1 where anything is wrong.
 """
 
@@ -57,8 +57,8 @@ OF_FIRST = {
 OF_ALL = ("of_first", "said_by_first", "keys_of_first")
 TOGETHER = 2
 #: Seconds that a start may take, and that a process may be silent.
-_PATIENCE = 150
-_HEARTBEAT = 10
+_PATIENCE = 400
+_HEARTBEAT = 40
 
 
 class Points:
@@ -191,7 +191,7 @@ def _child(work: Callable[[], int], messages: Path, address: str, count: int, wh
     os.environ.update(zip(names, (address, str(count), str(who)), strict=True))
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={TOGETHER // count}"
     with open(messages, "w") as stream:
-        # What C++ says goes there too.
+        # C++ writes there too.
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
         with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
@@ -231,7 +231,7 @@ def _known_entropy(seed: int) -> None:
 
 
 def said(folder: Path) -> list[str]:
-    """What the processes said last."""
+    """Return the last words of the processes."""
     return [path.read_text()[-300:] for path in sorted(folder.glob("said-*"))]
 
 

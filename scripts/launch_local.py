@@ -29,10 +29,18 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Seconds that the others have, after one has failed, to say why they end.
 _GRACE = 5.0
 #: Signals that do not end a process, that no process can heed, or that tell of a fault of its own.
-_NOT_ASKED = (
-    {"SIGKILL", "SIGSTOP", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCHLD", "SIGURG", "SIGWINCH", "SIGPIPE"}
-    | {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGEMT", "SIGINFO"}
-)
+_NOT_ASKED = {
+    "SIGKILL",
+    "SIGSTOP",
+    "SIGCONT",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGCHLD",
+    "SIGURG",
+    "SIGWINCH",
+    "SIGPIPE",
+} | {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGEMT", "SIGINFO"}
 #: Reads lines "+N" and "-N" of process groups that begin and end; ends those that are left when the launcher has gone.
 _GUARD = f"""
 import os, signal, sys, time
@@ -87,7 +95,7 @@ def launch(command: list[str], processes: int, timeout: float | None = None) -> 
     for one in signal.valid_signals():
         named = getattr(one, "name", "")  # those for real time have none
         if named not in _NOT_ASKED and signal.getsignal(one) in (signal.SIG_DFL, signal.default_int_handler):
-            # Noted and no more, so that no process is started and not known. Under nohup SIGHUP is ignored, and stays so.
+            # Noted and no more, so that no process is started and not known. Under nohup SIGHUP stays ignored.
             signal.signal(one, lambda number, frame: asked.append(number))
     guard = _Guard()
     readers: list[threading.Thread] = []
@@ -97,12 +105,12 @@ def launch(command: list[str], processes: int, timeout: float | None = None) -> 
         for process in range(processes):
             environment = {**os.environ, **who, "DPMCMC_PROCESS": str(process)}
             shown = None if process == 0 else subprocess.DEVNULL
-            # Each in a group of its own, so that what it started ends with it. It tells the guard itself, so that there is
-            # no moment in which the launcher can be killed and the guard does not know of it.
+            # Each in a group of its own, so that what it started ends with it. It tells the guard itself, so that there
+            # is no moment in which the launcher can be killed and the guard does not know of it.
             started = functools.partial(
                 subprocess.Popen, command, env=environment, stdout=shown, stderr=subprocess.PIPE, start_new_session=True
             )
-            running.append(started(preexec_fn=guard.begun))  # noqa: PLW1509  # no thread is there yet
+            running.append(started(preexec_fn=guard.begun))  # no thread is there yet
         for process, one_of_them in enumerate(running):
             readers.append(threading.Thread(target=_pass_on, args=(process, one_of_them.stderr), daemon=True))
             readers[-1].start()

@@ -74,7 +74,7 @@ class RecordAccount:
             CommandError, ValueError: no bound on norms between checks; too little room on the disk; another platform.
         """
         kept = life.kept
-        assert isinstance(kept, Checkpoint)  # of one process
+        assert isinstance(kept, Checkpoint)  # an account is one process's
         if kept.elsewhere:
             raise CommandError(
                 "--resume: a run with an account of the records goes on only on the platform where it was begun, for "

@@ -34,7 +34,6 @@ from dpmcmc.engine.processes import connect, said_by_first
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.console import shown
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
@@ -125,13 +124,13 @@ def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
 
 
 def _placed(asked: RunOptions) -> tuple[Config, Place]:
-    """Config of a run that is new or goes on, and its folders; the others are told the config of one that goes on."""
+    """Config of a run, new or resumed, and its folders; other processes are told which, and the config."""
     found: list[tuple[Config, Place]] = []
 
-    def find() -> str | None:
+    def find() -> tuple[bool, str]:
         config, place = new(asked) if asked.resume is None else resumed(asked)
         found.append((config, place))
-        return config_room.dump(config, _ROOT) if place.resumed else None
+        return place.resumed, config_room.dump(config, _ROOT)
 
     said_by_first(find)
     return found[0]
@@ -142,13 +141,11 @@ _ROOT = Path("/")
 
 
 def _told(asked: RunOptions) -> Config:
-    """Config of a run, on another process than the first: its own, or of a run that goes on what process 0 says."""
-    said: str | None = said_by_first(lambda: None)
-    if said is None:
-        return config_file.load(
-            asked.config or "", asked.overrides, allow_code=asked.allow_code
-        )
-    return config_file.of_text(said, _ROOT, "--resume", asked.allow_code)
+    """Config of a run on another process than the first: its own of a new run, if it has one, else process 0's."""
+    resumed, text = said_by_first(lambda: (False, ""))
+    if asked.config is None or resumed:
+        return config_file.of_text(text, _ROOT, "--resume", asked.allow_code)
+    return config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
 
 
 def _join() -> None:
@@ -169,12 +166,12 @@ def _mesh(config: Config) -> Mesh | None:
     Raises:
         CommandError: what several processes cannot do.
     """
-    if jax.process_count() > 1:
-        if config.run is None or config.run.mesh is None:
-            raise CommandError(
-                "run.mesh: several processes need to know how their devices share the work; give it, for example by "
-                "--set run.mesh.data=2."
-            )
+    shared = None if config.run is None else config.run.mesh
+    if jax.process_count() > 1 and shared is None:
+        raise CommandError(
+            "run.mesh: several processes need to know how their devices share the work; give it, for example by "
+            "--set run.mesh.data=2."
+        )
     return config_room.make_mesh(config)
 
 

@@ -277,7 +277,9 @@ def of_values(
     return config
 
 
-def refuse_foreign_code(path: Path | str, config: Config, allowed: Collection[str]) -> None:
+def refuse_foreign_code(
+    path: Path | str, config: Config, allowed: Collection[str]
+) -> None:
     """Refuse modules that a config in a run folder names, unless the user has allowed them."""
     modules = dict.fromkeys(
         module for _, module in foreign(modules_of_ones_own(config), allowed)

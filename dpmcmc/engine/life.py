@@ -288,7 +288,10 @@ class Life:
         failed: RuntimeError | None = None
         try:
             result = self.work.carry_out(self, progress)
-        except (jax.errors.JaxRuntimeError, RunFailed):  # of this process alone, it may be
+        except (
+            jax.errors.JaxRuntimeError,
+            RunFailed,
+        ):  # which the other processes may not have
             raise
         except (
             RuntimeError

@@ -10,7 +10,7 @@ All that must be alike is compared before a step is taken: all add one noise to 
 round alike; and two orders of the records would count a record twice. A process that fails ends at once, so that the
 others see it and end too.
 
-**What is kept once.** Process 0 alone has the checkpoint and the ledger. What it does with them is a call of
+**What is kept once.** Process 0 alone has the checkpoint and the ledger. It uses them in calls of
 :func:`of_first`, which every process makes: the others wait until it is done and learn what came of it. A refusal there
 ends them all with one sentence, which process 0 says.
 """
@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -258,7 +257,7 @@ class CheckpointOfFirst:
         return self._own
 
     def point(self) -> Point | None:
-        """See :meth:`Checkpoint.point`."""
+        """Return the last commit; see :meth:`Checkpoint.point`."""
 
         def found() -> _Arrays:
             point = self._kept.point()
@@ -268,11 +267,11 @@ class CheckpointOfFirst:
         return Point.of_whole(arrays) if arrays else None
 
     def start(self, shape: tuple[int, int], chains: int) -> Point:
-        """See :meth:`Checkpoint.start`."""
+        """Commit the beginning; see :meth:`Checkpoint.start`."""
         return Point.of_whole(of_first(lambda: self._kept.start(shape, chains).whole()))
 
     def due(self, point: Point, step: int) -> bool:
-        """See :meth:`Checkpoint.due`; process 0's clock decides."""
+        """Whether to commit, by the clock of process 0; see :meth:`Checkpoint.due`."""
         return said_by_first(lambda: bool(self._kept.due(point, step)))
 
     def commit(
@@ -284,7 +283,7 @@ class CheckpointOfFirst:
         steps: int,
         seconds: float,
     ) -> None:
-        """See :meth:`Checkpoint.commit`; the point moves on process 0, which writes it."""
+        """Commit what all hold; the point moves on process 0 alone. See :meth:`Checkpoint.commit`."""
         whole = on_host(jax.tree.map(plain, states))
 
         def committed() -> None:
@@ -293,7 +292,7 @@ class CheckpointOfFirst:
         said_by_first(committed)
 
     def kept(self, stage: int) -> _Arrays | None:
-        """See :meth:`Checkpoint.kept`."""
+        """Return what a stage released, or None; see :meth:`Checkpoint.kept`."""
         found: list[_Arrays] = []
 
         def known() -> bool:
@@ -304,7 +303,7 @@ class CheckpointOfFirst:
         return of_first(lambda: found[0]) if said_by_first(known) else None
 
     def keep(self, stage: int, arrays: _Arrays, last: bool) -> None:
-        """See :meth:`Checkpoint.keep`; what every process released is the same."""
+        """Commit what a stage released, which every process has alike; see :meth:`Checkpoint.keep`."""
         said_by_first(lambda: self._kept.keep(stage, arrays, last))
 
 

@@ -131,7 +131,7 @@ class Point:
         names = [name for name in arrays if name.startswith("piece/")]
         pieces = {name: arrays[name] for name in names}
         point = cls.of({name: arrays[name] for name in arrays if name not in pieces})
-        assert point is not None  # of this version, and of a chain
+        assert point is not None  # it was made by this version
         point.pieces = [[] for _ in point.norms]
         for name, leaf in pieces.items():
             i, j, _ = (int(part) for part in name.split("/")[1:])
