@@ -73,7 +73,7 @@ from dpmcmc.privacy.query.gaussian_release import (
     mu_std,
 )
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.privacy.query.record_sums import Records, asked
 
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
@@ -176,7 +176,7 @@ class Regression(Facts):
             planned = self.clipped_at(plan.settings["clip_ratio"])
         design = self.design(plan.num_records)
         rows = Rows(plan.target, design.row_bound)
-        releases = Releases(planned, plan, rows, records.prepared(rows))
+        releases = Releases(planned, plan, rows, asked(records).prepared(rows))
         found = releases.conclude(streams.noise)
         draws = found.draws(self.options.draws, streams)
         if self.score.size > 1:
