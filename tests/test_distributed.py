@@ -13,12 +13,14 @@ import jax
 import numpy as np
 import pytest
 import xarray
+import yaml
 
 import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError, exit_code
 from dpmcmc.config import ConfigError
+from dpmcmc.config import dump
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import processes
 from dpmcmc.engine.reservation import Reservation
@@ -477,6 +479,12 @@ def test_a_config_with_more_devices_than_there_are_is_refused_before_anything_is
     assert not (tmp_path / "run").exists()
 
 
-def test_a_mechanism_takes_no_mesh():
-    with pytest.raises(ConfigError, match=r"run\.mesh: mechanism hybrid runs on one device"):
-        config_file.load(ROOT / "configs" / "adult_hybrid.yaml", ["run.mesh.data=2"])
+def test_a_one_shot_mechanism_takes_of_the_run_its_devices_alone():
+    chosen = ["mechanism.name=noise_aware", "run.mesh.data=2", "run.device=cpu"]
+    loaded = config_file.load("adult", chosen)
+    assert yaml.safe_load(dump(loaded, ROOT))["run"] == {"mesh": {"chain": 1, "data": 2}, "device": "cpu"}
+    # A config that has them keeps them, whichever mechanism is chosen then.
+    again = config_file.of_values(yaml.safe_load(dump(loaded, ROOT)), ["mechanism.name=sufficient_statistics"])
+    assert again.run.mesh.data == 2
+    with pytest.raises(ConfigError, match="run: mechanism noise_aware takes none but mesh and device"):
+        config_file.load("adult", [*chosen, "run.steps=3"])

@@ -273,14 +273,10 @@ class Metric:
         self._records: PyTree = None
 
     def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
-        """Refuse records on disk, and several processes; see :class:`Before`."""
+        """Refuse records on disk; see :class:`Before`."""
         if on_disk(data):
             raise InputError(
                 "metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out"
-            )
-        if mesh is not None and jax.process_count() > 1:
-            raise InputError(
-                "metric: is released by one process alone; use one process, or leave metric out"
             )
         return data
 
@@ -369,11 +365,7 @@ class DrawnRandomness:
         self._work = work_of(start.release)
 
     def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
-        """Refuse what the draw refuses, and several processes; see :class:`Before`."""
-        if mesh is not None and jax.process_count() > 1:
-            raise InputError(
-                "after: the start is drawn by one process alone; use one process"
-            )
+        """Refuse what the draw refuses, which reads all records whatever the mesh; see :class:`Before`."""
         self._work.read(data, None, None, None)
         return self._work.records
 

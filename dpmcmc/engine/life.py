@@ -215,7 +215,7 @@ class Life:
         given = data
         data = self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
-        records = None if like is not None else self.work.records
+        records = None if like is not None else data
         check_alike(self.secret, self.plan, (records, starts), self.mesh)
         if like is None:
             said_by_first(lambda: self._identify(given, data))

@@ -115,7 +115,7 @@ def _fail(
 # What all must have alike, and what process 0 tells the others.
 
 
-def _several() -> bool:
+def several() -> bool:
     """Whether this is one of several processes; begins no work of JAX where it is not."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
@@ -130,7 +130,7 @@ def check_alike(secret: bool, plan: AnyPlan, records: PyTree, mesh: Mesh | None)
     Raises:
         ValueError: on every process, where they differ.
     """
-    if not _several():
+    if not several():
         return
     own = {
         "versions, processors, flags and code": platform(own=False),
@@ -167,7 +167,7 @@ def of_first(work: Callable[[], _Arrays]) -> _Arrays:
     Raises:
         SaidByFirst: on the others, where the work failed on process 0, which raises its own error.
     """
-    if not _several():
+    if not several():
         return work()
     failure: Exception | None = None
     content = b""
@@ -193,7 +193,7 @@ def of_first(work: Callable[[], _Arrays]) -> _Arrays:
 
 def said_by_first(work: Callable[[], _Told]) -> _Told:
     """Do as :func:`of_first`, for work that returns a value that JSON can hold."""
-    if not _several():
+    if not several():
         return work()
     said = of_first(lambda: {_SAID: _as_bytes(work())})
     value: _Told = json.loads(said[_SAID].tobytes())
@@ -202,10 +202,21 @@ def said_by_first(work: Callable[[], _Told]) -> _Told:
 
 def keys_of_first(work: Callable[[], Streams], own: Streams) -> Streams:
     """Do as :func:`of_first`, for work that returns keys of the kind of this process's own."""
-    if not _several():
+    if not several():
         return work()
     keys: Streams = from_text(said_by_first(lambda: to_text(work())), own)
     return keys
+
+
+def every_process(own: np.ndarray) -> np.ndarray:
+    """Return the arrays that all processes hold, each of the same shape, along a first axis.
+
+    Args:
+        own: of 32 bits or fewer a number, which JAX does not narrow.
+    """
+    if not several():
+        return own[None]
+    return np.asarray(multihost_utils.process_allgather(own), own.dtype)
 
 
 def _as_bytes(value: object) -> np.ndarray:

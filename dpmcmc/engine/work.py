@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.processes import Kept
+from dpmcmc.engine.processes import Kept, of_first, several
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.stages import AnyPlan
@@ -137,6 +137,8 @@ def released(
     if before is not None:
         return work.of(before)
     made = work.made(streams, session.guarantee)
+    if several():  # what process 0 has made is what all go on with
+        made = work.of(of_first(lambda: work.arrays(made)))
     if kept is not None:
         kept.keep(stage, work.arrays(made), last)
     return made

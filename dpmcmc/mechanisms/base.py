@@ -26,6 +26,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains, check_room
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import DivergedError, Result
+from dpmcmc.engine.shards import shards_of
 from dpmcmc.engine.work import Progress, Session, Work, released, work_of
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
@@ -268,15 +269,22 @@ class _OneShot:
         self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
     ) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
-        for name, given in (("starts", starts), ("mesh", mesh)):
-            if given is not None:
-                raise InputError(
-                    f"{name}: a mechanism's release takes none; leave it out"
-                )
+        if starts is not None:
+            raise InputError("starts: a mechanism's release takes none; leave it out")
+        sums = self._plan.mechanism.reads_sums(self._plan.target)
+        if mesh is not None and not sums:
+            raise InputError(
+                f"mesh: {type(self._plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
+                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP, AdaOPS), and so do "
+                "samplers and hybrids; leave it out",
+                "mesh",
+            )
         checked = _check_records(self._plan, data)
         self._plan.mechanism.check(self._plan, checked)
         self._shapes = targets.record_shapes(checked)
-        self.records = handed_over(self._plan, checked)
+        self.records = (
+            handed_over(self._plan, checked) if mesh is None else shards_of(checked, mesh)
+        )
         check_room(self._bound, self._plan.draws, _BYTES)
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
