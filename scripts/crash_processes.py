@@ -6,8 +6,9 @@
 A run of two processes is charged to a ledger. Points are counted in each process: on process 0 before and after each
 call that the checkpoint or the ledger gets, on process 1 before and after each call that waits for process 0. At each
 point in turn the process gets SIGKILL, the other has to end by itself, and the run is resumed, by turns on two
-processes of one device and on one process of two devices. It is checked that the run ends with the draws of one that was left
-alone, that the ledger holds one charge for it, and that no key is left behind. Exit code 1 where anything is wrong.
+processes of one device and on one process of two devices. It is checked that the run ends with the draws of one that
+was left alone, that the ledger holds one charge for it, and that no key is left behind. Exit code 1 where anything is
+wrong.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError, exit_code
-from dpmcmc.config import ConfigError
-from dpmcmc.config import dump
+from dpmcmc.config import ConfigError, dump
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import processes
 from dpmcmc.engine.reservation import Reservation

@@ -288,11 +288,8 @@ class Life:
         failed: RuntimeError | None = None
         try:
             result = self.work.carry_out(self, progress)
-        except (
-            jax.errors.JaxRuntimeError,
-            RunFailed,
-        ):  # which the other processes may not have
-            raise
+        except (jax.errors.JaxRuntimeError, RunFailed):
+            raise  # the other processes may not have this error
         except (
             RuntimeError
         ) as error:  # a chain diverged, or no draw was made, which is told too

@@ -137,7 +137,7 @@ def released(
     if before is not None:
         return work.of(before)
     made = work.made(streams, session.guarantee)
-    if several():  # what process 0 has made is what all go on with
+    if several():  # all go on with what process 0 has made
         made = work.of(of_first(lambda: work.arrays(made)))
     if kept is not None:
         kept.keep(stage, work.arrays(made), last)
