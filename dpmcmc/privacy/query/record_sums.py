@@ -35,14 +35,14 @@ MOST_RECORDS = 1 << 13
 #: Largest size of an entry that a Sum returns.
 LARGEST = 2**62
 
-#: What a total is: arrays of Python integers, dtype object, which have no largest one.
+#: A total: arrays of Python integers, dtype object, which have no largest one.
 Total = tuple[np.ndarray, ...]
 #: Records -> as many records, each made of one record alone.
 Preparation = Callable[[PyTree], PyTree]
 
 
 class Sum(Protocol):
-    """What records add to a release; see the contract above."""
+    """The sum of records' integers in a release; see the contract above."""
 
     def __call__(self, records: PyTree) -> tuple[np.ndarray, ...]:
         """Return what these records add, int64 arrays; at most :data:`MOST_RECORDS` of them."""
@@ -109,7 +109,7 @@ def asked(records: Records | PyTree) -> Records:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What records add once they are prepared: a Sum of records that are not.
+    """The Sum of records that are yet to be prepared.
 
     Attributes:
         by: of the records.
