@@ -126,9 +126,10 @@ class Prepared:
 
 def blocks_of(records: PyTree) -> Iterable[PyTree]:
     """Yield all records in their order, at most :data:`MOST_RECORDS` at once; no record is one empty block."""
+    leaves, structure = jax.tree.flatten(records)
     for start in range(0, max(1, length_of(records)), MOST_RECORDS):
         part = slice(start, start + MOST_RECORDS)
-        yield jax.tree.map(lambda leaf, part=part: leaf[part], records)
+        yield jax.tree.unflatten(structure, [leaf[part] for leaf in leaves])
 
 
 def summed(of: Sum, records: PyTree) -> Total:
