@@ -389,7 +389,7 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
         rows = x.reshape(-1, *x.shape[2:]) if owners else x
         check_bound(rows, row_bound, "the guarantee")
         # Rows that rounding left beyond the bound are scaled back.
-        if not plan.mechanism.reads_sums(plan.target):  # which brings rows within it
+        if not plan.mechanism.reads_sums(plan.target):  # a sum brings rows within it
             records = {
                 **records,
                 "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape),

@@ -461,9 +461,7 @@ class ModelGradients:
         settings["first_noise_multiplier"] = first = mu_std(
             spec.moved, d, mu * math.sqrt(left * parts[0])
         )
-        events += [
-            spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)
-        ]
+        events += [spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
@@ -640,10 +638,10 @@ class _ModelReleases:
 
     def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:
         """Return the model of the gradient: H, B, and the error of H."""
-        gram, spread = self.rows.curvature(tau, metric)
+        exact, spread = self.rows.curvature(tau, metric)
         root = metric.root
         most = metric.leverage
-        gram, error = self.gram("curvature", gram, keys.pop())
+        gram, error = self.gram("curvature", exact, keys.pop())
         released = gaussian_release(
             spread, self.settings["spread_noise_std"], keys.pop()
         )[0]
