@@ -178,6 +178,24 @@ class RunFailed(RuntimeError):
     """
 
 
+class SaidByFirst(InputError):
+    """Process 0 of several has failed; it says the message itself, so this process ends and says nothing.
+
+    Args:
+        message: as process 0 says it.
+        code: exit code of the command there.
+
+    Example:
+        >>> from dpmcmc.errors import SaidByFirst
+        >>> SaidByFirst("budget.db: run 'a' is refused: it costs more than is left.", 2).code
+        2
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def check_fields(made: object) -> None:
     """Refuse a dataclass whose fields break what their annotations declare: bounds on numbers, lists of words.
 

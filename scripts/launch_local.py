@@ -5,15 +5,16 @@
     python scripts/launch_local.py --processes 2 -- python your_script.py     # which calls dpmcmc.processes.connect()
 
 Every process is told who it is by DPMCMC_COORDINATOR, DPMCMC_PROCESSES and DPMCMC_PROCESS. Output of process 0 is
-shown, and the errors of all. If one fails, the others are ended, and its exit code is returned. SIGTERM, SIGHUP and
-Ctrl-C end them all with what they have started. Without a command it runs configs/two_normals.yaml, its records split
-over the processes.
+shown, and the errors of all. If one fails, the others are ended, and its exit code is returned. Whatever ends the
+launcher ends them all with what they have started: Ctrl-C, any signal, SIGKILL as well. Ctrl-Z and SIGSTOP stop the
+launcher alone. Without a command it runs configs/two_normals.yaml, its records split over the processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -27,6 +28,33 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 #: Seconds that the others have, after one has failed, to say why they end.
 _GRACE = 5.0
+#: Signals that do not end a process, that no process can heed, or that tell of a fault of its own.
+_NOT_ASKED = {
+    "SIGKILL",
+    "SIGSTOP",
+    "SIGCONT",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGCHLD",
+    "SIGURG",
+    "SIGWINCH",
+    "SIGPIPE",
+} | {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGEMT", "SIGINFO"}
+#: Reads lines "+N" and "-N" of process groups that begin and end; ends those that are left when the launcher has gone.
+_GUARD = f"""
+import os, signal, sys, time
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for ask in signal.SIGTERM, signal.SIGKILL:
+    for group in [*groups]:
+        try:
+            os.killpg(group, ask)
+        except ProcessLookupError:
+            groups.discard(group)
+    time.sleep({_GRACE} if groups and ask == signal.SIGTERM else 0)
+"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,32 +92,65 @@ def launch(command: list[str], processes: int, timeout: float | None = None) -> 
         signal that ended them, or 127 where the command cannot be started.
     """
     asked: list[int] = []
-    for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(one) is not signal.SIG_IGN:  # as nohup has it
-            # Noted and no more, so that no process is started and not known.
+    for one in signal.valid_signals():
+        named = getattr(one, "name", "")  # those for real time have none
+        if named not in _NOT_ASKED and signal.getsignal(one) in (signal.SIG_DFL, signal.default_int_handler):
+            # Noted and no more, so that no process is started and not known. Under nohup SIGHUP stays ignored.
             signal.signal(one, lambda number, frame: asked.append(number))
+    guard = _Guard()
+    readers: list[threading.Thread] = []
     who = {"DPMCMC_COORDINATOR": f"127.0.0.1:{free_port()}", "DPMCMC_PROCESSES": str(processes)}
     running: list[subprocess.Popen] = []
-    readers: list[threading.Thread] = []
     try:
         for process in range(processes):
             environment = {**os.environ, **who, "DPMCMC_PROCESS": str(process)}
             shown = None if process == 0 else subprocess.DEVNULL
-            # Each in a group of its own, so that what it started ends with it.
-            running.append(
-                subprocess.Popen(command, env=environment, stdout=shown, stderr=subprocess.PIPE, start_new_session=True)
+            # Each in a group of its own, so that what it started ends with it. It tells the guard itself, so that there
+            # is no moment in which the launcher can be killed and the guard does not know of it.
+            started = functools.partial(
+                subprocess.Popen, command, env=environment, stdout=shown, stderr=subprocess.PIPE, start_new_session=True
             )
-            readers.append(threading.Thread(target=_pass_on, args=(process, running[-1].stderr), daemon=True))
+            running.append(started(preexec_fn=guard.begun))  # no thread is there yet
+        for process, one_of_them in enumerate(running):
+            readers.append(threading.Thread(target=_pass_on, args=(process, one_of_them.stderr), daemon=True))
             readers[-1].start()
-        code = _wait(running, timeout, asked)
+        code = _wait(running, timeout, asked, guard)
     except OSError as error:
         print(f"{command[0]}: cannot be started ({error.strerror}); give a program that is there.", file=sys.stderr)
         code = 127
     finally:
         _end(running)
+        guard.dismiss(running)
     for reader in readers:
         reader.join(timeout=_GRACE)
     return code
+
+
+class _Guard:
+    """A process that ends the others once the launcher has gone, however that was: its end closes a pipe."""
+
+    def __init__(self) -> None:
+        nobody = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, stdout=nobody, stderr=nobody, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin.fileno()  # closed in what is executed
+
+    def begun(self) -> None:
+        """Tell of the process that calls this."""
+        os.write(self._pipe, b"+%d\n" % os.getpid())
+
+    def ended(self, process: subprocess.Popen) -> None:
+        """Tell of a process that has ended, whose number may come to be another's."""
+        with contextlib.suppress(BrokenPipeError):  # somebody has ended the guard
+            os.write(self._pipe, b"-%d\n" % process.pid)
+
+    def dismiss(self, running: list[subprocess.Popen]) -> None:
+        """End the guard, since all have ended."""
+        for process in running:
+            self.ended(process)
+        self._process.communicate()
 
 
 def _pass_on(process: int, errors: IO[bytes]) -> None:
@@ -98,13 +159,18 @@ def _pass_on(process: int, errors: IO[bytes]) -> None:
         sys.stderr.flush()
 
 
-def _wait(running: list[subprocess.Popen], timeout: float | None, asked: list[int]) -> int:
+def _wait(running: list[subprocess.Popen], timeout: float | None, asked: list[int], guard: _Guard) -> int:
     """Wait for all, for the first that fails and a little longer, or for a signal to end."""
     started = time.monotonic()
+    told = [False for _ in running]
     failed: int | None = None
     until = float("inf") if timeout is None else started + timeout
     while True:
         codes = [process.poll() for process in running]
+        for at, code in enumerate(codes):
+            if code is not None and not told[at]:
+                told[at] = True
+                guard.ended(running[at])
         bad = [code for code in codes if code]
         if bad and failed is None:
             failed = bad[0]

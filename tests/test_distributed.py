@@ -1,5 +1,6 @@
 """Several processes run one plan as the devices of one process do, and none waits for one that has failed."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,15 +13,21 @@ import jax
 import numpy as np
 import pytest
 import xarray
+import yaml
 
 import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
-from dpmcmc.cli.refusals import CommandError
-from dpmcmc.config import ConfigError
+from dpmcmc.cli.refusals import CommandError, exit_code
+from dpmcmc.config import ConfigError, dump
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import processes
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.errors import SaidByFirst
+from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.fingerprint import platform
 from tests.compiling import flags
 from tests.test_engine import DATA, make
 
@@ -111,17 +118,32 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+ENDS = ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGALRM", "SIGRTMIN", "SIGKILL"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-@pytest.mark.parametrize("ask", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_launcher_that_is_ended_leaves_no_process_behind(ask, tmp_path):
+@pytest.mark.parametrize("stopped", ["nobody", "launcher", "processes"])
+@pytest.mark.parametrize("name", ENDS)
+def test_a_launcher_that_is_ended_leaves_no_process_behind(name, stopped, tmp_path):
+    if stopped != "nobody" and name not in ("SIGTERM", "SIGKILL"):
+        pytest.skip("two ways to end are enough for those that are stopped")
+    ask = getattr(signal, name)
     family = [sys.executable, "-c", FAMILY, str(tmp_path)]
     command = [sys.executable, "-c", HEEDING, str(int(ask)), str(LAUNCHER), "--", *family]
+    if name == "SIGKILL":
+        command = [sys.executable, LAUNCHER, "--", *family]
     with subprocess.Popen(command) as launcher:
         while len(started := list(tmp_path.iterdir())) < 4:
             assert launcher.poll() is None
             time.sleep(0.05)
+        for path in started if stopped == "processes" else []:
+            os.kill(int(path.name), signal.SIGSTOP)
+        if stopped == "launcher":
+            launcher.send_signal(signal.SIGSTOP)
         launcher.send_signal(ask)
-        assert launcher.wait(timeout=120) == 128 + ask
+        if stopped == "launcher":
+            launcher.send_signal(signal.SIGCONT)
+        assert launcher.wait(timeout=120) == (-ask if name == "SIGKILL" else 128 + ask)
     deadline = time.monotonic() + 60
     while any(alive(path.name) for path in started):  # a killed process takes a moment to go
         assert time.monotonic() < deadline
@@ -140,7 +162,7 @@ def test_a_command_that_cannot_be_started_is_a_sentence():
 
 def test_one_process_keeps_its_own_keys():
     streams = streams_of(0)[0]
-    assert processes.agreed(streams, False, None, None, None) is streams
+    assert processes.keys_of_first(lambda: streams, streams_of(1)[0]) is streams
 
 
 @pytest.mark.parametrize("named", [{"DPMCMC_COORDINATOR": "127.0.0.1:1"}, {"DPMCMC_PROCESS": "x"}])
@@ -177,7 +199,7 @@ def test_two_processes_release_one_folder_whose_guarantee_verifies(together, cap
     # One of them prints.
     assert printed.count("logistic regression, 1,000 records") == 1
     assert "1 along the chains, 2 along the records" in printed
-    assert "without a checkpoint" in printed
+    assert "2; this one keeps the checkpoint" in printed
 
 
 def _theta(folder):
@@ -283,32 +305,174 @@ def test_a_process_that_is_killed_ends_the_run(tmp_path):
     assert json.loads((tmp_path / "run" / "privacy.json").read_text())["epsilon"] <= 1.0
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (["run.mesh.data=2", "privacy.ledger=budget.json"], "privacy.ledger: a run of several processes charges no"),
-        ([], "run.mesh: several processes need to know"),
-    ],
-)
-def test_what_several_processes_cannot_do_is_refused(monkeypatch, changes, words):
-    config = config_file.load(ROOT / "configs" / "two_normals.yaml", changes)
+def test_several_processes_without_a_mesh_are_refused(monkeypatch):
+    config = config_file.load(ROOT / "configs" / "two_normals.yaml")
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(CommandError, match=r"run\.mesh: several processes need to know"):
         run._mesh(config)
 
 
-@pytest.mark.parametrize(("name", "value"), [("checkpoint", "folder"), ("ledger", "budget.json")])
-def test_what_is_kept_on_one_machine_is_refused_with_several_processes(monkeypatch, name, value):
+def test_a_reservation_that_every_process_would_make_is_refused(monkeypatch, tmp_path):
+    plan = make()
+    terms = {"num_records": plan.num_records, "adjacency": "replace_one", "epsilon": 3.0, "delta": 1e-3}
+    ledger = Ledger.init(tmp_path / "budget.db", name="people", overflow_share=0.5, **terms)
+    reservation = Reservation(ledger, plan.guarantee, "by hand")
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    for call in (dpmcmc.sample, lambda plan, data, **more: dpmcmc.sample_all([plan], data, **more)):
-        if name == "ledger" or call is dpmcmc.sample:
-            with pytest.raises(ValueError, match=f"{name}: not with several processes"):
-                call(make(), DATA, **{name: value})
+    with pytest.raises(ValueError, match="ledger: process 0 of several reserves"):
+        dpmcmc.sample(plan, DATA, ledger=reservation)
 
 
-def test_a_distributed_run_has_nothing_to_resume(tmp_path, capsys):
-    assert main(["run", "--distributed", "--resume", str(tmp_path)]) == 2
-    assert "keeps no checkpoint" in capsys.readouterr().err
+# --- what process 0 keeps -------------------------------------------------------------------------------------
+
+
+def test_a_process_that_learns_of_a_refusal_says_nothing(capsys):
+    def refused():
+        raise SaidByFirst("budget.db: run 'a' is refused.", 1)
+
+    assert exit_code(refused) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_commit_goes_to_another_process_whole():
+    states = [np.arange(6.0).reshape(2, 3), np.ones((2, 2), np.uint32)]
+    pieces = [[[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)]], [], [[np.zeros(2), np.zeros(0)]]]
+    point = Point(4, 2, 5, 9, (2, 7), states, [1.0, 2.0, 3.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
+    told = Point.of_whole(point.whole())
+    jax.tree.map(np.testing.assert_array_equal, [told.states, told.pieces], [states, pieces])
+    assert [len(own) for own in told.pieces] == [2, 0, 1]
+    for field in dataclasses.fields(Point):
+        if field.name not in ("states", "pieces"):
+            assert getattr(told, field.name) == getattr(point, field.name)
+
+
+def test_simulated_devices_and_places_to_meet_are_no_other_platform_and_other_flags_are(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    own = platform()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=false")
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "node7:123")
+    assert platform() == own
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=true")
+    assert platform() != own
+    monkeypatch.undo()
+    own = platform()
+    # More threads than cores, of many devices in one process, may split a product otherwise.
+    monkeypatch.setattr(jax, "local_device_count", lambda backend: 64)
+    assert platform() != own
+
+
+KEPT = """
+import sys, time
+from pathlib import Path
+import jax
+import numpy as np
+import dpmcmc
+from dpmcmc.engine import blocks, chains, compilation
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.storage import checkpoint
+from tests.test_engine import DATA, make
+
+dpmcmc.processes.connect()
+folder, me = Path(sys.argv[1]), jax.process_index()
+start, take = Reservation.start, blocks.take_chunk
+times = {}
+
+def late(*given):
+    time.sleep(3)
+    start(*given)
+    times.setdefault("begun", time.time())
+
+def first(*given):
+    times.setdefault("step", time.time())
+    return take(*given)
+
+Reservation.start, blocks.take_chunk = late, first
+compilation._CHUNK_STEPS, checkpoint._OVERHEAD = 7, 1e9
+found = {}
+plan, mesh = make(), dpmcmc.mesh(1, 2)
+result = dpmcmc.sample(plan, DATA, mesh=mesh, checkpoint=folder / "kept", ledger=folder / "budget.db")
+again = dpmcmc.sample(plan, DATA, mesh=mesh, checkpoint=folder / "kept", ledger=folder / "budget.db")
+np.testing.assert_array_equal(again.draws, result.draws)
+refused = ""
+try:
+    dpmcmc.sample(plan, DATA, mesh=mesh, ledger=folder / "budget.db")
+except ValueError as error:
+    refused = str(error)
+sweep = dpmcmc.sample_all([plan, plan], DATA, mesh=mesh, ledger=folder / "sweep.db")
+receipt = result.receipt
+every = np.stack([one.draws for one in sweep])
+np.savez(folder / f"{me}.npz", draws=result.draws, id=receipt.id, refused=refused, sweep=every, **times)
+dpmcmc.sample(plan, DATA, mesh=mesh, ledger=folder / "no.db")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_charged_once_before_either_takes_a_step_and_share_each_refusal(tmp_path):
+    plan = make()
+    terms = {"num_records": plan.num_records, "adjacency": "replace_one", "epsilon": 1.5, "delta": 1e-3}
+    ledger = Ledger.init(tmp_path / "budget.db", name="people", overflow_share=0.5, **terms)
+    ledger.reserve(plan.guarantee, "another")  # which leaves enough for one
+    sweep = Ledger.init(tmp_path / "sweep.db", name="people", overflow_share=0.5, **terms | {"epsilon": 3.0})
+    done = launched([sys.executable, "-c", KEPT, str(tmp_path)])
+    # The last run asks for a ledger that is not there: all end, and one says why.
+    assert done.returncode == 1
+    assert done.stderr.count("no.db: no such ledger") == 1
+    assert "[1] Traceback" not in done.stderr
+    both = [np.load(tmp_path / f"{process}.npz") for process in (0, 1)]
+    np.testing.assert_array_equal(both[0]["draws"], both[1]["draws"])
+    assert both[0]["id"] == both[1]["id"]
+    assert "is refused" in str(both[0]["refused"])
+    assert both[0]["refused"] == both[1]["refused"]
+    assert both[0]["begun"] <= both[1]["step"]
+    assert "begun" not in both[1]
+    assert [run.outcome for run in sweep.state().runs] == ["released", "released"]
+    np.testing.assert_array_equal(both[0]["sweep"], both[1]["sweep"])
+    _, run_of_both = ledger.state().runs
+    assert run_of_both.outcome == "released"
+    assert len(run_of_both.charges) == 1
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_was_killed_goes_on_to_the_same_draws_and_is_charged_once():
+    """At a few points; scripts/crash_processes.py takes every one."""
+    done = started([sys.executable, str(ROOT / "scripts" / "crash_processes.py"), "--first", "22", "--every", "29"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 kills, 0 wrong" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_devices_for_a_further_charge(tmp_path):
+    """Of which the steps since the last commit are charged again, as on another platform."""
+    book, out = tmp_path / "budget.db", tmp_path / "run"
+    terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 6.0, "delta": 1e-4}
+    Ledger.init(book, name="people", overflow_share=0.5, **terms)
+    words = settings(*TINY, f"privacy.ledger={book}")
+    done = launched([sys.executable, "-c", STOPPED, *RUN[3:], "--distributed", "--out", str(out), *words])
+    assert done.returncode != 0
+    assert f"go on with: dpmcmc run --resume {out} --distributed" in done.stderr
+    done = started([*RUN[:3], "--resume", str(out), "--set", "run.mesh.data=1"])
+    assert done.returncode == 0, done.stderr
+    (charged,) = Ledger(book).state().runs
+    assert charged.outcome == "released"
+    assert len(charged.charges) == 2
+    said = json.loads((out / "privacy.json").read_text())
+    assert any("interrupted" in assumption for assumption in said["assumptions"])
+    assert main(["verify", str(out / "privacy.json")]) == 0
+
+
+#: The command, whose process 1 is lost when it has taken its first steps.
+STOPPED = """
+import os, signal, sys
+from dpmcmc.cli.commands import main
+from dpmcmc.engine import blocks, compilation
+hand_out = blocks.hand_out
+compilation._CHUNK_STEPS = 3
+def lost(*given):
+    hand_out(*given)
+    if os.environ["DPMCMC_PROCESS"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+blocks.hand_out = lost
+sys.exit(main(["run", *sys.argv[1:]]))
+"""
 
 
 def test_a_config_with_more_devices_than_there_are_is_refused_before_anything_is_written(tmp_path, capsys):
@@ -319,6 +483,12 @@ def test_a_config_with_more_devices_than_there_are_is_refused_before_anything_is
     assert not (tmp_path / "run").exists()
 
 
-def test_a_mechanism_takes_no_mesh():
-    with pytest.raises(ConfigError, match=r"run\.mesh: mechanism hybrid runs on one device"):
-        config_file.load(ROOT / "configs" / "adult_hybrid.yaml", ["run.mesh.data=2"])
+def test_a_one_shot_mechanism_takes_of_the_run_its_devices_alone():
+    chosen = ["mechanism.name=noise_aware", "run.mesh.data=2", "run.device=cpu"]
+    loaded = config_file.load("adult", chosen)
+    assert yaml.safe_load(dump(loaded, ROOT))["run"] == {"mesh": {"chain": 1, "data": 2}, "device": "cpu"}
+    # A config that has them keeps them, whichever mechanism is chosen then.
+    again = config_file.of_values(yaml.safe_load(dump(loaded, ROOT)), ["mechanism.name=sufficient_statistics"])
+    assert again.run.mesh.data == 2
+    with pytest.raises(ConfigError, match="run: mechanism noise_aware takes none but mesh and device"):
+        config_file.load("adult", [*chosen, "run.steps=3"])

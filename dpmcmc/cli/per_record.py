@@ -27,6 +27,7 @@ from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.per_record import plot
+from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.files import check_room
 from dpmcmc.storage.pytree import PyTree
 
@@ -73,7 +74,7 @@ class RecordAccount:
             CommandError, ValueError: no bound on norms between checks; too little room on the disk; another platform.
         """
         kept = life.kept
-        assert kept is not None
+        assert isinstance(kept, Checkpoint)  # an account is one process's
         if kept.elsewhere:
             raise CommandError(
                 "--resume: a run with an account of the records goes on only on the platform where it was begun, for "

@@ -56,6 +56,7 @@ class RunOptions(NamedTuple):
     resume: str | None
     confidential: str | None
     every: int | None
+    distributed: bool = False
 
     @property
     def named(self) -> str:
@@ -75,6 +76,7 @@ class Place:
         day: on which it was begun.
         every: steps between checks of all records' norms, where every record has an account; else None.
         named: what names the config on a command line.
+        distributed: whether several processes share the run.
         checkpoint: of the run, once the folders are made.
     """
 
@@ -85,6 +87,7 @@ class Place:
     day: datetime.date = field(default_factory=today)
     every: int | None = None
     named: str = ""
+    distributed: bool = False
     checkpoint: Checkpoint = field(init=False)
     _made: list[Path] = field(default_factory=list, init=False, repr=False)
 
@@ -199,7 +202,8 @@ class Place:
             else f" --confidential {self.confidential}"
         )
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
-        return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
+        together = " --distributed" if self.distributed else ""
+        return f"dpmcmc run --resume {self.folder}{together}{elsewhere}{allowed}"
 
 
 def new(asked: RunOptions) -> tuple[Config, Place]:
@@ -221,7 +225,12 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
         if (wanted / "config.yaml").exists():
             return resumed(asked._replace(out=None, resume=str(wanted)))
         return config, Place(
-            wanted, apart, own_modules(config), every=asked.every, named=asked.named
+            wanted,
+            apart,
+            own_modules(config),
+            every=asked.every,
+            named=asked.named,
+            distributed=asked.distributed,
         )
     folder = _free_folder("--out", wanted)
     confidential = folder / CONFIDENTIAL
@@ -237,6 +246,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
         own_modules(config),
         every=asked.every,
         named=asked.named,
+        distributed=asked.distributed,
     )
 
 
@@ -246,9 +256,11 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
     Raises:
         CommandError: there is nothing to go on with, or another config is given.
     """
-    if asked.out is not None or (asked.overrides and not asked.config):
+    devices = [word for word in asked.overrides if word.startswith("run.mesh")]
+    other = len(devices) < len(asked.overrides)
+    if asked.out is not None or (other and not asked.config):
         raise CommandError(
-            "--resume: goes on in its own folder with its own config; leave --out and --set out."
+            "--resume: goes on in its own folder with its own config; leave --out out, and --set but of run.mesh."
         )
     folder = Path(asked.resume or "")
     confidential = (
@@ -267,7 +279,10 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
     config = config_file.load(
-        folder / "config.yaml", allow_code=asked.allow_code, resumed=True
+        folder / "config.yaml",
+        devices if asked.config is None else [],
+        allow_code=asked.allow_code,
+        resumed=True,
     )
     if asked.config is not None:
         same = config_file.load(
@@ -284,7 +299,14 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
     day = day_of(folder / "config.yaml")
     words = str(folder / "config.yaml")
     return config, Place(
-        folder, confidential, own_modules(config), True, day, asked.every, words
+        folder,
+        confidential,
+        own_modules(config),
+        True,
+        day,
+        asked.every,
+        words,
+        asked.distributed,
     )
 
 

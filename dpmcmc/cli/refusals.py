@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import DataError, InputError, RunFailed, redacted
+from dpmcmc.errors import DataError, InputError, RunFailed, SaidByFirst, redacted
 
 #: EX_SOFTWARE of sysexits.h: a fault of the program, not of what it was given.
 CODE = 70
@@ -87,6 +87,8 @@ def exit_code(work: Callable[[], object]) -> int:
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
         said = error.format_message().removesuffix(".")
         return _say(f"{said}{_key_of(error)}; see {where} --help.", 2)
+    except SaidByFirst as error:
+        return error.code
     except InputError as error:
         # A config's refusals begin with their YAML path; others have the usual one of their kind.
         located = error.about and str(error).startswith(f"{error.about}: ")

@@ -7,16 +7,14 @@ them. ``report/console.py`` makes the lines that are printed.
 Where the config names a ledger, the budget is reserved before records are read. ``--resume DIR`` continues a run that
 was stopped at any time and in any way.
 
-With ``--distributed`` several processes run the config together (``processes.py``). Process 0 alone writes and prints;
-it keeps no checkpoint and charges no ledger.
+With ``--distributed`` several processes run the config together (``processes.py``). Process 0 alone writes, prints,
+keeps the checkpoint and charges the ledger. With ``--resume`` it gives the others the config of its run folder.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,11 +30,10 @@ from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.hardware import check_devices
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.processes import connect
+from dpmcmc.engine.processes import connect, said_by_first
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.console import shown
 from dpmcmc.report.pictures import Pictures
@@ -69,10 +66,17 @@ def run(
     if per_record and every is None:
         every = 1
     asked = RunOptions(
-        config, overrides or [], allow_code or [], out, resume, confidential, every
+        config,
+        overrides or [],
+        allow_code or [],
+        out,
+        resume,
+        confidential,
+        every,
+        distributed,
     )
     if distributed:
-        _join(asked)
+        _join()
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
     console = Console(
@@ -81,7 +85,7 @@ def run(
     keep_compiled_programs()
     if distributed and jax.process_index() > 0:
         return _take_part(asked)
-    loaded, place = new(asked) if resume is None else resumed(asked)
+    loaded, place = _placed(asked)
     check_devices()
     with config_room.run_device(loaded):
         mesh = _mesh(loaded)
@@ -90,7 +94,7 @@ def run(
         calibrate_seconds = time.perf_counter() - started
         if resume is None and every is not None:
             _account(loaded, plan, every)  # refused before a folder is made
-        place.make(loaded)
+        said_by_first(lambda: place.make(loaded))
         try:
             folder = _carry_out(
                 loaded, plan, place, mesh, calibrate_seconds, console, pictures
@@ -123,16 +127,37 @@ def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
     }
 
 
-def _join(asked: RunOptions) -> None:
+def _placed(asked: RunOptions) -> tuple[Config, Place]:
+    """Config of a run, new or resumed, and its folders; other processes are told which, and the config."""
+    found: list[tuple[Config, Place]] = []
+
+    def find() -> tuple[bool, str]:
+        config, place = new(asked) if asked.resume is None else resumed(asked)
+        found.append((config, place))
+        return place.resumed, config_room.dump(config, _ROOT)
+
+    said_by_first(find)
+    return found[0]
+
+
+#: Folder that paths are relative to in a config that goes from one process to another.
+_ROOT = Path("/")
+
+
+def _told(asked: RunOptions) -> Config:
+    """Config of a run on another process than the first: its own of a new run, if it has one, else process 0's."""
+    resumed, text = said_by_first(lambda: (False, ""))
+    if asked.config is None or resumed:
+        return config_file.of_text(text, _ROOT, "--resume", asked.allow_code)
+    return config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+
+
+def _join() -> None:
     """Become one of several processes.
 
     Raises:
         CommandError: this process cannot tell its number, or cannot reach the others.
     """
-    if asked.resume is not None:
-        raise CommandError(
-            "--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew."
-        )
     try:
         connect()
     except (ValueError, RuntimeError) as error:
@@ -145,57 +170,50 @@ def _mesh(config: Config) -> Mesh | None:
     Raises:
         CommandError: what several processes cannot do.
     """
-    if jax.process_count() > 1:
-        if config.run is None or config.run.mesh is None:
-            raise CommandError(
-                "run.mesh: several processes need to know how their devices share the work; give it, for example by "
-                "--set run.mesh.data=2."
-            )
-        if config.privacy is not None and config.privacy.ledger is not None:
-            raise CommandError(
-                "privacy.ledger: a run of several processes charges no ledger; leave it out and charge the ledger "
-                "yourself, or run in one process."
-            )
+    shared = None if config.run is None else config.run.mesh
+    if jax.process_count() > 1 and shared is None:
+        raise CommandError(
+            "run.mesh: several processes need to know how their devices share the work; give it, for example by "
+            "--set run.mesh.data=2."
+        )
     return config_room.make_mesh(config)
 
 
 def _take_part(asked: RunOptions) -> None:
     """Compute what process 0 writes and prints."""
-    config = config_file.load(
-        asked.config or "", asked.overrides, allow_code=asked.allow_code
-    )
-    check_devices()
-    with config_room.run_device(config), _together():
-        mesh = _mesh(config)
-        plan = config_room.make_plan(config)
-        assert isinstance(plan, Plan)  # no mechanism takes a mesh
-        try:
+    try:
+        config = _told(asked)
+        check_devices()
+        with config_room.run_device(config):
+            mesh = _mesh(config)
+            plan = config_room.make_plan(config)
+            said_by_first(lambda: None)  # the folders are made
             with Life(plan, key=_seed(config), mesh=mesh) as life:
                 life.read(config_room.load_data(config).train)
                 life.carry_out()
-        except DivergedError:
-            raise CommandError(
-                "sampler.step_size: the chain diverged; process 0 says where.", code=1
-            ) from None
-
-
-@contextlib.contextmanager
-def _together() -> Iterator[None]:
-    """Turn the loss of another process into one sentence."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
-            raise
+    except DivergedError:
         raise CommandError(
-            f"--distributed: the processes have lost each other, and nothing was released ({str(error).splitlines()[0]}"
-            "); see what the first of them to fail says, and start the run anew.",
-            code=1,
+            "sampler.step_size: the chain diverged; process 0 says where.", code=1
         ) from None
+    except jax.errors.JaxRuntimeError as error:
+        raise _lost(error, "go on as process 0 says.") from None
+
+
+def _lost(error: jax.errors.JaxRuntimeError, mend: str) -> CommandError:
+    """Say that the processes have lost each other."""
+    return CommandError(
+        f"--distributed: the processes have lost each other, and nothing was released ({str(error).splitlines()[0]}); "
+        f"see what the first of them to fail says, and {mend}",
+        code=1,
+    )
 
 
 def _seed(config: Config) -> int | None:
     return None if config.privacy is None else config.privacy.insecure_noise_seed
+
+
+def _ledger(config: Config) -> str | None:
+    return None if config.privacy is None else config.privacy.ledger
 
 
 def _account(config: Config, plan: AnyPlan, every: int) -> RecordAccount:
@@ -220,8 +238,8 @@ def _carry_out(
         life = Life(
             plan if account is None else account.whole,
             key=_seed(config),
-            checkpoint=place.checkpoint if jax.process_count() == 1 else None,
-            ledger=None if config.privacy is None else config.privacy.ledger,
+            checkpoint=place.checkpoint,
+            ledger=_ledger(config),
             mesh=mesh,
             label=config.name,
         )
@@ -244,11 +262,18 @@ def _carry_out(
         raise _stopped(life is not None and life.begun, place) from None
     except _DiskFull:  # there may be room when the run is resumed
         raise
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        # A run that has not begun leaves nothing.
+        begun = life is not None and life.begun
+        goes_on = begun or not place.clear(_ledger(config))
+        mend = f"go on with: {place.command}" if goes_on else "start the run anew."
+        raise _lost(error, mend) from None
     except (CommandError, InputError, RunFailed, OSError, MemoryError) as error:
-        ledger = None if config.privacy is None else config.privacy.ledger
         if (
             (life is None or not life.begun)
-            and not place.clear(ledger)
+            and not place.clear(_ledger(config))
             and not place.resumed
         ):
             raise CommandError(
@@ -266,10 +291,6 @@ class _DiskFull(CommandError):
 
 def _stopped(begun: bool, place: Place) -> CommandError:
     """Say what a run that the user stopped has spent, and how to resume it."""
-    if jax.process_count() > 1:
-        return CommandError(
-            "stopped by the user; nothing was released, so start the run anew", code=130
-        )
     spent = (
         "what it was to spend stays spent"
         if begun
@@ -321,5 +342,5 @@ def _compute_and_save(
 
 def _computed(run: ConfiguredRun, console: Console) -> Result:
     """Compute the release, and show how far it is."""
-    with shown(True, run.life, console) as report, _together():
+    with shown(True, run.life, console) as report:
         return run.life.carry_out(report)

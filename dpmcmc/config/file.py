@@ -206,12 +206,7 @@ def read_values(path: str | Path) -> tuple[dict, Path, Path]:
         raise ConfigError(
             f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
         )
-    values = parse_yaml(text, str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
-            f"{'nothing' if values is None else type(values).__name__}."
-        )
+    values = _mapping(text, str(path))
     return values, path, base.resolve()
 
 
@@ -248,6 +243,32 @@ def load(
     return with_base(config, base)
 
 
+def of_text(
+    text: str, base: Path, where: str, allow_code: Collection[str] = ()
+) -> Config:
+    """Return the config of a YAML that another process has sent; raises as :func:`load`.
+
+    Args:
+        text: the YAML.
+        base: folder that its paths are relative to.
+        where: names it in a refusal.
+        allow_code: as of :func:`load`, of a config in a run folder.
+    """
+    config = of_values(_mapping(text, where))
+    refuse_foreign_code(where, config, allow_code)
+    return with_base(config, base)
+
+
+def _mapping(text: str, where: str) -> dict:
+    values = parse_yaml(text, where)
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{where}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
+            f"{'nothing' if values is None else type(values).__name__}."
+        )
+    return values
+
+
 def of_values(
     values: dict,
     overrides: list[str] | None = None,
@@ -268,7 +289,9 @@ def of_values(
     return config
 
 
-def refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
+def refuse_foreign_code(
+    path: Path | str, config: Config, allowed: Collection[str]
+) -> None:
     """Refuse modules that a config in a run folder names, unless the user has allowed them."""
     modules = dict.fromkeys(
         module for _, module in foreign(modules_of_ones_own(config), allowed)
@@ -346,10 +369,11 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
     section = values[parts[0]]
     name = section.get("name") if isinstance(section, dict) else None
     if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
-        device = (values.get("run") or {}).get("device")
+        run = values.get("run") or {}
+        where = {key: run[key] for key in ("mesh", "device") if run.get(key) is not None}
         dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
-        if device is not None:
-            values["run"] = {"device": device}
+        if where:
+            values["run"] = where
         promise = dict(values.get("privacy") or {})
         dropped += [f"privacy.{key}" for key in OF_SAMPLERS if key in promise]
         if promise:

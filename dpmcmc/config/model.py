@@ -83,7 +83,7 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device`` alone.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``mesh`` and ``device``.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).
@@ -412,10 +412,10 @@ class Config(Keyed):
                 if isinstance(section, Derived):
                     section.built()
 
-    def _only_device(self, key: str) -> bool:
-        """Whether a section is that of the run, and says nothing but its device."""
+    def _only_where(self, key: str) -> bool:
+        """Whether a section is that of the run, and says nothing but on which devices."""
         run: Any = self.run
-        return key == "run" and run.model_fields_set == {"device"}
+        return key == "run" and run.model_fields_set <= {"device", "mesh"}
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
@@ -424,8 +424,8 @@ class Config(Keyed):
         yield from self._labels_beside(mechanism)
         yield from self._privatised_beside()
         for key, section in self.sections("sampler", "sampling", "run").items():
-            if self.one_shot and section is not None and not self._only_device(key):
-                but = " but device" if key == "run" else ""
+            if self.one_shot and section is not None and not self._only_where(key):
+                but = " but mesh and device" if key == "run" else ""
                 how = (
                     ", as --set mechanism.name=randomised_response does"
                     if mechanism == RANDOMISED
@@ -438,8 +438,6 @@ class Config(Keyed):
             yield "metric", f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             return
-        if self.run is not None and self.run.mesh is not None:
-            yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"
         if mechanism == RANDOMISED:
             return
         if self.privacy is None or self.privacy.epsilon is None:
@@ -525,7 +523,7 @@ def dump(config: Config, folder: Path) -> str:
         del values["privacy"][key]
     absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
     if config.one_shot and config.run is not None:
-        values["run"] = {"device": config.run.device}
+        values["run"] = {key: values["run"][key] for key in ("mesh", "device")}
     elif config.one_shot:
         absent.append("run")
     for key in absent if config.mechanism else ("mechanism",):

@@ -29,6 +29,7 @@ from dpmcmc.engine.compilation import (
     state_shapes,
 )
 from dpmcmc.engine.hardware import CHAIN, DATA, on_host, spread
+from dpmcmc.engine.processes import Kept
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import supply_of
@@ -40,7 +41,7 @@ from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.exact_sums import traced_for
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError, Point
+from dpmcmc.storage.checkpoint import CheckpointError, Point
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, restored
 from dpmcmc.targets.base import Target, target_offers
@@ -58,7 +59,7 @@ INTERRUPTED = "the run was interrupted, and resumed on another platform, for rea
 
 
 def with_charged_again(
-    planned: Guarantee, kept: Checkpoint, more: tuple[Event, ...] = ()
+    planned: Guarantee, kept: Kept, more: tuple[Event, ...] = ()
 ) -> Guarantee:
     """The plan's guarantee, with what the checkpoint says was charged again, and with what is about to be.
 
@@ -461,7 +462,7 @@ class Blocks:
         return self.failed().issuperset(self._owners[start : start + self.sizes.block])
 
     def outcomes(
-        self, seconds: dict[str, float], kept: Checkpoint | None
+        self, seconds: dict[str, float], kept: Kept | None
     ) -> list[Result | DivergedError]:
         """Outcome of each run.
 

@@ -31,6 +31,7 @@ from dpmcmc import targets
 from dpmcmc.engine import blocks as lanes
 from dpmcmc.engine.blocks import Blocks, BoundPlan, Lane
 from dpmcmc.engine.hardware import hardware
+from dpmcmc.engine.processes import Kept
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import one_ahead
@@ -181,7 +182,7 @@ class Commits:
         kept: checkpoint of the run, or None.
     """
 
-    def __init__(self, blocks: Blocks, kept: Checkpoint | None) -> None:
+    def __init__(self, blocks: Blocks, kept: Kept | None) -> None:
         self._blocks = blocks
         self._kept = kept
         self._point = blocks.point
@@ -272,14 +273,10 @@ class Metric:
         self._records: PyTree = None
 
     def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
-        """Refuse records on disk, and several processes; see :class:`Before`."""
+        """Refuse records on disk; see :class:`Before`."""
         if on_disk(data):
             raise InputError(
                 "metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out"
-            )
-        if mesh is not None and jax.process_count() > 1:
-            raise InputError(
-                "metric: is released by one process alone; use one process, or leave metric out"
             )
         return data
 
@@ -368,11 +365,7 @@ class DrawnRandomness:
         self._work = work_of(start.release)
 
     def read(self, data: PyTree, mesh: Mesh | None) -> PyTree:
-        """Refuse what the draw refuses, and several processes; see :class:`Before`."""
-        if mesh is not None and jax.process_count() > 1:
-            raise InputError(
-                "after: the start is drawn by one process alone; use one process"
-            )
+        """Refuse what the draw refuses, which reads all records whatever the mesh; see :class:`Before`."""
         self._work.read(data, None, None, None)
         return self._work.records
 
@@ -569,7 +562,7 @@ def run_together(
     runs: Sequence[BoundPlan],
     records: PyTree,
     report: Callable[[int], None] | None = None,
-    kept: Checkpoint | None = None,
+    kept: Kept | None = None,
     begin: Callable[[], Given | None] = lambda: None,
 ) -> list[Result | DivergedError]:
     """Run plans of one program, as many chains at a time as is fastest.

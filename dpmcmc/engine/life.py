@@ -23,6 +23,9 @@ test_a_stopped_run_goes_on_to_the_same_bits, test_elsewhere_a_run_takes_fresh_ke
 
 :func:`sample` is one life, and :func:`sample_all` one for each plan. ``dpmcmc run`` writes its files inside
 one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
+
+Several processes live one life together. Process 0 alone reserves, begins, commits and settles, and the others wait for
+it (``processes.py``). So no process computes from a record before the budget is spent, and each is charged for all.
 """
 
 from __future__ import annotations
@@ -48,19 +51,26 @@ from dpmcmc.engine.hardware import (
     on_device,
     sizes,
 )
-from dpmcmc.engine.processes import agreed, check_alone
+from dpmcmc.engine.processes import (
+    CheckpointOfFirst,
+    Kept,
+    check_alike,
+    keys_of_first,
+    said_by_first,
+)
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.privacy.ledger import Ledger, Receipt
+from dpmcmc.privacy.ledger.place import place
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.report.console import shown
 from dpmcmc.storage.checkpoint import Checkpoint, opened
@@ -78,11 +88,12 @@ class Life:
     Leaving it settles: what has begun is spent, what has not is given back.
 
     Args:
-        plan, key, checkpoint, ledger, mesh: as of :func:`sample`.
+        plan, key, checkpoint, ledger, mesh: as of :func:`sample`; of several processes, process 0's checkpoint and
+            ledger count, and the others' are not looked at.
         label: names the run in the ledger's history; None: the plan's own.
 
     Attributes:
-        reservation: the run's place in its ledger, or None without one.
+        reservation: the run's place in its ledger, or None without one; process 0 alone has it.
         kept: its checkpoint, or None without one.
         streams: its keys, once it has read its records.
         secret: whether they are, so that it carries its guarantee.
@@ -104,20 +115,26 @@ class Life:
         self.work = work_of(plan)
         self.plan = plan
         self.mesh = checked(mesh)
-        if checkpoint is not None:
-            check_repeatable(self.mesh)
         self.secret = is_secret(key)
         refuse_unsafe_caches()
         check_not_forked()
-        check_alone(checkpoint=checkpoint, ledger=ledger)
-        check_unpublished(checkpoint, ledger)
+
+        def check() -> None:
+            if checkpoint is not None:
+                check_repeatable(self.mesh)
+            _check_of_first(checkpoint, ledger)
+            check_unpublished(checkpoint, ledger)
+
+        said_by_first(check)
         self._key = key
         self._checkpoint = checkpoint
         self._ledger = ledger
         self._label = plan.label if label is None else label
         self._open = contextlib.ExitStack()
         self.reservation: Reservation | None = None
-        self.kept: Checkpoint | None = None
+        self.kept: Kept | None = None
+        self._own: Checkpoint | None = None
+        self._receipt: Receipt | None = None
         self._new: dict[str, Any] | None = None
         self._claims: tuple[str, ...] = ()
         self._uncharged: Uncharged | None = None
@@ -132,19 +149,47 @@ class Life:
                 is given.
         """
         with contextlib.ExitStack() as stack:
-            self.kept = stack.enter_context(opened(self._checkpoint))
-            if self.kept is not None and self._ledger is None:
-                self.kept.check_uncharged()
-            if isinstance(self._ledger, Reservation):
-                self.reservation = self._ledger
-            elif self._ledger is not None:
-                planned = self.plan.guarantee if self.secret else None
-                self.reservation = Reservation(
-                    self._ledger, planned, self._label, self.kept, self.plan.num_records
-                )
-            self.begun = self.kept is not None and self.kept.begun
+            try:
+                said = said_by_first(lambda: self._reserved(stack))
+            except BaseException:
+                if not self.begun:  # another process was lost meanwhile
+                    self.settle(ended=False)
+                raise
+            self.begun = said["begun"]
+            self.kept = self._own
+            if said["folder"] is not None and jax.process_count() > 1:
+                self.kept = CheckpointOfFirst(self._own, said["folder"], said["again"])
+            if self.reservation is not None:
+                self._receipt = self.reservation.receipt
+            elif said["receipt"] is not None:
+                found = said["receipt"]
+                self._receipt = Receipt(**found | {"path": place(found["path"])})
             self._open = stack.pop_all()
         return self
+
+    def _reserved(self, stack: contextlib.ExitStack) -> dict[str, Any]:
+        """Open the checkpoint and reserve, on process 0; return what all are told."""
+        kept = stack.enter_context(opened(self._checkpoint))
+        self._own = kept
+        if kept is not None and self._ledger is None:
+            kept.check_uncharged()
+        self.begun = kept is not None and kept.begun
+        if isinstance(self._ledger, Reservation):
+            self.reservation = self._ledger
+        elif self._ledger is not None:
+            planned = self.plan.guarantee if self.secret else None
+            self.reservation = Reservation(
+                self._ledger, planned, self._label, kept, self.plan.num_records
+            )
+        receipt = None if self.reservation is None else self.reservation.receipt
+        return {
+            "begun": self.begun,
+            "folder": None if kept is None else str(kept.folder),
+            "again": [] if kept is None else kept.again,
+            "receipt": None
+            if receipt is None
+            else receipt.to_json() | {"path": str(receipt.path)},
+        }
 
     def __exit__(
         self,
@@ -178,23 +223,26 @@ class Life:
         given = data
         data = self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
-        if self.reservation is not None and like is None:
+        records = None if like is not None else data
+        check_alike(self.secret, self.plan, (records, starts), self.mesh)
+        if like is None:
+            said_by_first(lambda: self._identify(given, data))
+        fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
+        self.streams = keys_of_first(lambda: self._keys(fresh, (data, starts)), fresh)
+
+    def _identify(self, given: PyTree, data: PyTree) -> None:
+        if self.reservation is not None:
             self.reservation.identify(data, lambda: self.plan.columns_of(given))
-        streams, _ = streams_of(self._key, self.plan.guarantee is not None)
-        self.streams = agreed(
-            streams,
-            self.secret,
-            self.plan,
-            (None if like is not None else self.work.records, starts),
-            self.mesh,
-        )
-        if self.kept is not None:
-            shape = None if self.mesh is None else sizes(self.mesh)
-            self.streams = self.kept.keys(
-                self.plan, (data, starts), self.streams, self.secret, shape
-            )
-            self._new = self.kept.new
-            self._claims = self.kept.claims
+
+    def _keys(self, fresh: Streams, data: PyTree) -> Streams:
+        """Keys of the run: those that its checkpoint has, or fresh ones."""
+        if self._own is None:
+            return fresh
+        shape = None if self.mesh is None else sizes(self.mesh)
+        streams: Streams = self._own.keys(self.plan, data, fresh, self.secret, shape)
+        self._new = self._own.new
+        self._claims = self._own.claims
+        return streams
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.
@@ -203,21 +251,31 @@ class Life:
             LedgerError: the reservation is another run's; or what is computed a second time does not fit the budget.
             CheckpointError: nothing covers what is computed a second time.
         """
+        before = self.begun
+        again = said_by_first(self._begun)
+        self.begun = True
+        if isinstance(self.kept, CheckpointOfFirst):
+            self.kept.again = again
+        if self._receipt is None and not before:
+            self._uncharged = counted(self.plan, self.guarantee)
+
+    def _begun(self) -> list[dict[str, Any]]:
+        """Spend the budget, on process 0; return what was charged again, as JSON."""
         events: tuple[Event, ...] = ()
         why = ""
-        if self.kept is not None:
-            self.kept.begin(self._new)
-            if self.kept.elsewhere:
-                events, why = self._repeated(self.kept)
+        kept = self._own
+        if kept is not None:
+            kept.begin(self._new)
+            if kept.elsewhere:
+                events, why = self._repeated(kept)
         if self.reservation is not None:
-            self.reservation.start(self.plan.guarantee, self.kept, self._claims)
+            self.reservation.start(self.plan.guarantee, kept, self._claims)
             if events:
                 self.reservation.extend(events, why)
-        elif not self.begun:
-            self._uncharged = counted(self.plan, self.guarantee)
-        if self.kept is not None and self.kept.elsewhere:
-            self.kept.moved([event.to_json() for event in events], self.streams)
-        self.begun = True
+        if kept is not None and kept.elsewhere:
+            kept.moved([event.to_json() for event in events], self.streams)
+        self.begun = True  # whatever becomes of the others
+        return [] if kept is None else kept.again
 
     def _repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
         """Events of what is computed again after a checkpoint was carried to another platform, and a sentence."""
@@ -238,23 +296,28 @@ class Life:
         failed: RuntimeError | None = None
         try:
             result = self.work.carry_out(self, progress)
+        except (jax.errors.JaxRuntimeError, RunFailed):
+            raise  # the other processes may not have this error
         except (
             RuntimeError
         ) as error:  # a chain diverged, or no draw was made, which is told too
             failed = error
-        # The checkpoint may have been copied meanwhile.
-        if self.reservation is not None and self.kept is not None and self.begun:
-            self.reservation.finish(self.kept, failed=failed is not None)
+        said_by_first(lambda: self._finish(failed is not None))
         if failed is not None:
             raise failed
         return self.with_receipt(result)
+
+    def _finish(self, failed: bool) -> None:
+        # The checkpoint may have been copied meanwhile.
+        if self.reservation is not None and self._own is not None and self.begun:
+            self.reservation.finish(self._own, failed)
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""
         more: dict[str, Any] = (
             {"uncharged": self._uncharged}
-            if self.reservation is None
-            else {"receipt": self.reservation.receipt}
+            if self._receipt is None
+            else {"receipt": self._receipt}
         )
         return dataclasses.replace(result, device=self.device, **more)
 
@@ -267,6 +330,21 @@ class Life:
         """Close the ledger's entry, unless it is the caller's; see :meth:`Reservation.settle`."""
         if self.reservation is not None and self.reservation is not self._ledger:
             self.reservation.settle(ended)
+
+
+def _check_of_first(
+    checkpoint: Checkpoint | str | Path | None,
+    ledger: Reservation | Ledger | str | Path | None,
+) -> None:
+    """Refuse a reservation that each of several processes has made.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if jax.process_count() > 1 and isinstance(ledger, Reservation):
+        raise InputError(
+            "ledger: process 0 of several reserves, and a reservation is one process's; give the ledger's path or URL"
+        )
 
 
 def sample(
@@ -314,7 +392,7 @@ def sample(
     Raises:
         OSError: ``out`` cannot be made.
         ValueError: no such device; wrong N or shapes, rows that are not finite or beyond the target's public bounds
-            (before anything is computed from them); a checkpoint or a ledger in ``out``, or in one of several
+            (before anything is computed from them); a checkpoint or a ledger in ``out``; a reservation, with several
             processes; a process forked from one that has used JAX.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         MiscompiledError: the compiled program failed its self-test; no step was taken on the records, and nothing is
@@ -326,12 +404,12 @@ def sample(
     """
     day = today()
     if out is not None:
-        check_apart(out, checkpoint, ledger)
+        said_by_first(lambda: check_apart(out, checkpoint, ledger))
     with on_device(device):
         life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
         warn_unless_for_intervals(plan)
-        if out is not None and jax.process_index() == 0:
-            Path(out).mkdir(parents=True, exist_ok=True)
+        if out is not None:
+            said_by_first(lambda: Path(out).mkdir(parents=True, exist_ok=True))
         with life, shown(progress, life) as report:
             life.read(data, starts)
             result = life.carry_out(report).named(data)
@@ -383,8 +461,8 @@ def sample_all(
         the others as they are. A Result's wall time is its share of its program's, by steps.
 
     Raises:
-        ValueError: as many keys as plans are needed; a mechanism's plan; a SecretKey given twice; a ledger in one of
-            several processes; or what ``sample`` refuses in the data, before anything is computed from them.
+        ValueError: as many keys as plans are needed; a mechanism's plan; a SecretKey given twice; or what ``sample``
+            refuses in the data, before anything is computed from them.
         LedgerError: the plans together are over the ledger's budget.
         UnsafeCache: somebody else can change what is in a cache folder.
     """

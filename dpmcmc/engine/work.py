@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from jax.sharding import Mesh
 
+from dpmcmc.engine.processes import Kept, of_first, several
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.stages import AnyPlan
@@ -39,7 +40,7 @@ class Session(Protocol):
         """Whether the keys are secret, so that the run carries its guarantee."""
 
     @property
-    def kept(self) -> Checkpoint | None:
+    def kept(self) -> Kept | None:
         """Checkpoint of the run, or None without one."""
 
     @property
@@ -62,7 +63,7 @@ class Within:
     streams: Streams
     guarantee: Guarantee | None
     secret: bool = True
-    kept: Checkpoint | None = None
+    kept: Kept | None = None
 
     def begin(self) -> None:
         """Do nothing: the run that the part belongs to has begun."""
@@ -136,6 +137,8 @@ def released(
     if before is not None:
         return work.of(before)
     made = work.made(streams, session.guarantee)
+    if several():  # all go on with what process 0 has made
+        made = work.of(of_first(lambda: work.arrays(made)))
     if kept is not None:
         kept.keep(stage, work.arrays(made), last)
     return made

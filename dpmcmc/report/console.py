@@ -386,7 +386,7 @@ def print_plan(
         lines.append(
             (
                 "processes",
-                f"{jax.process_count()}, without a checkpoint: a run that is stopped is lost",
+                f"{jax.process_count()}; this one keeps the checkpoint",
             )
         )
     console.print(rows(lines))

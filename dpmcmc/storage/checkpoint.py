@@ -115,6 +115,31 @@ class Point:
                 self.pieces[i].append(leaves)
         return True
 
+    def whole(self) -> dict[str, np.ndarray]:
+        """Arrays of it and of its pieces, as another process takes them; see :meth:`of_whole`."""
+        pieces = {
+            f"piece/{i}/{j}/{k}": leaf
+            for i, own in enumerate(self.pieces)
+            for j, leaves in enumerate(own)
+            for k, leaf in enumerate(leaves)
+        }
+        return self.arrays() | pieces
+
+    @classmethod
+    def of_whole(cls, arrays: dict[str, np.ndarray]) -> Point:
+        """Point that :meth:`whole` gave the arrays of."""
+        names = [name for name in arrays if name.startswith("piece/")]
+        pieces = {name: arrays[name] for name in names}
+        point = cls.of({name: arrays[name] for name in arrays if name not in pieces})
+        assert point is not None  # it was made by this version
+        point.pieces = [[] for _ in point.norms]
+        for name, leaf in pieces.items():
+            i, j, _ = (int(part) for part in name.split("/")[1:])
+            own = point.pieces[i]
+            own += [[] for _ in range(len(own), j + 1)]
+            own[j].append(leaf)
+        return point
+
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> Point | None:
         """Point that a file's arrays say, without its pieces; None where it is not of this version."""

@@ -76,6 +76,15 @@ def advise(array: np.ndarray, advice: str) -> None:
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
 #: Environment variables, by how they begin.
 _VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
+#: Flag that makes several devices of one CPU, which are counted themselves.
+_SIMULATED = re.compile(r"--xla_force_host_platform_device_count=\S*")
+#: Variables that say which of several processes this is, and where they meet.
+_WHERE = (
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_COORDINATOR_BIND_ADDRESS",
+    "JAX_COORDINATOR_PORT",
+    "JAX_LOCAL_DEVICE_IDS",
+)
 #: Keys of plan.json that hold sentences, which a later version may word otherwise.
 _SENTENCES = ("usable_for_reasons", "note", "unproved", "reasons", "thesis_condition")
 #: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.
@@ -123,22 +132,26 @@ def platform(own: bool = True) -> str:
     settings: Any = jax.config
     chosen = settings.jax_default_device
     backend = getattr(chosen, "platform", chosen) or jax.default_backend()
+    # A CPU's pool of threads, whose size decides how Eigen splits a product.
+    threads = max(cores, jax.local_device_count("cpu")) if backend == "cpu" else cores
     fixed = backend == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get(
         "XLA_FLAGS", ""
     )
     facts = (
         *_of_process(),
-        (cores, settings.jax_enable_x64, settings.jax_default_matmul_precision),
+        (threads, settings.jax_enable_x64, settings.jax_default_matmul_precision),
         sorted(
-            (name, value)
+            (name, _SIMULATED.sub("", value).split())
             for name, value in os.environ.items()
-            if name.startswith(_VARIABLES)
+            if name.startswith(_VARIABLES) and name not in _WHERE
         ),
         [
             device.device_kind
             for device in (jax.devices() if chosen is None else jax.devices(backend))
         ],
         "" if fixed or not own else _ONCE,
+        # Devices of one CPU or of several processes round alike; tests/test_distributed.py. Nobody has tried GPUs.
+        1 if backend == "cpu" else jax.process_count(),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
