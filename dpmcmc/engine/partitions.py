@@ -1,0 +1,355 @@
+"""Records of a table in partitions, of which sums alone can be asked: each partition is read and summed by a worker.
+
+    people = partitioned("people/*.parquet", schema)
+    with workers() as engine:
+        records = PartitionedRecords(people, engine).checked(check, num_records=10_000_000)
+        records.total(gram)                       # exact integers, as of the whole table
+
+Only public facts go to workers: where a partition is, the schema, and the sum that is asked. Only exact integers come back.
+Keys and noise stay with the driver. A worker holds one batch of rows at a time, and keeps encoded partitions for the next
+pass as long as they fit into ``KEEP``.
+
+**The same bits.** Rows are encoded and summed each by itself (``privacy/query/record_sums.py``), so totals depend on no
+partition. Processors of different types may round a record's own numbers differently, and neighbours are compared on one
+rounding: workers must all be of one type, with the same versions, or the run is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, in_partition
+from dpmcmc.engine.workers import LostPartition, Workers
+from dpmcmc.errors import DataError, InputError
+from dpmcmc.privacy.query.record_sums import (
+    Preparation,
+    Prepared,
+    Sum,
+    Total,
+    added,
+    summed,
+)
+from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
+from dpmcmc.storage.pytree import PyTree, length_of, num_bytes
+
+#: Bytes of encoded partitions that a process keeps between passes; in MiB by the environment variable.
+KEEP_MB = "DPMCMC_KEEP_MB"
+_KEEP = 384
+
+
+@dataclass(frozen=True)
+class Share:
+    """A partition as it is sent to a worker.
+
+    Attributes:
+        run: token of the run; what a worker keeps is known by it.
+        number: of the partition.
+        part: its rows.
+        num_rows: that it had when it was checked; None before that.
+    """
+
+    run: str
+    number: int
+    part: EncodedPartition
+    num_rows: int | None = None
+
+    def batches(self) -> Iterator[PyTree]:
+        """Yield the records, from what this process keeps where it does.
+
+        Raises:
+            DataError: rows that the schema has no place for, or another number of them than before.
+        """
+        kept = _kept.of(self.run, self.number)
+        read = (records for records, _ in self.part.batches())
+        count = 0
+        for records in read if kept is None else kept:
+            count += length_of(records)
+            yield records
+        if self.num_rows not in (None, count):
+            raise DataError(
+                f"data: {self.part.name} has another number of rows than before: files must not change while a run reads "
+                "them."
+            )
+
+
+class _Kept:
+    """Encoded partitions that this process keeps between passes.
+
+    The first ones stay, since a pass that begins anew would find none of the last ones. Those of another run give way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[str, int], list[PyTree]] = {}
+        self._bytes = 0
+
+    @property
+    def most(self) -> int:
+        given = os.environ.get(KEEP_MB, "")
+        return (int(given) if given.isdigit() else _KEEP) << 20
+
+    def of(self, run: str, number: int) -> list[PyTree] | None:
+        return self._held.get((run, number))
+
+    def keep(self, run: str, number: int, batches: list[PyTree]) -> None:
+        size = sum(map(num_bytes, batches))
+        with self._lock:
+            others = [key for key in self._held if key[0] != run]
+            while others and self._bytes + size > self.most:
+                self._drop(others.pop(0))
+            if self._bytes + size <= self.most and (run, number) not in self._held:
+                self._held[run, number] = batches
+                self._bytes += size
+
+    def has_room(self, run: str, size: int) -> bool:
+        """Whether so many bytes fit beside those that are kept of the run."""
+        held = [batches for key, batches in [*self._held.items()] if key[0] == run]
+        return size + sum(num_bytes(batches) for batches in held) <= self.most
+
+    def forget(self, run: str) -> None:
+        with self._lock:
+            for key in [key for key in self._held if key[0] == run]:
+                self._drop(key)
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self._bytes -= sum(map(num_bytes, self._held.pop(key)))
+
+
+_kept = _Kept()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker sends back.
+
+    Attributes:
+        value: of its work; None where that failed.
+        rounding: digest of all that may decide how this worker rounds.
+        failure: message of a refusal of rows, its ``about`` and the rows; None where there is none.
+    """
+
+    value: Any
+    rounding: str
+    failure: tuple[str, str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work on a share, whose failures are values: what a worker raises may be logged where it is.
+
+    Attributes:
+        do: the work.
+    """
+
+    do: Callable[[Share], Any]
+
+    def __call__(self, share: Share) -> Answer:
+        """Return the answer."""
+        facts = rounding_facts()
+        try:
+            check_not_forked()
+            # A warning of a library may tell of a record.
+            with np.errstate(all="ignore"):
+                return Answer(self.do(share), facts)
+        except InputError as error:
+            rows = error.rows if isinstance(error, DataError) else ()
+            return Answer(None, facts, (str(error), error.about, rows))
+        except MemoryError:
+            said = f"data: {share.part.name} does not fit in the memory of a worker: make its files or row groups smaller"
+            return Answer(None, facts, (f"{said}.", "", ()))
+        except Exception as error:  # a file system, a reader: their words may quote what they read
+            said = f"data: {share.part.name} cannot be computed ({type(error).__name__}): see that workers can read it"
+            return Answer(None, facts, (f"{said}.", "", ()))
+
+
+def _count(share: Share) -> int:
+    return share.part.part.count()
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Look at all rows of a partition, before anything is computed from them.
+
+    Attributes:
+        check: raises DataError of records that a run does not take; its rows are counted from the block's first.
+    """
+
+    check: Callable[[PyTree], object]
+
+    def __call__(self, share: Share) -> tuple[int, dict[str, int]]:
+        """Return the number of rows, and of values outside the schema."""
+        count = 0
+        outside: dict[str, int] = {}
+        batches: list[PyTree] | None = []
+        size = 0
+        for records, counts in share.part.batches():
+            try:
+                self.check(records)
+            except DataError as error:
+                raise in_partition(error, share.part.name, count) from None
+            count += length_of(records)
+            outside = {
+                name: outside.get(name, 0) + number for name, number in counts.items()
+            }
+            size += num_bytes(records)
+            if batches is not None:
+                batches = [*batches, records] if _kept.has_room(share.run, size) else None
+        if batches is not None:
+            _kept.keep(share.run, share.number, batches)
+        return count, outside
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """What the records of a partition add.
+
+    Attributes:
+        of: what is summed.
+    """
+
+    of: Sum
+
+    def __call__(self, share: Share) -> Total | None:
+        """Return the total; None of no record."""
+        parts = [summed(self.of, records) for records in share.batches()]
+        return added(parts) if parts else None
+
+
+@dataclass(frozen=True)
+class PartitionedRecords:
+    """Records of a table in partitions; see ``Records`` of ``privacy/query/record_sums.py``.
+
+    Attributes:
+        data: partitions, with their schema.
+        engine: that computes on them.
+        run: token by which workers know what they keep.
+        rows: of each partition, once they are checked.
+        by: makes records of those that the schema encodes, or None.
+        outside: values of each column that lay outside the schema; as private as the records.
+        rounding: of the workers, once the partitions are checked.
+    """
+
+    data: EncodedPartitions
+    engine: Workers
+    run: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
+    rows: tuple[int, ...] = ()
+    by: Preparation | None = None
+    outside: dict[str, int] = dataclasses.field(default_factory=dict)
+    rounding: str = ""
+
+    @property
+    def num_records(self) -> int:
+        """N."""
+        return sum(self.rows)
+
+    @property
+    def shapes(self) -> PyTree:
+        """Shapes and types of one record, ``jax.ShapeDtypeStruct`` leaves."""
+        one = self.data.shaped(1)
+        made = one if self.by is None else self.by(jax.tree.map(np.zeros_like, one))
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made
+        )
+
+    def counted(self) -> int:
+        """Return the number of rows that the partitions state."""
+        return sum(answer for answer, _ in self._answers(_count))
+
+    def checked(
+        self, check: Callable[[PyTree], object], num_records: int
+    ) -> PartitionedRecords:
+        """Return the records, all of which have been read and looked at.
+
+        Args:
+            check: picklable; raises DataError of records that the run does not take.
+            num_records: N that the run was planned for.
+
+        Raises:
+            DataError: rows that are refused, by the name of their partition.
+            InputError: another number of them, or workers that round differently.
+            LostPartition: a worker was lost.
+        """
+        answers = self._answers(_Check(check))
+        rows = tuple(count for (count, _), _ in answers)
+        if sum(rows) != num_records:
+            raise InputError(
+                f"data: the partitions hold another number of rows than the plan's num_records {num_records}: plan again "
+                "with the public number of records"
+            )
+        kinds = {rounding for _, rounding in answers}
+        if len(kinds) > 1:
+            raise InputError(
+                "engine: the workers differ in their processors, versions or code, and each must round a record's numbers "
+                "alike; take workers of one kind",
+                "engine",
+            )
+        outside: dict[str, int] = {}
+        for (_, counts), _ in answers:
+            for name, number in counts.items():
+                outside[name] = outside.get(name, 0) + number
+        return dataclasses.replace(
+            self, rows=rows, outside=outside, rounding=kinds.pop()
+        )
+
+    def prepared(self, by: Preparation) -> PartitionedRecords:
+        """Return the records that ``by`` makes of these, made anew in each pass."""
+        before = self.by
+        made = by if before is None else _Both(before, by)
+        return dataclasses.replace(self, by=made)
+
+    def total(self, of: Sum) -> Total:
+        """Return what all records add, exact: arrays of Python integers.
+
+        Raises:
+            LostPartition: a worker was lost, or another one has come that rounds differently.
+        """
+        asked = of if self.by is None else Prepared(self.by, of)
+        try:
+            answers = self._answers(_Summed(asked))
+        except DataError as error:  # all of them were fine when they were checked
+            raise LostPartition(str(error).removesuffix(".")) from None
+        if any(rounding != self.rounding for _, rounding in answers):
+            raise LostPartition(
+                "engine: a worker has joined whose processor, versions or code differ"
+            )
+        return added(total for total, _ in answers if total is not None)
+
+    def forget(self) -> None:
+        """Let this process forget what it keeps of the records."""
+        _kept.forget(self.run)
+
+    def _answers(self, do: Callable[[Share], Any]) -> list[tuple[Any, str]]:
+        """Return (what work makes of a partition, rounding of its worker), of each in their order."""
+        rows: Sequence[int | None] = self.rows or [None] * len(self.data.parts)
+        shares = [
+            Share(self.run, number, part, count)
+            for number, (part, count) in enumerate(
+                zip(self.data.parts, rows, strict=True)
+            )
+        ]
+        names = [part.name for part in self.data.parts]
+        answers = self.engine.results(Task(do), shares, names)
+        for answer in answers:
+            if answer.failure is not None:
+                raise DataError(*answer.failure)
+        return [(answer.value, answer.rounding) for answer in answers]
+
+
+@dataclass(frozen=True)
+class _Both:
+    """One preparation after the other."""
+
+    first: Preparation
+    then: Preparation
+
+    def __call__(self, records: PyTree) -> PyTree:
+        return self.then(self.first(records))
