@@ -129,8 +129,12 @@ def _join(asked: RunOptions) -> None:
         raise CommandError(
             "--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew."
         )
+    loaded = config_file.load(
+        asked.config or "", asked.overrides, allow_code=asked.allow_code
+    )
+    trusted = loaded.run is not None and loaded.run.trusted_network
     try:
-        connect()
+        connect(trusted)
     except (ValueError, RuntimeError) as error:
         raise CommandError(f"--{str(error).removeprefix('--')}.", code=1) from None
 
@@ -219,10 +223,12 @@ def _carry_out(
             ledger=None if config.privacy is None else config.privacy.ledger,
             mesh=mesh,
             label=config.name,
+            engine=None if config.run is None else config.run.engine,
+            trusted_network=config.run is not None and config.run.trusted_network,
         )
         with life:
             run = ConfiguredRun(
-                config, plan, config_room.load_data(config), place, life, account
+                config, plan, config_room.load_data(config, plan), place, life, account
             )
             run.read()
             run.print_plan(console)

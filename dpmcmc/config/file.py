@@ -16,6 +16,7 @@ from dpmcmc.config.model import (
     OF_CHAINS,
     OF_SAMPLERS,
     ONE_SHOT,
+    WHERE,
     Config,
     in_database,
     modules_of_ones_own,
@@ -322,10 +323,11 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
     section = values[parts[0]]
     name = section.get("name") if isinstance(section, dict) else None
     if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
-        device = (values.get("run") or {}).get("device")
+        run = values.get("run") or {}
+        where = {key: one for key, one in run.items() if key in WHERE}
         dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
-        if device is not None:
-            values["run"] = {"device": device}
+        if where:
+            values["run"] = where
         promise = dict(values.get("privacy") or {})
         dropped += [f"privacy.{key}" for key in OF_SAMPLERS if key in promise]
         if promise:

@@ -40,12 +40,14 @@ from dpmcmc.engine.hardware import (
     on_device,
     sizes,
 )
+from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
+from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
@@ -72,6 +74,7 @@ class Life:
     Args:
         plan, key, checkpoint, ledger, mesh: as of :func:`sample`.
         label: names the run in the ledger's history; None: the plan's own.
+        engine, trusted_network: as of :func:`sample`.
 
     Attributes:
         reservation: the run's place in its ledger, or None without one.
@@ -92,6 +95,8 @@ class Life:
         ledger: Reservation | Ledger | str | Path | None = None,
         mesh: Mesh | None = None,
         label: str | None = None,
+        engine: EngineGiven = None,
+        trusted_network: bool = False,
     ) -> None:
         self.work = work_of(plan)
         self.plan = plan
@@ -106,6 +111,8 @@ class Life:
         self._key = key
         self._checkpoint = checkpoint
         self._ledger = ledger
+        self._engine = engine
+        self._trusted_network = trusted_network
         self._label = plan.label if label is None else label
         self._open = contextlib.ExitStack()
         self.reservation: Reservation | None = None
@@ -168,7 +175,8 @@ class Life:
             like: life that has read the same data for a plan of the same target and N, whose records are shared.
         """
         given = data
-        data = self.plan.records_of(data)
+        people = self._partitions(data)
+        data = self.plan.records_of(data) if people is None else people
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         if self.reservation is not None and like is None:
             self.reservation.identify(data, lambda: self.plan.columns_of(given))
@@ -187,6 +195,26 @@ class Life:
             )
             self._new = self.kept.new
             self._claims = self.kept.claims
+
+    def _partitions(self, data: PyTree) -> PartitionedRecords | None:
+        """Return records that are read partition by partition, by workers that end with the life; None of others.
+
+        Raises:
+            InputError: an engine, and nothing that it could compute on; or as :func:`workers`.
+        """
+        people = self.plan.partitions_of(data) if self.work.takes_partitions else None
+        if people is None:
+            if self._engine is not None:
+                raise InputError(
+                    f"engine: workers compute on a table in partitions, for a plan that reads sums alone, and {self.plan.label} "
+                    "on these data reads them whole; leave it out",
+                    "engine",
+                )
+            return None
+        crew = self._open.enter_context(workers(self._engine, self._trusted_network))
+        found = PartitionedRecords(people, crew)
+        self._open.callback(found.forget)
+        return found
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.
@@ -230,6 +258,8 @@ class Life:
         failed: RuntimeError | None = None
         try:
             result = self.work.carry_out(self, progress)
+        except LostPartition as error:  # as if the run had been killed there
+            raise LostPartition(f"{error}; {self._after_a_loss}") from None
         except (
             RuntimeError
         ) as error:  # a chain diverged, or no draw was made, which is told too
@@ -240,6 +270,14 @@ class Life:
         if failed is not None:
             raise failed
         return self.with_receipt(result)
+
+    @property
+    def _after_a_loss(self) -> str:
+        if not self.begun:
+            return "nothing was released and nothing is spent, so start the run again"
+        if self.kept is None:
+            return "its budget is spent, and without a checkpoint the run costs it again"
+        return "its budget is spent, and the run goes on from its checkpoint at no further cost"
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""
@@ -273,12 +311,15 @@ def sample(
     ledger: Reservation | Ledger | str | Path | None = None,
     mesh: Mesh | None = None,
     device: Device = "auto",
+    engine: EngineGiven = None,
+    trusted_network: bool = False,
 ) -> Result:
     """Run a plan on records.
 
     Args:
         plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
-        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema.
+        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema, also one
+            in partitions: a folder or a glob of Parquet files, a ``pyarrow.dataset.Dataset``, a Dask DataFrame.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a
@@ -296,6 +337,11 @@ def sample(
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
         device: kind of device to compute on, cpu or gpu, which is JAX's default of the process meanwhile; auto: JAX's
             own default. A mesh has its devices already.
+        engine: workers that compute on a table in partitions, where the plan reads sums alone: ``threads`` of this
+            process, which None stands for; an Executor of ``concurrent.futures``; the URL of a Dask scheduler,
+            ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a ``distributed.Client`` (``engine/workers.py``).
+        trusted_network: you vouch that nobody else reads or changes what links between workers carry, which is refused
+            otherwise where they are neither local nor encrypted.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
@@ -313,6 +359,7 @@ def sample(
             charged.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
+        LostPartition: a worker was lost with a partition; what the run was to spend is spent if it had begun.
         DivergedError: a chain left the range of floats.
         DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
@@ -320,7 +367,15 @@ def sample(
     if out is not None:
         check_apart(out, checkpoint, ledger)
     with on_device(device):
-        life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
+        life = Life(
+            plan,
+            key=key,
+            checkpoint=checkpoint,
+            ledger=ledger,
+            mesh=mesh,
+            engine=engine,
+            trusted_network=trusted_network,
+        )
         warn_unless_for_intervals(plan)
         if out is not None and jax.process_index() == 0:
             Path(out).mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from dpmcmc.engine.workers import is_loopback
 from dpmcmc.errors import InputError
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
@@ -42,14 +43,18 @@ _START = 300
 _END = 3600
 
 
-def connect() -> None:
+def connect(trusted_network: bool = False) -> None:
     """Join the processes of a run; before anything else is computed.
 
     They are given by ``DPMCMC_COORDINATOR``, ``DPMCMC_PROCESSES`` and ``DPMCMC_PROCESS`` (``scripts/launch_local.py``
     sets them), else found out by JAX, from SLURM or Open MPI.
 
+    Args:
+        trusted_network: you vouch that nobody else reads or changes what travels between them, sums without noise among
+            it. Nothing encrypts that, so only processes that meet on this machine's loopback need no such word.
+
     Raises:
-        ValueError: neither says it.
+        ValueError: neither says it, or nobody vouches for the network.
         RuntimeError: something was computed before, or the others cannot be reached.
     """
     named = [os.environ.get(name) for name in (COORDINATOR, PROCESSES, PROCESS)]
@@ -67,6 +72,13 @@ def connect() -> None:
             "process_id": int(process),
         }
         who["cluster_detection_method"] = "deactivate"
+    host = str(who.get("coordinator_address", "")).rpartition(":")[0]
+    if not trusted_network and not is_loopback(host):
+        met = f"{COORDINATOR} is {host}" if host else "SLURM or Open MPI finds them"
+        raise InputError(
+            f"trusted_network: sums travel between processes unencrypted, before their noise, and {met}, which may lead over "
+            "a network; say trusted_network (run.trusted_network: true in a config) if it is your own"
+        )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(

@@ -107,7 +107,9 @@ def workers(given: EngineGiven = None, trusted_network: bool = False) -> Workers
     Raises:
         InputError: there is no such engine, it cannot be reached, or its links are neither local nor encrypted.
     """
-    if given is None or given == THREADS:
+    if isinstance(given, Pool | Cluster):  # made here before
+        return given
+    if given is None or (isinstance(given, str) and given == THREADS):
         return Pool(ThreadPoolExecutor(cores()), own=True)
     client = getattr(given, "_client", given)  # an executor that a client of Dask made
     if _is_client(client):
