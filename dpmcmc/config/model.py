@@ -84,8 +84,8 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device``, ``engine`` and
-    ``trusted_network`` alone.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``device``, ``engine``
+    and ``trusted_network`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).

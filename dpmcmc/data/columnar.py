@@ -185,9 +185,7 @@ def _parquet(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
     def stream(columns: list[str], rows: int) -> Iterator[pyarrow.RecordBatch]:
         # Without the buffer, a row group's columns would be read whole.
         with parquet.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False) as file:
-            yield from file.iter_batches(
-                rows, chosen, columns=columns, use_threads=False
-            )
+            yield from file.iter_batches(rows, chosen, columns=columns, use_threads=False)
 
     with parquet.ParquetFile(path) as file:
         held = file.metadata

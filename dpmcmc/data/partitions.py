@@ -1,13 +1,13 @@
-"""Tables in partitions: a folder or a glob of Parquet files, a large Parquet file, a dataset of Arrow, a Dask DataFrame.
+"""Tables in partitions: a folder or a glob of Parquet files, a large file, a dataset of Arrow, a Dask DataFrame.
 
     people = partitioned("people/*.parquet", schema)
     [part.name for part in people.parts]                # ['a.parquet', 'b.parquet']
     for records, _ in people.parts[0].batches(): ...    # records of at most ROWS rows
 
-A partition is one file, some row groups of a large one, a fragment of a dataset, or a partition of Dask. It is read where
-it is computed, a batch of rows at a time, and its rows are encoded each by itself (``schema.py``). So the records do not
-depend on how a table is cut into partitions. The number of rows is public under replace_one. Files must not change while a
-run reads them.
+A partition is one file, some row groups of a large one, a fragment of a dataset, or a partition of Dask. It is read
+where it is computed, a batch of rows at a time, and its rows are encoded each by itself (``schema.py``). So the records
+do not depend on how a table is cut into partitions. The number of rows is public under replace_one. Files must not
+change while a run reads them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Partition(Protocol):
         name: public, for messages.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Return the name."""
 
     def count(self) -> int:
         """Return the number of rows."""
@@ -169,7 +171,7 @@ def partitioned(data: object, schema: Schema) -> EncodedPartitions | None:
         schema: public facts of the columns.
 
     Raises:
-        DataError: there is no such file, one is damaged, a dataset is filtered, or a Dask DataFrame is held by its cluster.
+        DataError: there is no such file, one is damaged, a dataset is filtered, or a cluster holds a Dask DataFrame.
     """
     table: PartitionedTable | None = None
     if isinstance(data, str | os.PathLike):
@@ -177,7 +179,7 @@ def partitioned(data: object, schema: Schema) -> EncodedPartitions | None:
     elif tables.is_dataset(data):
         table = _of_dataset(data)
     elif tables.is_dask(data):
-        table = _of_dask(data, columns_of(schema))
+        table = _of_dask(data, [*schema.columns])
     return None if table is None else EncodedPartitions(table, schema)
 
 
@@ -186,11 +188,13 @@ def _of_files(path: Path) -> PartitionedTable | None:
     if alone and path.suffix.lower() not in columnar.SUFFIXES:
         return None
     paths = columnar.paths_of(path)
-    below = path if path.is_dir() else Path(os.path.commonpath([one.parent for one in paths]))
-    parts = [
-        part for one in paths for part in _of_file(one, str(one.relative_to(below)))
-    ]
-    return None if alone and len(parts) == 1 else PartitionedTable(tuple(parts), str(path))
+    below = (
+        path if path.is_dir() else Path(os.path.commonpath([one.parent for one in paths]))
+    )
+    parts = [part for one in paths for part in _of_file(one, str(one.relative_to(below)))]
+    return (
+        None if alone and len(parts) == 1 else PartitionedTable(tuple(parts), str(path))
+    )
 
 
 def _of_file(path: Path, name: str) -> list[FilePart]:
@@ -222,8 +226,8 @@ def _of_dataset(data: Any) -> PartitionedTable:
 def _of_dask(data: Any, columns: Sequence[str]) -> PartitionedTable:
     if _is_held(data):
         raise DataError(
-            "data: the Dask DataFrame is persisted, so that Dask may write its rows to disk and send them about: give the "
-            "DataFrame that reads its files."
+            "data: the Dask DataFrame is persisted, so that Dask may write its rows to disk and send them about: give "
+            "the DataFrame that reads its files."
         )
     there = [name for name in columns if list(data.columns).count(name) == 1]
     parts = enumerate(data[there].to_delayed())
@@ -267,8 +271,8 @@ class EncodedPartition:
         """Yield records of at most ``ROWS`` rows, and how many values lay outside the schema by column.
 
         Raises:
-            DataError: rows that the schema has no place for; it names the partition and quotes no value. Its ``rows`` are
-                counted from 0 in the partition.
+            DataError: rows that the schema has no place for; it names the partition and quotes no value. Its ``rows``
+                are counted from 0 in the partition.
         """
         start = 0
         for rows in self.part.tables(columns_of(self.schema)):

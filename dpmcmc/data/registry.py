@@ -42,9 +42,7 @@ def describe(config: object, **options: object) -> DataSpec:
     return _known(request).describe(request)
 
 
-def load(
-    config: object, *, partitions: bool = False, **options: object
-) -> DataSet:
+def load(config: object, *, partitions: bool = False, **options: object) -> DataSet:
     """Reads and checks the records; takes what :func:`describe` takes, and returns that spec with them.
 
     With ``partitions`` a table in partitions stays where it is, and is read where it is computed.

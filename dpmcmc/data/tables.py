@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import json
 import math
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from numbers import Integral
@@ -629,17 +628,6 @@ class EncodedTable:
 
     records: dict[str, np.ndarray]
     table: Table
-
-
-def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return columns as bytes that no schema changes, by name; those that cannot be read are left out."""
-    there = in_memory(table)
-    found = {}
-    for name in names:
-        with contextlib.suppress(DataError):
-            (column,) = columns(there, [name]).values()
-            found[name] = np.frombuffer(json.dumps(column.words()).encode(), np.uint8)
-    return found
 
 
 def _csv(path: Path) -> dict[str, list[str | None]]:

@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
@@ -178,8 +180,15 @@ class Life:
         people = self._partitions(data)
         data = self.plan.records_of(data) if people is None else people
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
+        records = self.work.records
+        known = data
+        columns: Callable[[], dict[str, np.ndarray]]
+        columns = functools.partial(self.plan.columns_of, given)
+        if isinstance(records, PartitionedRecords) and (self.reservation or self.kept):
+            known = records.content
+            columns = records.known_columns
         if self.reservation is not None and like is None:
-            self.reservation.identify(data, lambda: self.plan.columns_of(given))
+            self.reservation.identify(known, columns)
         streams, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = agreed(
             streams,
@@ -191,7 +200,7 @@ class Life:
         if self.kept is not None:
             shape = None if self.mesh is None else sizes(self.mesh)
             self.streams = self.kept.keys(
-                self.plan, (data, starts), self.streams, self.secret, shape
+                self.plan, (known, starts), self.streams, self.secret, shape
             )
             self._new = self.kept.new
             self._claims = self.kept.claims
@@ -206,8 +215,8 @@ class Life:
         if people is None:
             if self._engine is not None:
                 raise InputError(
-                    f"engine: workers compute on a table in partitions, for a plan that reads sums alone, and {self.plan.label} "
-                    "on these data reads them whole; leave it out",
+                    "engine: workers compute on a table in partitions, for a plan that reads sums alone, and "
+                    f"{self.plan.label} reads these data whole; leave it out",
                     "engine",
                 )
             return None
@@ -318,8 +327,8 @@ def sample(
 
     Args:
         plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
-        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema, also one
-            in partitions: a folder or a glob of Parquet files, a ``pyarrow.dataset.Dataset``, a Dask DataFrame.
+        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema, also
+            one in partitions: a folder or a glob of Parquet files, a ``pyarrow.dataset.Dataset``, a Dask DataFrame.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a

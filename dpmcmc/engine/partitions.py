@@ -5,18 +5,20 @@
         records = PartitionedRecords(people, engine).checked(check, num_records=10_000_000)
         records.total(gram)                       # exact integers, as of the whole table
 
-Only public facts go to workers: where a partition is, the schema, and the sum that is asked. Only exact integers come back.
-Keys and noise stay with the driver. A worker holds one batch of rows at a time, and keeps encoded partitions for the next
-pass as long as they fit into ``KEEP``.
+Only public facts go to workers: where a partition is, the schema, and the sum that is asked. Only exact integers come
+back. Keys and noise stay with the driver. A worker holds one batch of rows at a time, and keeps encoded partitions for
+the next pass as long as they fit into a bound (:data:`KEEP_MB`).
 
 **The same bits.** Rows are encoded and summed each by itself (``privacy/query/record_sums.py``), so totals depend on no
-partition. Processors of different types may round a record's own numbers differently, and neighbours are compared on one
-rounding: workers must all be of one type, with the same versions, or the run is refused.
+partition. Processors of different types may round a record's own numbers differently, and neighbours are compared on
+one rounding: workers must all be of one type, with the same versions, or the run is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import os
 import secrets
 import threading
@@ -27,6 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpmcmc.data.known_columns import as_bytes, as_known, sums_of_words
 from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, in_partition
 from dpmcmc.engine.workers import LostPartition, Workers
 from dpmcmc.errors import DataError, InputError
@@ -76,8 +79,8 @@ class Share:
             yield records
         if self.num_rows not in (None, count):
             raise DataError(
-                f"data: {self.part.name} has another number of rows than before: files must not change while a run reads "
-                "them."
+                f"data: {self.part.name} has another number of rows than before: files must not change while a run "
+                "reads them."
             )
 
 
@@ -164,11 +167,15 @@ class Task:
             rows = error.rows if isinstance(error, DataError) else ()
             return Answer(None, facts, (str(error), error.about, rows))
         except MemoryError:
-            said = f"data: {share.part.name} does not fit in the memory of a worker: make its files or row groups smaller"
-            return Answer(None, facts, (f"{said}.", "", ()))
-        except Exception as error:  # a file system, a reader: their words may quote what they read
-            said = f"data: {share.part.name} cannot be computed ({type(error).__name__}): see that workers can read it"
-            return Answer(None, facts, (f"{said}.", "", ()))
+            said = (
+                "does not fit in the memory of a worker: make files or row groups smaller"
+            )
+            return Answer(None, facts, (f"data: {share.part.name} {said}.", "", ()))
+        except (
+            Exception
+        ) as error:  # a file system, a reader: their words may quote what they read
+            said = f"cannot be computed ({type(error).__name__}): see that workers can read it"
+            return Answer(None, facts, (f"data: {share.part.name} {said}.", "", ()))
 
 
 def _count(share: Share) -> int:
@@ -282,23 +289,21 @@ class PartitionedRecords:
         rows = tuple(count for (count, _), _ in answers)
         if sum(rows) != num_records:
             raise InputError(
-                f"data: the partitions hold another number of rows than the plan's num_records {num_records}: plan again "
-                "with the public number of records"
+                f"data: the partitions hold another number of rows than the plan's num_records {num_records}: plan "
+                "again with the public number of records"
             )
         kinds = {rounding for _, rounding in answers}
         if len(kinds) > 1:
             raise InputError(
-                "engine: the workers differ in their processors, versions or code, and each must round a record's numbers "
-                "alike; take workers of one kind",
+                "engine: the workers differ in their processors, versions or code, and each must round a record's "
+                "numbers alike; take workers of one kind",
                 "engine",
             )
         outside: dict[str, int] = {}
         for (_, counts), _ in answers:
             for name, number in counts.items():
                 outside[name] = outside.get(name, 0) + number
-        return dataclasses.replace(
-            self, rows=rows, outside=outside, rounding=kinds.pop()
-        )
+        return dataclasses.replace(self, rows=rows, outside=outside, rounding=kinds.pop())
 
     def prepared(self, by: Preparation) -> PartitionedRecords:
         """Return the records that ``by`` makes of these, made anew in each pass."""
@@ -323,6 +328,26 @@ class PartitionedRecords:
             )
         return added(total for total, _ in answers if total is not None)
 
+    @functools.cached_property
+    def content(self) -> dict[str, np.ndarray]:
+        """Bytes that tell these records from others whatever the partitions and the order of rows; private.
+
+        They are the sum of all records' digests. Who keeps or shows them takes a keyed digest of them first.
+        """
+        (limbs,) = dataclasses.replace(self, by=None).total(_Digests())
+        total = sum(int(limb) << (_LIMB * place) for place, limb in enumerate(limbs))
+        return {"records": as_bytes(total)}
+
+    def known_columns(self) -> dict[str, np.ndarray]:
+        """Return the table's columns as a ledger knows them, before encoding (``data/tables.py``)."""
+        names = tuple(self.data.schema.columns)
+        totals: dict[str, int | None] = dict.fromkeys(names, 0)
+        for sums, _ in self._answers(_Words(names)):
+            for name, one in sums.items():
+                before = totals[name]
+                totals[name] = None if None in (before, one) else before + one
+        return as_known(totals)
+
     def forget(self) -> None:
         """Let this process forget what it keeps of the records."""
         _kept.forget(self.run)
@@ -342,6 +367,48 @@ class PartitionedRecords:
             if answer.failure is not None:
                 raise DataError(*answer.failure)
         return [(answer.value, answer.rounding) for answer in answers]
+
+
+#: Bits of the parts that digests are added in.
+_LIMB = 32
+
+
+@dataclass(frozen=True)
+class _Digests:
+    """Sum of the records' digests, in parts of 32 bits."""
+
+    def __call__(self, records: PyTree) -> tuple[np.ndarray, ...]:
+        rows = np.concatenate(
+            [
+                np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)
+                for leaf in jax.tree.leaves(records)
+            ],
+            axis=1,
+        )
+        digests = b"".join(hashlib.sha256(row).digest() for row in rows)
+        parts = np.frombuffer(digests, "<u4").reshape(len(rows), -1)
+        return (parts.sum(axis=0, dtype=np.int64),)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Sums of the words of each column of the table, modulo 2^256; None of a column that cannot be read.
+
+    Attributes:
+        names: of the columns.
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, share: Share) -> dict[str, int | None]:
+        totals: dict[str, int | None] = dict.fromkeys(self.names, 0)
+        for rows in share.part.part.tables(self.names):
+            if not len(rows):
+                continue
+            for name, one in sums_of_words(rows, self.names).items():
+                before = totals[name]
+                totals[name] = None if before is None or one is None else before + one
+        return totals
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def connect(trusted_network: bool = False) -> None:
     if not trusted_network and not is_loopback(host):
         met = f"{COORDINATOR} is {host}" if host else "SLURM or Open MPI finds them"
         raise InputError(
-            f"trusted_network: sums travel between processes unencrypted, before their noise, and {met}, which may lead over "
-            "a network; say trusted_network (run.trusted_network: true in a config) if it is your own"
+            f"trusted_network: sums travel between processes unencrypted, before their noise, and {met}, which may "
+            "lead over a network; say trusted_network (run.trusted_network: true in a config) if it is your own"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:

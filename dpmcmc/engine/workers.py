@@ -3,8 +3,8 @@
     with workers("dask://127.0.0.1:8786") as engine:
         engine.results(count, parts)              # count(part) of each part, in their order
 
-What comes back from a worker is a sum over records without noise, so links between processes must be local or encrypted:
-an engine whose links are neither is refused, unless the user vouches for its network (``trusted_network``).
+A worker returns a sum over records without noise, so links between processes must be local or encrypted: an engine
+whose links are neither is refused, unless the user vouches for its network (``trusted_network``).
 
 =====================================================  ==============================================
 engine                                                 its links
@@ -128,8 +128,8 @@ def workers(given: EngineGiven = None, trusted_network: bool = False) -> Workers
     if isinstance(given, str):
         return Cluster(_connected(given), trusted_network, own=True)
     raise InputError(
-        f"engine: a {type(given).__name__} is none; give {THREADS}, an Executor of concurrent.futures, a client of Dask, "
-        "or the URL of its scheduler",
+        f"engine: a {type(given).__name__} is none; give {THREADS}, an Executor of concurrent.futures, a client of "
+        "Dask, or the URL of its scheduler",
         "engine",
     )
 
@@ -180,15 +180,12 @@ class Pool:
     ) -> list[_R]:
         """Return what the function makes of each item; see :class:`Workers`."""
         futures: list[Future[_R]] = []
-        found = []
-        name = names[0]
+        found: list[_R] = []
         try:
-            for name, item in zip(names, items, strict=True):
-                futures.append(self._executor.submit(function, item))
-            for name, future in zip(names, futures, strict=True):
-                found.append(future.result())
+            futures += [self._executor.submit(function, item) for item in items]
+            found += [future.result() for future in futures]
         except (BrokenExecutor, CancelledError, EOFError, OSError) as error:
-            raise _lost(name, error) from None
+            raise _lost(names[len(found)], error) from None
         except (PicklingError, AttributeError, TypeError) as error:
             raise _not_sent(error) from None
         finally:
@@ -310,9 +307,9 @@ class Cluster:
         bare = [one for one in (*schedulers, *there) if not is_safe(one)]
         if bare and not self._trusted:
             raise InputError(
-                f"engine: {bare[0]} is neither on this machine's loopback nor encrypted, and partial sums carry no noise "
-                "yet; use TLS (tls://HOST:PORT), start scheduler and workers with --host 127.0.0.1, or say trusted_network "
-                "if the network is your own",
+                f"engine: {bare[0]} is neither on this machine's loopback nor encrypted, and partial sums carry no "
+                "noise yet; use TLS (tls://HOST:PORT), start scheduler and workers with --host 127.0.0.1, or say "
+                "trusted_network if the network is your own",
                 "engine",
             )
         return there

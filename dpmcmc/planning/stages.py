@@ -19,9 +19,10 @@ import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_other
+from dpmcmc.data.known_columns import texts
 from dpmcmc.data.partitions import EncodedPartitions, partitioned
 from dpmcmc.data.schema import Schema
-from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema, texts
+from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
 from dpmcmc.errors import DataError
 from dpmcmc.planning.description import Verdict, html_table
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
@@ -213,7 +214,8 @@ class AnyPlan(abc.ABC):
             isinstance(data, DataSet) and data.partitions is not None
         ):
             raise DataError(
-                f"data: {self.label} needs all rows in one memory, and these are in partitions: give the table in memory."
+                f"data: {self.label} needs all rows in one memory, and these are in partitions: give the table in "
+                "memory."
             )
         if isinstance(data, DataSet) or not self._is_table(data):
             records = data.train if isinstance(data, DataSet) else data
@@ -241,6 +243,8 @@ class AnyPlan(abc.ABC):
 
         A ledger knows a table by them under any formula.
         """
+        if isinstance(data, EncodedPartitions):
+            return {}  # the workers know them
         table = (
             data.table
             if isinstance(data, DataSet | EncodedTable)
