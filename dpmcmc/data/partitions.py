@@ -146,7 +146,10 @@ class DaskPart:
         try:
             return self.delayed.compute(scheduler="synchronous")
         except Exception as error:  # code of the user's own; its words may quote rows
-            raise columnar.damaged(self.name, error) from None
+            raise DataError(
+                f"data: Dask cannot compute {self.name} ({type(error).__name__}): see that its graph can be computed where "
+                "the workers are."
+            ) from None
 
 
 @dataclass(frozen=True)

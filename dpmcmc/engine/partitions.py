@@ -22,7 +22,7 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +71,11 @@ class Share:
         Raises:
             DataError: rows that the schema has no place for, or another number of them than before.
         """
-        kept = _kept.of(self.run, self.number)
-        read = (records for records, _ in self.part.batches())
+        batches: Iterable[PyTree] | None = _kept.of(self.run, self.number)
+        if batches is None:
+            batches = (records for records, _ in self.part.batches())
         count = 0
-        for records in read if kept is None else kept:
+        for records in batches:
             count += length_of(records)
             yield records
         if self.num_rows not in (None, count):
