@@ -71,15 +71,6 @@ class BoundedScore(Protocol):
         It is infinite where the family has no such bound; a record's weight v then ensures one.
         """
 
-    def slope_rounding(self, margin: float) -> float:
-        """Return how far v·slope·‖z‖², over the bound on its trace, may move when η moves by ``margin``."""
-
-    def rounding(self, margin: float, limit: float) -> float:
-        """Return how far ‖ψ‖/limit may move when η moves by ``margin`` and the limit by ``limit`` of itself.
-
-        The rounding of float64 in ``residual`` is part of it.
-        """
-
 
 @dataclass(frozen=True)
 class LabelBlind:

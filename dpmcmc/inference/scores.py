@@ -79,16 +79,8 @@ class Linear(LabelBlind):
             )
         return np.ones_like(eta)
 
-    def rounding(self, margin: float, limit: float) -> float:
-        """Return infinity, since no release uses this score."""
-        return math.inf
-
     def leverage(self, clip: float, longest: float) -> float:
-        """Return infinity; see :meth:`rounding`."""
-        return math.inf
-
-    def slope_rounding(self, margin: float) -> float:
-        """Return infinity; see :meth:`rounding`."""
+        """Return infinity, since no release uses this score."""
         return math.inf
 
 
@@ -103,7 +95,7 @@ class Huber:
 
     E[ψ | η] = 0 where errors are symmetric; other errors move the intercept alone if their law is the same in all rows,
     and the released histogram says by how much. A record's slope, the derivative of ψ in η, is 1 within 0.9c and falls
-    to 0 at 1.1c, so that rounding moves it little; its mean is that of the indicator of |η − y| < c, about.
+    to 0 at 1.1c; its mean is that of the indicator of |η − y| < c, about.
 
     Attributes:
         bound: c.
@@ -151,14 +143,6 @@ class Huber:
         """Return ‖z‖², since slopes are at most 1; see :class:`BoundedScore`."""
         return longest**2
 
-    def slope_rounding(self, margin: float) -> float:
-        """Return 5·margin over the least bound of a row, and the arithmetic; see :class:`BoundedScore`."""
-        return 5 * FARTHEST_ROW * margin / self.bound + 32 * 2.0**-53
-
-    def rounding(self, margin: float, limit: float) -> float:
-        """Return margin over the least bound of a row, and the arithmetic; see :class:`BoundedScore`."""
-        return FARTHEST_ROW * margin / self.bound + limit + 8 * 2.0**-53
-
 
 # ----------------------------------------------------------------------------------------------------
 # Scores of logistic regression, y in {0, 1}, p = σ(η): ψ = w (p − y), w = min(1, limit/max(p, 1 − p)).
@@ -194,27 +178,12 @@ class Logistic(LabelBlind):
         """Return max(p, 1 − p)."""
         return expit(np.abs(eta))
 
-    def rounding(self, margin: float, limit: float) -> float:
-        """Return the most that ψ/limit moves; see :class:`BoundedScore`.
-
-        p moves by a quarter of η, and ψ by at most 4·limit for a p that moves by 1, since w and p − y both change. The
-        arithmetic of weight and residual is off by 32·2^-53, and a limit that is off by a part moves ψ by that part.
-        """
-        return margin + 32 * 2.0**-53 + limit
-
     def leverage(self, clip: float, longest: float) -> float:
         """Return the bound; see :class:`BoundedScore`.
 
         w p(1 − p) <= ¼. As w‖z‖max(p, 1 − p) <= C it is at most C‖z‖min(p, 1 − p), too, and min(p, 1 − p) <= ½.
         """
         return min(longest**2 / 4, clip * longest / 2)
-
-    def slope_rounding(self, margin: float) -> float:
-        """Return the bound; see :class:`BoundedScore`.
-
-        log p(1 − p) has a derivative within ±1, and log w within ±½; the arithmetic is off by 32·2^-53.
-        """
-        return 2 * margin + 32 * 2.0**-53
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -259,21 +228,6 @@ class Softmax:
         )
         return Law(curvature, weight * curvature)
 
-    def rounding(self, margin: float, limit: float) -> float:
-        """Return the most that ‖ψ‖/limit moves; see :class:`BoundedScore`.
-
-        D <= 1/2, so p moves by half of η in norm, and r = max_y ‖p − e_y‖ by no more than p. Where w = limit/r, ψ/limit
-        = (p − e_y)/r moves by 2‖dp‖/r at most, elsewhere by less; r² >= 1 − 1/K >= 1/2. So it moves by √2 times η.
-        To take the largest predictor off rounds η by another (1 + √K)·margin. The arithmetic of p is off by
-        (K + 10)·2^-53 in norm, and so is that of weight and residual; a limit that is off by a part moves
-        ψ by that part.
-        """
-        return (
-            math.sqrt(2) * (2 + math.sqrt(self.size)) * margin
-            + 8 * (self.size + 10) * 2.0**-53
-            + limit
-        )
-
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return Λ; see :class:`BoundedScore`."""
         return self.law(eta, limit).curvature
@@ -287,14 +241,6 @@ class Softmax:
         """
         most = 1 - 1 / self.size
         return min(most * longest**2, math.sqrt(most) * clip * longest)
-
-    def slope_rounding(self, margin: float) -> float:
-        """Return the bound; see :class:`BoundedScore`.
-
-        p moves by half of η in norm, so D by ``margin`` and log w by √2 of it; the bound on the trace is at least half
-        of w v‖z‖². The largest predictor is taken off first, which rounds η again.
-        """
-        return 5 * (2 + math.sqrt(self.size)) * margin + 16 * (self.size + 10) * 2.0**-53
 
 
 def _weight(p: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
@@ -411,7 +357,7 @@ def _censored(c: np.ndarray) -> np.ndarray:
 #
 # Then Λ = c w E[t(y − μ)]/(1 + αμ) and V = c² w² Var t.
 #
-# **Predictors.** η is brought into ±8, so that rounding has a public bound. A record whose mean is beyond exp(8) =
+# **Predictors.** η is brought into ±8, so that no power overflows. A record whose mean is beyond exp(8) =
 # 2,981 would have a biased score; a prior within ``strongest`` and ``strongest_intercept`` puts that at 8/√(2² + 4²) =
 # 1.8 of its standard deviations or more.
 
@@ -423,8 +369,6 @@ _LEAST, _FARTHEST = 0.75, 8.0
 CLIPS = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 #: Step of a derivative in the dispersion.
 _STEP = 0.05
-#: Error of E[t]/longest and of the rest of ψ/limit in float64; ``tests/test_count_scores.py`` compares exact sums.
-_ARITHMETIC = 2.0**-30
 
 
 class _Clipped(NamedTuple):
@@ -501,10 +445,6 @@ class Counts:
         """Return infinity: a count's variance, and with it its slope, has no bound."""
         return math.inf
 
-    def slope_rounding(self, margin: float) -> float:
-        """Return infinity: none is derived, so under ``add_remove`` no curvature of counts is released."""
-        return math.inf
-
     def spread(self, eta: np.ndarray, y: np.ndarray, cut: float) -> np.ndarray:
         """Return (t² − E t²)/sd², t = clip(y − μ, ±cut·sd), within [−1, cut²] and of mean 0 under α; (n,)."""
         mean, share, own = self._shares(eta)
@@ -531,20 +471,6 @@ class Counts:
         if self.weighting is None:
             return mean, own, own
         return mean, 1 / (1 + self.weighting * mean), own
-
-    def rounding(self, margin: float, limit: float) -> float:
-        r"""Return the most that ψ/limit moves; see :class:`~dpmcmc.inference.scores.BoundedScore`.
-
-        With z = c(E[t] − t), H = ch and D = max(limit, longest) it is ψ/limit = z/D, and |z| <= D.
-
-        * D >= H/2: the range of z is at least H long, or H is the limit.
-        * In η, c(y − μ) moves at most H + cμ where it is not clipped, and H at most H. E[t] moves by the mean of that
-          and by |E[c t s]| <= H√I, with s and I of the law. So z, and D, move at most M = 3H + 2cμ + H√I, and z/D at
-          most 2M/D <= 12 + 4√I + 8cμ/H, where H >= ¾S and cμ/S = √I. I is at most its value at η = 8.
-        * In the limit, H moves by its part at most, z and D by twice that, and z/D by 8 of it.
-        """
-        most = math.exp(_FARTHEST) / (1 + self.dispersion * math.exp(_FARTHEST))
-        return (12 + 15 * math.sqrt(most)) * margin + 8 * limit + _ARITHMETIC
 
     def _clipped(self, eta: np.ndarray, limit: np.ndarray | float) -> _Clipped:
         mean, share, own = self._shares(eta)

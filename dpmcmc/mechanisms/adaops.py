@@ -46,7 +46,7 @@ from dpmcmc.privacy.query.gaussian_release import (
     standard_normal,
 )
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive, Target
 
 #: Share of δ for what may fail.
@@ -110,6 +110,10 @@ class AdaOPS(OneShot):
                 "eigenvalue_share",
             )
 
+    def reads_sums(self, target: Target) -> bool:
+        """Return true: XᵀX and Xᵀy are all that it reads."""
+        return True
+
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the share of every stage.
 
@@ -155,25 +159,25 @@ class AdaOPS(OneShot):
             target, spec, (*events, draw, failing), settings, (closed_form.ASSUMES,)
         )
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
         """Return the draw, (1, d)."""
         return self.choose_and_draw(plan, records, streams)[1]
 
     def choose_and_draw(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
+        self, plan: MechanismPlan, records: Records, streams: Streams
     ) -> tuple[Chosen, np.ndarray]:
         """Return (the settings that the private stages chose, the draw (1, d)); one guarantee covers both.
 
         Args:
             plan: made by :meth:`OneShot.plan`.
-            records: ``{"x": (N, d), "y": (N,)}``, checked.
+            records: checked.
             streams: secret keys.
         """
         stage = Stage.of(plan)
         eigenvalue_key, residual_key = jax.random.split(streams.noise)
-        gram, moment = gram_and_moment(records["x"], records["y"])
-        values, vectors = np.linalg.eigh(gram)
-        moment = vectors.T @ moment
+        gram, exact_moment = gram_and_moment(records, plan.target)
+        values, vectors = np.linalg.eigh(gram.floats)
+        moment = vectors.T @ exact_moment.floats
         if self.ridge is None:
             noisy = gaussian_release(values[:1], stage.eigenvalue_noise, eigenvalue_key)
             low = stage.low(float(noisy[0]))
@@ -335,7 +339,7 @@ class Stage(NamedTuple):
     @property
     def _unsure(self) -> float:
         """Rounding error of an eigenvalue of XᵀX in float64, relative to N·b²."""
-        return rounding(self.num_records, self.size)
+        return rounding(self.size)
 
     def _unsure_residual(self, low: float, ridge: float) -> float:
         """Rounding error of log B in float64: the condition number of H times that of its parts."""

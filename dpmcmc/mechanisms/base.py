@@ -53,6 +53,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event, within
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, check_bound, target_offers
@@ -76,6 +77,14 @@ class MechanismOffers:
     intervals: Callable[[Any], Use] | None = None
     #: (plan, records, streams) -> (draws, evidence), of a mechanism that releases more than draws.
     drawn: Callable[[Any, Any, Any], Any] | None = None
+
+    def reads_sums(self, target: Any) -> bool:
+        """Return whether ``draw`` reads records through exact sums alone (``privacy/query/record_sums.py``).
+
+        It is then given :class:`~dpmcmc.privacy.query.record_sums.Records`, of a table that may be partitioned, and
+        otherwise arrays.
+        """
+        return False
 
     @property
     def in_floats(self) -> str:
@@ -247,10 +256,10 @@ class _OneShot:
     """Work on a mechanism's plan: one declared access to the records, which is the plan's only stage.
 
     Attributes:
-        records: checked, NumPy arrays.
+        records: checked, NumPy arrays, or a table of which sums alone are asked.
     """
 
-    records: PyTree
+    records: PyTree | Records
 
     def __init__(self, plan: MechanismPlan) -> None:
         self._plan = plan
@@ -264,8 +273,10 @@ class _OneShot:
                 raise InputError(
                     f"{name}: a mechanism's release takes none; leave it out"
                 )
-        self.records = _check_records(self._plan, data)
-        self._plan.mechanism.check(self._plan, self.records)
+        checked = _check_records(self._plan, data)
+        self._plan.mechanism.check(self._plan, checked)
+        self._shapes = targets.record_shapes(checked)
+        self.records = handed_over(self._plan, checked)
         check_room(self._bound, self._plan.draws, _BYTES)
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
@@ -291,12 +302,12 @@ class _OneShot:
     @property
     def _bound(self) -> Target:
         """Target, bound to the records' shapes."""
-        return targets.bind(self._plan.target, targets.record_shapes(self.records))
+        return targets.bind(self._plan.target, self._shapes)
 
     def _test_run(self, run: Plan) -> None:
         """Compile and test a sampler's run before it is charged."""
         chains = Chains(run)
-        # A candidate of a selection has a part of the records.
+        # A candidate of a selection has a part of the records. A mechanism that runs chains reads arrays.
         chains.read(
             jax.tree.map(lambda leaf: leaf[: run.num_records], self.records),
             None,
@@ -370,10 +381,11 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
         rows = x.reshape(-1, *x.shape[2:]) if owners else x
         check_bound(rows, row_bound, "the guarantee")
         # Rows that rounding left beyond the bound are scaled back.
-        records = {
-            **records,
-            "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape),
-        }
+        if not plan.mechanism.reads_sums(plan.target):  # which brings rows within it
+            records = {
+                **records,
+                "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape),
+            }
     if label_bound is not None:
         beyond = Marked()
         # In float64: the smallest signed integer has no absolute value of its own type.
@@ -383,6 +395,11 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
             f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it."
         )
     return records
+
+
+def handed_over(plan: MechanismPlan, checked: PyTree) -> PyTree | Records:
+    """Return checked records as the mechanism's ``draw`` takes them."""
+    return Whole(checked) if plan.mechanism.reads_sums(plan.target) else checked
 
 
 def _said(name: str, value: float) -> str:
@@ -574,12 +591,13 @@ class OneShot(Checked, MechanismOffers):
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
         raise NotImplementedError
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> PyTree:
         """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
 
         Args:
             plan: made by :meth:`OneShot.plan`.
-            records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds.
+            records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds; of a
+                mechanism that ``reads_sums``, the same as :class:`~dpmcmc.privacy.query.record_sums.Records`.
             streams: secret keys of this run, one stream for each purpose.
 
         Raises:

@@ -18,25 +18,23 @@ from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
+from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     entries,
     gaussian_release,
-    gram_of,
     mu_std,
-    summing,
-    svec,
     symmetric,
-    weighted_sum,
 )
+from dpmcmc.privacy.query.integer_rows import Exact, stacked, svec_of
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive, Target, require_bound
 from dpmcmc.targets.glm import LinearRegression
 
 # ----------------------------------------------------------------------------------------------------
-# Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy with their rounding.
+# Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy.
 
 
 def linear_bounds(
@@ -67,23 +65,26 @@ def linear_bounds(
     return target, row, label, target.num_features
 
 
-def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (XᵀX, Xᵀy), summed in float64 in blocks of rows.
+def gram_and_moment(records: Records, target: LinearRegression) -> tuple[Exact, Exact]:
+    """Return (XᵀX, Xᵀy) of records, or owners, exactly: rows and labels are rounded one by one (``rows.py``).
 
     Args:
-        x: (N, d).
-        y: (N,).
+        records: of a regression, as they are.
+        target: its public bounds, of rows and of labels.
     """
-    return gram_of(x, math.inf), weighted_sum(x, y)
+    row = require_bound(target.row_bound, "row_bound", "LinearRegression")
+    label = require_bound(target.label_bound, "label_bound", "LinearRegression")
+    rows = Rows(target, row)
+    return rows.with_labels(records.prepared(rows), label)
 
 
-def rounding(num_records: int, size: int) -> float:
+def rounding(size: int) -> float:
     """Return the rounding error of an eigenvalue of XᵀX in float64, relative to its largest trace N·row_bound².
 
-    Sums in blocks are off by :func:`summing` of Σ‖x‖²; eigenvalues of a symmetric
-    matrix by a modest multiple of 2^-53·‖XᵀX‖ (backward stability, Weyl), for which 16d² leaves ample room.
+    XᵀX is exact, and its entries are rounded to float64. Eigenvalues of a symmetric matrix are off by that and by a
+    modest multiple of 2^-53·‖XᵀX‖ (backward stability, Weyl), for which 16d² leaves ample room.
     """
-    return summing(num_records) + 2.0**-53 * 16 * size**2
+    return 2.0**-53 * 16 * size**2
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -134,12 +135,7 @@ def calibrate_statistics(
     _, row, label, d = linear_bounds(target, mechanism)
     weight = label_weight * row / label
     size = d * (d + 3) // 2
-    # Rounding of float64 sums, on either neighbour.
-    rows = together * spec.most_records
-    unsure = summing(rows) * rows * record_norm(row, label, weight)
-    sensitivity = (
-        together * sensitivity_of(row, label, weight, spec.adjacency) + 2 * unsure
-    )
+    sensitivity = together * sensitivity_of(row, label, weight, spec.adjacency)
     noise_std = mu_std(sensitivity, size, mu)
     event = spec.gaussian(noise_std, sensitivity, size)
     return event, {
@@ -156,19 +152,24 @@ def label_weight_of(settings: dict[str, float]) -> float:
 
 
 def release_statistics(
-    x: np.ndarray, y: np.ndarray, settings: dict[str, float], key: jax.Array
+    records: Records,
+    target: LinearRegression,
+    settings: dict[str, float],
+    key: jax.Array,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return noisy (XᵀX, Xᵀy).
 
     Args:
-        x: (N, d), within the row_bound.
-        y: (N,), within the label_bound.
-        settings: of :func:`settle_statistics`.
+        records: as they are, of the target or of its owners.
+        target: its public bounds.
+        settings: of :func:`calibrate_statistics`.
         key: secret JAX key, used for nothing else.
     """
     weight = label_weight_of(settings)
-    released = gaussian_release(statistics(x, y, weight), settings["noise_std"], key)
-    return split(released, x.shape[1], weight)
+    gram, moment = gram_and_moment(records, target)
+    exact = statistics(gram, moment, weight)
+    released = gaussian_release(exact, settings["noise_std"], key)
+    return split(released, len(moment.steps), weight)
 
 
 def sensitivity_of(
@@ -188,16 +189,15 @@ def record_norm(row_bound: float, label_bound: float, weight: float) -> float:
     return math.hypot(row_bound**2, weight * row_bound * label_bound)
 
 
-def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
-    """Return (svec(XᵀX), weight·Xᵀy), (d(d + 3)/2,).
+def statistics(gram: Exact, moment: Exact, weight: float) -> Exact:
+    """Return (svec(XᵀX), weight·Xᵀy), (d(d + 3)/2,), exactly.
 
     Args:
-        x: (N, d).
-        y: (N,).
+        gram: XᵀX, (d, d).
+        moment: Xᵀy, (d,).
         weight: w.
     """
-    gram, moment = gram_and_moment(x, y)
-    return np.concatenate([svec(gram), weight * moment])
+    return stacked(svec_of(gram), moment.times(weight))
 
 
 def split(released: np.ndarray, d: int, weight: float) -> tuple[np.ndarray, np.ndarray]:
@@ -228,6 +228,10 @@ class SufficientStatistics(OneShot):
 
     label_weight: Positive = 1.0
 
+    def reads_sums(self, target: Target) -> bool:
+        """Return true: XᵀX and Xᵀy are all that it reads."""
+        return True
+
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the noise.
 
@@ -240,10 +244,10 @@ class SufficientStatistics(OneShot):
         )
         return self.planned(target, spec, (event,), settings)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
         """Return the ridge estimate, (1, d)."""
         gram, moment = release_statistics(
-            records["x"], records["y"], plan.settings, streams.noise
+            records, plan.target, plan.settings, streams.noise
         )
         return ridge(gram, moment, plan.target, plan.settings["noise_std"])[np.newaxis]
 
@@ -311,6 +315,10 @@ class AdaSSP(OneShot):
     label_weight: Positive = 1.0
     failure: Annotated[float, Gt(0), Lt(1)] = 0.05
 
+    def reads_sums(self, target: Target) -> bool:
+        """Return true: XᵀX and Xᵀy are all that it reads."""
+        return True
+
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle the noise.
 
@@ -321,7 +329,7 @@ class AdaSSP(OneShot):
         _, row, _, size = linear_bounds(target, "adassp")
         mu = spec.mu * (1 - 1e-9)
         eigenvalue = row**2 * (
-            1 + 2 * rounding(spec.most_records, size) * spec.most_records
+            1 + 2 * rounding(size) * spec.most_records
         )
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
         event, settings = calibrate_statistics(
@@ -335,19 +343,20 @@ class AdaSSP(OneShot):
         settings["eigenvalue_noise_std"] = eigenvalue_std
         return self.planned(target, spec, events, settings)
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
         """Return the estimate, (1, d)."""
         settings = plan.settings
         target = plan.target
-        size = records["x"].shape[1]
         weight = label_weight_of(settings)
         eigenvalue_key, statistics_key = jax.random.split(streams.noise)
-        exact = statistics(records["x"], records["y"], weight)
-        least = np.linalg.eigvalsh(split(exact, size, weight)[0])[:1]
+        gram, moment = gram_and_moment(records, target)
+        size = len(moment.steps)
+        exact = statistics(gram, moment, weight)
+        least = np.linalg.eigvalsh(gram.floats)[:1]
         noisy = float(
             gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0]
         )
-        gram, moment = split(
+        noisy_gram, noisy_moment = split(
             gaussian_release(exact, settings["noise_std"], statistics_key), size, weight
         )
         tail = math.sqrt(2 * math.log(2 / self.failure))
@@ -355,6 +364,6 @@ class AdaSSP(OneShot):
         wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)
         ridge = max((target.noise_scale / target.prior_scale) ** 2, wanted - low)
         # Noise is what is left below the ridge, with a probability of about ρ.
-        values, vectors = np.linalg.eigh(gram)
+        values, vectors = np.linalg.eigh(noisy_gram)
         precision = (vectors * (np.maximum(values, 0.0) + ridge)) @ vectors.T
-        return cho_solve(cho_factor(precision), moment)[None]
+        return cho_solve(cho_factor(precision), noisy_moment)[None]

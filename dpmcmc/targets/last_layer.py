@@ -24,7 +24,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, materialised
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import STATIC, PyTree
-from dpmcmc.targets.base import Positive, Target, TargetError
+from dpmcmc.targets.base import Positive, Target, TargetError, shared_by_equal_targets
 from dpmcmc.targets.glm import SoftmaxRegression
 
 #: Float32 rounds the norm of a row that was brought to its bound; this much is left for it.
@@ -111,9 +111,16 @@ class LastLayer(SoftmaxRegression):
     def rows(self, x: np.ndarray | jax.Array) -> np.ndarray:
         """Return the features of records x (N, ...), (N, p) float32.
 
-        Each is computed by itself, so that its rounding depends on no other record and not on its place.
+        Each is computed by itself, so that its rounding depends on no other record and not on its place. One program
+        serves every number of records.
         """
-        return np.asarray(jax.jit(self._each)(x))
+        made = _rows_program(self)
+        last = np.arange(_AT_ONCE)
+        found = [np.zeros((0, *jax.eval_shape(made, _some(x)).shape[1:]), np.float32)]
+        for start in range(0, len(x), _AT_ONCE):
+            at = np.minimum(start + last, len(x) - 1)
+            found.append(np.asarray(made(np.asarray(x[at])))[: len(x) - start])
+        return np.concatenate(found)
 
     def predictor(self, params: jax.Array, record: PyTree) -> jax.Array:
         """φ(x)·θ of one record, (K,)."""
@@ -169,6 +176,17 @@ class LastLayer(SoftmaxRegression):
             self.row_bound * (1 - _MARGIN) / jnp.maximum(jnp.linalg.norm(unit), 1.0),
         )
         return jnp.where(largest < jnp.inf, unit * length, 0.0)
+
+
+def _some(x: np.ndarray | jax.Array) -> jax.ShapeDtypeStruct:
+    """Return the shape and type of the records that pass through at once."""
+    return jax.ShapeDtypeStruct((_AT_ONCE, *x.shape[1:]), x.dtype)
+
+
+@shared_by_equal_targets(maxsize=8)
+def _rows_program(target: LastLayer) -> Callable[[np.ndarray], jax.Array]:
+    """Return the compiled features of records."""
+    return jax.jit(target._each)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,6 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     Prior,
 )
 from dpmcmc.mechanisms.noise_aware.scale import Scale
-from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     RowFacts,
 )
@@ -73,12 +72,10 @@ class Facts:
     scale: Scale | None = None
     together: int = 1
 
-    def releases(self, adjacency: Adjacency) -> bool:
-        """Return whether curvature and spread are released."""
-        rounds = adjacency == Adjacency.ADD_REMOVE and math.isinf(
-            self.score.slope_rounding(0.0)
-        )
-        return self.prior.size <= MOST_RELEASED and not rounds
+    @property
+    def releases(self) -> bool:
+        """Whether curvature and spread are released."""
+        return self.prior.size <= MOST_RELEASED
 
     def clipped_at(self, clip: float) -> Self:
         """Return the facts with another κ."""
@@ -112,15 +109,6 @@ class Facts:
         return Prior.of(self.options, self.target, self.score.size)
 
     @property
-    def finest(self) -> BoundedScore:
-        """The score that rounding moves most: of the smallest bound that may be learnt, shared by an owner's rows."""
-        if not isinstance(self.score, Huber):
-            return self.score
-        return dataclasses.replace(
-            self.score, bound=self.score.bound * 2.0**-12 / self.together
-        )
-
-    @property
     def intercept(self) -> int | None:
         """Column of the declared intercept."""
         return None if self.options.structure is None else self.options.structure.constant
@@ -143,22 +131,13 @@ class Facts:
             design.num_records, design.size, design.row_bound, unit_norm, together=self.together
         )  # fmt: skip
 
-    def moments(self, design: Design, adjacency: Adjacency) -> tuple[RowFacts, RowFacts]:
-        """Return the public facts of curvature and spread, each of rows within 1.
-
-        Under ``add_remove`` other records change their places, and with them the last bits of their numbers.
-        """
+    def moments(self, design: Design) -> tuple[RowFacts, RowFacts]:
+        """Return the public facts of curvature and spread, each of rows within 1."""
         size = design.size * self.score.size
-        # A record of K predictors is K rows, and a block of sums as many times longer (``gram_of``).
-        moved, curve = 0.0, (self.score.size - 1) * 2.0**-44
-        if adjacency == Adjacency.ADD_REMOVE:
-            away = design.size**2 * 2.0**-50
-            curve += self.finest.slope_rounding(design.margin) + away
-            moved = 2 * (self.finest.rounding(design.margin, away) + away)
         count = design.num_records
         return (
-            RowFacts(count, size, 1.0, rounding=count * curve, together=self.together),
-            RowFacts(count, size, 1.0, rounding=count * moved),
+            RowFacts(count, size, 1.0, together=self.together),
+            RowFacts(count, size, 1.0),
         )
 
 

@@ -6,25 +6,34 @@ Everything is summed at a public position θ, in a public metric F, with public 
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import FARTHEST_ROW, BoundedScore
-from dpmcmc.privacy.query.gaussian_release import (
-    gaussian_release,
-    gram_of,
-    summing,
+from dpmcmc.mechanisms.rows import FINE_BITS, Whitened
+from dpmcmc.privacy.query.gaussian_release import within
+from dpmcmc.privacy.query.integer_rows import (
+    MOMENT_BITS,
+    NUMBER_BITS,
+    ROW_BITS,
+    Exact,
+    joined,
+    moment_of_columns,
+    product,
+    rounded_columns,
+    rounded_vector,
+    row_blocks,
+    squares,
+    unit_of,
     weighted_sum,
-    within,
 )
+from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.report import console
 
 # ----------------------------------------------------------------------------------------------------
@@ -36,25 +45,35 @@ from dpmcmc.report import console
 #     ‖ψ‖ <= C/(u‖z‖),     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),
 #
 # u in [0, 1] the row's own public-range weight, times min(1, 8c/‖z‖) with c a length at which a row's limit is the
-# typical one, so that no limit is smaller than an eighth of that and rounding has a bound. So u and v see x and θ
-# alone, and no label:
+# typical one. So u and v see x and θ alone, and no label:
 #
 # * ‖u z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
 # * the spread is a Gram matrix of rows within C: it moves by √2·C² at most;
 # * the curvature is one of rows within √L, where L bounds v tr(Λ)‖z‖² (``BoundedScore.leverage``, or the weight): √2·L.
 #
-# A hard clip stands behind each: neither rounding nor a label that the model does not know moves a record beyond them.
 # B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature. In rows beyond R or L it is smaller, so
 # that intervals are wider. Weights v in the equation itself would move its solution where the model is wrong for long
 # rows: one coefficient of a real table then had a coverage of .1. An owner's k rows have C/k each, and together add a
 # curvature of trace m·L at most (``prior.py``).
+#
+# Sums are exact (``record_sums.py``). x, θ and F⁻¹ are on public grids on which x·θ and z are exact
+# (``integer_rows.py``). All that follows is computed of one record's own numbers, element by element. It is then
+# rounded to integers, and a hard clip on the integers stands behind each bound: neither rounding nor a label that the
+# model does not know moves a record beyond it.
+#
+# * The gradient is F⁻¹ Σ x r of integers r = uψ/C. Each |r| is at most C⁻¹ of the limit, rounded down, so that the
+#   whitened x r is within 1.
+# * Spread and curvature are second moments of rows √h·z, rounded to integers whose norm is within the bound exactly.
+# * Statistics of labels are rounded toward zero, which keeps them within their range.
 
-#: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
-#: public bound.
+#: A typical whitened row is taken for no shorter than this, whatever was released.
 _SHORTEST = 0.1
-_ROWS = 1 << 14
 #: Least length of a weighted row, in units of C: a shorter one has the limit of one so long.
 _LEAST_SHARE = 1e-9
+#: Bits of the number uψ/C of a typical row that is at its limit. One of a shorter row may be 2^12 times as large.
+_TYPICAL_BITS = 33
+#: Pivot of a matrix h, in units of its trace, below which it is taken for 0.
+_SINGULAR = 1e-12
 
 
 class Design(NamedTuple):
@@ -102,28 +121,6 @@ class Design(NamedTuple):
             )
         )
 
-    def rounding(self, score: BoundedScore) -> float:
-        """Return how far float64 may move a whitened sum on one of two neighbours, over C.
-
-        F² >= floor·I gives ‖F⁻¹‖ <= f = 1/√floor, and C >= κ·_SHORTEST = c. A product with F⁻¹ is off by d·e·‖|F⁻¹|‖ <=
-        d·√d·f·e times its vector's norm, with e = 2^-53. Relative to C:
-
-        * Σ x ψ is off by summing·Σ|ψ|‖x‖, so F⁻¹ Σ x ψ by b·f·N·summing/c, and by N·d·√d·b·f·e/c more from the product;
-        * an unchanged record's predictor is off by d·e·b·R, and its limit by d²·e/c of itself. The score says how far
-          both move it.
-        """
-        d = self.size
-        e = 2.0**-53
-        c = score.clip * _SHORTEST
-        sums = self.longest * (summing(self.num_records) + d**1.5 * e) / c
-        records = score.rounding(self.margin, d**2 * e / c)
-        return self.num_records * (sums + records)
-
-    @property
-    def margin(self) -> float:
-        """How far rounding may move a predictor at a position within the radius."""
-        return self.size * 2.0**-53 * self.row_bound * self.radius
-
 
 class Bounds(NamedTuple):
     """Public bounds in the metric.
@@ -140,89 +137,68 @@ class Bounds(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Some rows at one position.
+    """Some rows at one position, of all records one after the other.
 
     Attributes:
-        z: F⁻¹x, (n, d).
+        x: integers, (n, d).
         y: labels, (n,).
         eta: predictors, (n,) or (n, K).
         limit: of ‖ψ‖, (n,).
         weight: u, (n,).
         held: v, (n,).
+        norm: at least ‖F⁻¹x‖, (n,).
+        sharers: k, number of rows that share C with each, (n,).
     """
 
-    z: np.ndarray
+    x: np.ndarray
     y: np.ndarray
     eta: np.ndarray
     limit: np.ndarray
     weight: np.ndarray
     held: np.ndarray
+    norm: np.ndarray
+    sharers: np.ndarray
 
 
 @dataclass(frozen=True)
 class BoundedGradient:
-    """The access to records: sums of scores, curvatures and spreads in the metric of a released Gram matrix.
+    """The access to records in the metric of a released Gram matrix: public numbers alone.
 
     Attributes:
         design: public facts.
         score: of the family.
-        x, y: the records.
-        row_norms: at least ‖F⁻¹x‖ of each row, (N,).
-        root, inverse: F and F⁻¹, (d, d).
+        root, inverse: F and F⁻¹, (d, d); the inverse is on a grid.
+        inverse_unit: its grid.
         norm: a typical ‖F⁻¹x‖, times a typical number of rows that share C.
         bounds: public; None: C = κ times the typical norm, and no other.
-        sharers: k, number of rows that share C with each row, (N,), or 1.
-        offset: added to predictors, (N,), or 0.
-        own_weights: u of each row, (N,), or 1.
-        present: 0 for padding of an owner's rows, (N,), or 1.
     """
 
     design: Design
     score: BoundedScore
-    x: np.ndarray
-    y: np.ndarray
-    row_norms: np.ndarray
     root: np.ndarray
     inverse: np.ndarray
+    inverse_unit: float
     norm: float
     bounds: Bounds | None = None
-    sharers: np.ndarray | float = 1.0
-    offset: np.ndarray | float = 0.0
-    own_weights: np.ndarray | float = 1.0
-    present: np.ndarray | float = 1.0
 
     @classmethod
     def of(
-        cls,
-        gram: np.ndarray,
-        design: Design,
-        score: BoundedScore,
-        x: np.ndarray,
-        y: np.ndarray,
+        cls, gram: np.ndarray, design: Design, score: BoundedScore
     ) -> BoundedGradient:
-        """Make the metric of a released Gram matrix, and the records' norms in it."""
+        """Make the metric of a released Gram matrix."""
         values, vectors = np.linalg.eigh(design.metric(gram))
         values = np.maximum(values, design.ridge)
-        root = (vectors * np.sqrt(values)) @ vectors.T
-        inverse = (vectors / np.sqrt(values)) @ vectors.T
-        parts = (
-            np.linalg.norm(x[i : i + _ROWS] @ inverse, axis=1)
-            for i in range(0, len(x), _ROWS)
-        )
-        # Rounding makes no norm too small.
-        norms = np.concatenate(list(parts)) + design.size**2 * 2.0**-52 * max(
-            1.0, design.longest / math.sqrt(design.size)
-        )
-        return cls(design, score, x, y, norms, root, inverse, design.whitened_norm(gram))
+        rough = (vectors / np.sqrt(values)) @ vectors.T
+        inverse, unit = rounded_vector((rough + rough.T) / 2)
+        # Whatever it was rounded to is the metric.
+        values, vectors = np.linalg.eigh(inverse)
+        root = (vectors / values) @ vectors.T
+        return cls(design, score, root, inverse, unit, design.whitened_norm(gram))
 
-    def shared(self, sharers: np.ndarray, typical: float) -> BoundedGradient:
-        """Return the access to rows of owners.
-
-        Args:
-            sharers: number of rows of each row's owner, (N,).
-            typical: public, at least 1.
-        """
-        return dataclasses.replace(self, sharers=sharers, norm=self.norm * typical)
+    @property
+    def unit(self) -> float:
+        """Grid of rows."""
+        return unit_of(self.design.row_bound, ROW_BITS)
 
     @property
     def public(self) -> Bounds:
@@ -234,123 +210,263 @@ class BoundedGradient:
         """C, public."""
         return self.public.clip
 
-    def sum(self, position: np.ndarray) -> np.ndarray:
+    @property
+    def number_bits(self) -> int:
+        """Bits by which uψ/C is multiplied before it is rounded."""
+        return _TYPICAL_BITS + math.frexp(self.norm)[1]
+
+    def prepared(self, records: Records) -> Records:
+        """Return rows (:class:`Rows`) with their norms in the metric, which every sum below takes."""
+        return records.prepared(Whitened(self.inverse, self.unit))
+
+    def gradient(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ u F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
-        eta, limit, weight, _ = self._bounded(position, slice(None))
-        residual = within_limit(self.score.residual(eta, self.y, limit), limit)
-        weighted = weighted_sum(self.x, _times(weight, residual))
-        return (self.inverse @ weighted / self.clip).ravel()
+        (parts,) = records.total(Scores(self, self.columns(position)))
+        total = Exact(joined(parts), self.unit * 2.0**-self.number_bits)
+        whitened = product(self.inverse, self.inverse_unit, total)
+        return Exact(whitened.steps.ravel(), whitened.unit)
 
-    def release(
-        self, position: np.ndarray, noise_multiplier: float, key: jax.Array
-    ) -> np.ndarray:
-        """Return g̃, (d,) or (d·K,), at a public position within the radius."""
-        noisy = gaussian_release(self.sum(position), noise_multiplier, key)
-        return (self.clip * self.root @ self._columns(noisy)).ravel()
-
-    def curvature(self, position: np.ndarray) -> np.ndarray:
+    def curvature(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ v slope ⊗ z zᵀ / L, (d·K, d·K). Private: it must not leave."""
-        most = self.public.leverage
-        return self._second_moment(
-            position,
-            lambda at: _times(at.held / most, self.score.slope(at.eta, at.y, at.limit)),
-        )
+        return self._moment(records, Curvature(self, self.columns(position)))
 
-    def expected_spread(self, position: np.ndarray) -> np.ndarray:
+    def expected_spread(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ u² V ⊗ z zᵀ / C², as the model says scores vary, (d·K, d·K). Private: it must not leave."""
-        most = self.clip**2
-        return self._second_moment(
-            position,
-            lambda at: _times(
-                at.weight**2 / most, self.score.law(at.eta, at.limit).variance
-            ),
-        )
+        return self._moment(records, ExpectedSpread(self, self.columns(position)))
 
-    def spread(self, position: np.ndarray, owners: int) -> np.ndarray:
-        """Return Σ g gᵀ / C² over owners' summed scores g, (d·K, d·K). Private: it must not leave.
+    def spread(self, records: Records, position: np.ndarray) -> Exact:
+        """Return Σ g gᵀ / C² over records' summed scores g, (d·K, d·K). Private: it must not leave."""
+        return self._moment(records, Spread(self, self.columns(position)))
 
-        Args:
-            position: public.
-            owners: N, each of as many rows of ``x`` as any other, padding included.
-        """
-        each = len(self.x) // owners
-        size = self.design.size * self.score.size
-        total = np.zeros((size, size))
-        for at in self._rows(position, max(1, _ROWS // each) * each):
-            psi = within_limit(self.score.residual(at.eta, at.y, at.limit), at.limit)
-            scores = (at.weight / self.clip)[:, None, None] * (
-                at.z[:, :, None] * psi.reshape(len(psi), 1, -1)
-            )
-            total += gram_of(scores.reshape(-1, each, size).sum(axis=1), 1.0)
-        return total
-
-    def labels(self, position: np.ndarray, of: Callable[..., np.ndarray]) -> np.ndarray:
+    def labels(
+        self, records: Records, position: np.ndarray, of: Callable[..., np.ndarray]
+    ) -> Exact:
         """Return Σ of(η, y), (k,), for what ``scale.py`` asks of labels. Private: it must not leave."""
-        eta = self.x @ self._columns(position) + self.offset
-        total: np.ndarray = np.zeros(1)
-        for i in range(0, len(eta), _ROWS):
-            part = of(eta[i : i + _ROWS], self.y[i : i + _ROWS])
-            there = _part(self.present, slice(i, i + _ROWS)) * np.ones(len(part))
-            total = total + weighted_sum(part, there)
-        return total
+        (total,) = records.total(Labels(self, self.columns(position), of))
+        return Exact(total, 2.0**-FINE_BITS)
 
-    def _second_moment(
-        self, position: np.ndarray, of: Callable[[Weighted], np.ndarray]
-    ) -> np.ndarray:
-        """Return Σ h ⊗ z zᵀ, of h (n,) or (n, K, K) whose v tr(h)‖z‖² is at most 1; a longer one is scaled to it."""
-        size = self.design.size * self.score.size
-        total = np.zeros((size, size))
-        for at in self._rows(position, _ROWS):
-            h = of(at)
-            if h.ndim == 1:
-                total += gram_of(np.sqrt(np.maximum(h, 0.0))[:, None] * at.z, 1.0)
-                continue
-            values, vectors = np.linalg.eigh(h)
-            roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None]
-            rows = np.einsum("nkr,nj->nrjk", roots, at.z)
-            total += gram_of(rows.reshape(len(h), -1, size), 1.0)
-        return total
+    def columns(self, vector: np.ndarray) -> np.ndarray:
+        """Return a position as predictors take it, (d,), or (d, K) for K, on the grid on which they are exact."""
+        shape = (self.design.size, self.score.size)[: 1 + (self.score.size > 1)]
+        return rounded_vector(np.reshape(vector, shape))[0]
 
-    def _rows(self, position: np.ndarray, count: int) -> Iterator[Weighted]:
-        """Return all rows at a position, ``count`` at once."""
-        for i in range(0, len(self.x), count):
-            part = slice(i, i + count)
-            yield Weighted(
-                self.x[part] @ self.inverse,
-                self.y[part],
-                *self._bounded(position, part),
-            )
+    def _moment(self, records: Records, of: Any) -> Exact:
+        (total,) = records.total(of)
+        return Exact(total, 4.0**-MOMENT_BITS)
 
-    def _bounded(
-        self, position: np.ndarray, part: slice
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (η, limits, weights u, weights v) of some rows."""
+    # ------------------------------------------------------------------------------------------------
+    # Numbers of one row, each by itself.
+
+    def predictors(self, records: Any, columns: np.ndarray) -> np.ndarray:
+        """Return η of rows, (n,) or (n, K)."""
+        x = records["x"]
+        eta = (x.reshape(-1, x.shape[2]) @ columns) * self.unit
+        if "offset" not in records:
+            return eta
+        offset = records["offset"].ravel()
+        return eta + (offset if eta.ndim == 1 else offset[:, None])
+
+    def weighted(self, records: Any, columns: np.ndarray) -> Weighted:
+        """Return rows of some records at a position of :meth:`columns`, with their limits and weights."""
         bounds = self.public
-        norms = self.row_norms[part]
-        eta = self.x[part] @ self._columns(position)
-        offset = _part(self.offset, part)
-        eta = eta + (offset if eta.ndim == 1 else np.reshape(offset, (-1, 1)))
-        far = FARTHEST_ROW * bounds.clip / self.score.limit
-        weight = _part(self.own_weights, part) * np.minimum(1.0, far / norms)
-        held = weight * np.minimum(1.0, (bounds.longest / norms) ** 2)
+        x, norm, sharers = records["x"], records["norm"].ravel(), records["sharers"].ravel()
+        eta = self.predictors(records, columns)
         tiny = np.finfo(float).tiny
+        length = np.maximum(norm, 1e-100)
+        weight = np.minimum(1.0, FARTHEST_ROW * bounds.clip / self.score.limit / length)
+        if "weight" in records:
+            weight = weight * records["weight"].ravel()
+        shorter = np.minimum(1.0, bounds.longest / length)
+        held = weight * (shorter * shorter)
         # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
         least = bounds.clip * _LEAST_SHARE
-        limit = bounds.clip / np.maximum(
-            weight * norms * _part(self.sharers, part), least
-        )
+        limit = bounds.clip / np.maximum(weight * norm * sharers, least)
         own = self.score.leverage(bounds.clip, bounds.longest)
         if math.isinf(own) and math.isfinite(bounds.leverage):
             # The family bounds no leverage, so the weight does.
             slopes = self.score.law(eta, limit).curvature
-            trace = slopes if slopes.ndim == 1 else np.trace(slopes, axis1=1, axis2=2)
-            leverage = held * trace * norms**2
+            trace = slopes if slopes.ndim == 1 else _trace(slopes)
+            leverage = held * trace * norm * norm
             held = held * np.minimum(1.0, bounds.leverage / np.maximum(leverage, tiny))
-        return eta, limit, weight, held
+        return Weighted(
+            x.reshape(-1, x.shape[2]),
+            records["y"].ravel(),
+            eta,
+            limit,
+            weight,
+            held,
+            norm,
+            sharers,
+        )
 
-    def _columns(self, vector: np.ndarray) -> np.ndarray:
-        """Return (d,), or (d, K) for K predictors."""
-        return vector if self.score.size == 1 else vector.reshape(self.design.size, -1)
+    def whitened(self, x: np.ndarray) -> np.ndarray:
+        """Return z of integer rows (n, d), one a column, (d, n); exact."""
+        return (self.inverse @ x.T) * self.unit
+
+    def bounded(self, at: Weighted) -> np.ndarray:
+        """Return ψ of rows, (n,) or (n, K)."""
+        return within_limit(self.score.residual(at.eta, at.y, at.limit), at.limit)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Sum of integers uψ/C times rows; see ``record_sums.py``.
+
+    Attributes:
+        access: public.
+        columns: position, of :meth:`BoundedGradient.columns`.
+    """
+
+    access: BoundedGradient
+    columns: np.ndarray
+
+    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
+        """Return what these records add, in parts that ``joined`` puts together: (LIMBS, d) or (LIMBS, d, K)."""
+        access = self.access
+        at = access.weighted(records, self.columns)
+        psi = access.bounded(at)
+        scale = at.weight * (2.0**access.number_bits / access.clip)
+        # Float64's arithmetic, here and below, is off by less than 2^-40 of it.
+        room = 2.0**access.number_bits * (1 - 2.0**-40)
+        most = np.minimum(
+            room / np.maximum(at.norm * at.sharers, 1e-100), 2.0 ** (NUMBER_BITS - 1)
+        )
+        return (weighted_sum(at.x, whole_within(_times(scale, psi), most)),)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sum of g gᵀ/C² of records' summed scores g; see :class:`Scores`."""
+
+    access: BoundedGradient
+    columns: np.ndarray
+
+    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
+        """Return what these records add, (d·K, d·K)."""
+        access = self.access
+        at = access.weighted(records, self.columns)
+        each = records["x"].shape[1]
+        scores = _times(at.weight / access.clip, access.bounded(at))
+        columns = _columns(access.whitened(at.x), scores)
+        # An owner's rows one after the other.
+        total = columns[:, ::each]
+        for row in range(1, each):
+            total = total + columns[:, row::each]
+        return (moment_of_columns(rounded_columns(total)),)
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Sum of v slope ⊗ z zᵀ/L; see :class:`Scores`."""
+
+    access: BoundedGradient
+    columns: np.ndarray
+
+    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
+        """Return what these records add, (d·K, d·K)."""
+        access = self.access
+        at = access.weighted(records, self.columns)
+        slope = access.score.slope(at.eta, at.y, at.limit)
+        h = _times(at.held / access.public.leverage, slope)
+        return (_second_moment(access.whitened(at.x), h, 1.0),)
+
+
+@dataclass(frozen=True)
+class ExpectedSpread:
+    """Sum of u² V ⊗ z zᵀ/C²; see :class:`Scores`."""
+
+    access: BoundedGradient
+    columns: np.ndarray
+
+    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
+        """Return what these records add, (d·K, d·K)."""
+        access = self.access
+        at = access.weighted(records, self.columns)
+        h = _times(
+            at.weight * at.weight / access.clip**2,
+            access.score.law(at.eta, at.limit).variance,
+        )
+        # An owner's k rows have a kth of C each, so that their traces are at most 1 together.
+        return (_second_moment(access.whitened(at.x), h, 1 / at.sharers),)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Sum of numbers within ±1 of labels; see :class:`Scores`.
+
+    Attributes:
+        access: public.
+        columns: position.
+        of: (η, y) -> (n, k), each number of one row.
+    """
+
+    access: BoundedGradient
+    columns: np.ndarray
+    of: Callable[..., np.ndarray]
+
+    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
+        """Return what these records add, (k,)."""
+        eta = self.access.predictors(records, self.columns)
+        found = self.of(eta, records["y"].ravel()) * records["there"].reshape(-1, 1)
+        steps = np.trunc(np.clip(np.nan_to_num(found), -1.0, 1.0) * 2.0**FINE_BITS)
+        total = np.zeros(steps.shape[1], np.int64)
+        for block in row_blocks(len(steps)):
+            total += steps[block].sum(axis=0).astype(np.int64)
+        return (total,)
+
+
+def _second_moment(
+    z: np.ndarray, h: np.ndarray, most: np.ndarray | float
+) -> np.ndarray:
+    """Return Σ h ⊗ z zᵀ in steps of 4^-MOMENT_BITS, (d·K, d·K), where no trace of h ⊗ z zᵀ is beyond ``most``.
+
+    Args:
+        z: (d, n).
+        h: not negative, (n,) or (n, K, K).
+        most: at most 1; a row beyond it is scaled to it.
+    """
+    if h.ndim == 1:
+        columns = np.sqrt(np.maximum(h, 0.0)) * z
+        return moment_of_columns(rounded_columns(columns, most=most))
+    roots = [_columns(z, root) for root in _roots(h)]
+    size = len(roots[0])
+    whole = rounded_columns(np.concatenate(roots), most=most)
+    parts = (whole[i : i + size] for i in range(0, len(whole), size))
+    return np.sum([moment_of_columns(part) for part in parts], axis=0)
+
+
+def _roots(h: np.ndarray) -> list[np.ndarray]:
+    """Return the columns L_k, (n, K) each, of h = Σ_k L_k L_kᵀ, (n, K, K), by Cholesky's rule, element by element."""
+    size = h.shape[1]
+    left = np.ascontiguousarray(np.moveaxis(h, 0, -1))
+    least = left[0, 0].copy()
+    for k in range(1, size):
+        least += left[k, k]
+    least *= _SINGULAR
+    found = []
+    for k in range(size):
+        pivot = left[k, k]
+        held = pivot > np.maximum(least, 1e-300)
+        column = left[k] * np.where(held, 1 / np.sqrt(np.where(held, pivot, 1.0)), 0.0)
+        column[:k] = 0.0
+        found.append(np.ascontiguousarray(column.T))
+        left = left - column[:, None] * column[None]
+    return found
+
+
+def _columns(z: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return z ⊗ score of each row, (d, n) or (d·K, n), for z (d, n) and scores (n,) or (n, K)."""
+    if scores.ndim == 1:
+        return z * scores
+    return (z[:, None] * np.ascontiguousarray(scores.T)[None]).reshape(-1, z.shape[1])
+
+
+def _trace(slopes: np.ndarray) -> np.ndarray:
+    """Return the traces of (n, K, K), (n,)."""
+    total = slopes[:, 0, 0].copy()
+    for k in range(1, slopes.shape[1]):
+        total += slopes[:, k, k]
+    return total
 
 
 def _times(weight: np.ndarray, of: np.ndarray) -> np.ndarray:
@@ -358,9 +474,17 @@ def _times(weight: np.ndarray, of: np.ndarray) -> np.ndarray:
     return weight.reshape(-1, *[1] * (of.ndim - 1)) * of
 
 
-def _part(numbers: np.ndarray | float, part: slice) -> np.ndarray | float:
-    """Return numbers of some rows."""
-    return numbers[part] if isinstance(numbers, np.ndarray) else numbers
+def whole_within(numbers: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Return numbers (n,) or (n, K) as integers of norm at most ``most`` (n,); one that is not finite becomes zero."""
+    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    if numbers.ndim == 1:
+        most = np.floor(most)
+        return np.clip(np.rint(numbers), -most, most)
+    # Rounding adds √K/2 at most, and float64 less than a part of 2^-40, which ``most`` has room for.
+    longest = np.maximum(most - math.sqrt(numbers.shape[1]) / 2, 0.0)
+    norms = np.sqrt(squares(numbers.T))
+    shrunk = np.where(norms > longest, longest / np.maximum(norms, 1e-300), 1.0)
+    return np.rint(numbers * shrunk[:, None])
 
 
 def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -368,7 +492,7 @@ def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
     scores = np.where(np.isfinite(scores), scores, 0.0)
     if scores.ndim == 1:
         return np.clip(scores, -limit, limit)
-    norms = np.linalg.norm(scores, axis=1)
+    norms = np.sqrt(squares(scores.T))
     # The margin keeps rounding of norm and product below the limit.
     shrunk = np.where(
         norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0

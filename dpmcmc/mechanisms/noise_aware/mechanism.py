@@ -4,8 +4,8 @@ Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ �
 strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix, gradients, curvature and spread of
 bounded scores (``regression.py``), or the sufficient statistics of a linear regression (:class:`Statistics`).
 
-Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
-on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.
+Sums over records are exact integers (``record_sums.py``), so that no rounding of a sum is charged; value and noise are
+added on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
     Options,
     Prior,
-    Read,
     Strategy,
     row_model,
 )
@@ -41,6 +40,7 @@ from dpmcmc.planning.description import REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, PoissonRegression
@@ -78,10 +78,10 @@ class Statistics:
         return None
 
     def draw(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
+        self, plan: MechanismPlan, records: Records, streams: Streams
     ) -> ReleasedDraws:
         """Return posterior draws, (draws, d), with their evidence."""
-        noisy, found = self.conclude(plan, Read.of(records), streams.noise)
+        noisy, found = self.conclude(plan, records, streams.noise)
         # The number of owners' rows is not released, and the Gram matrix says little without it.
         gram = noisy if self.together == 1 else None
         evidence = dataclasses.replace(
@@ -90,15 +90,15 @@ class Statistics:
         return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
 
     def conclude(
-        self, plan: MechanismPlan, read: Read, key: jax.Array
+        self, plan: MechanismPlan, records: Records, key: jax.Array
     ) -> tuple[NoisyGram, Concluded]:
         """Release G and Xᵀy; return G and what follows."""
         target = self.target
-        d = read.x.shape[1]
         noise_std = plan.settings["noise_std"]
         assert target.row_bound is not None
         assert target.label_bound is not None
-        released, moment = release_statistics(read.x, read.y, plan.settings, key)
+        released, moment = release_statistics(records, target, plan.settings, key)
+        d = len(moment)
         variance = target.noise_scale**2
         trace = float(
             np.clip(
@@ -151,6 +151,14 @@ class NoiseAware(Options, OneShot):
     """
 
     honours = frozenset({"offset", "weight"})
+
+    def reads_sums(self, target: Target) -> bool:
+        """Return whether all that is read of records is exact sums: of every target but a NumPyro model.
+
+        The code of a NumPyro model is compiled for a block of records, and no proof says that a record's numbers do not
+        depend on its place there.
+        """
+        return not isinstance(row_model(target)[0], NumPyroTarget)
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Settle every noise.

@@ -40,6 +40,7 @@ from dpmcmc.mechanisms.noise_aware.gradients import (
     shares,
 )
 from dpmcmc.mechanisms.noise_aware.prior import Calibrated, Options
+from dpmcmc.mechanisms.rows import FINE_BITS
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
@@ -48,10 +49,8 @@ from dpmcmc.privacy.query.gaussian_release import (
     gaussian_release,
     gram_of,
     mu_std,
-    summing,
-    weighted_sum,
-    within,
 )
+from dpmcmc.privacy.query.integer_rows import ROW_BITS, Exact, rounded_rows, unit_of
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import record_shapes
@@ -86,7 +85,9 @@ if TYPE_CHECKING:
 #
 # Rounding. Each block of records runs one program of one shape, so the bits of a record's numbers depend on the record,
 # on public numbers and on its place alone. Under ``replace_one`` and ``zero_out`` all other records keep their places,
-# and so their bits. Only the sums round, and that is charged.
+# and so their bits. Each record's numbers are rounded to a public grid within their bound, and then added exactly
+# (``integer_rows.py``), so nothing is charged for rounding. A place is one of a whole table: such records are not cut
+# into partitions.
 
 #: Records of one call of the program.
 _ROWS = 1 << 11
@@ -167,9 +168,9 @@ class ModelRows:
     records: PyTree
 
     @np.errstate(all="ignore")
-    def scores(self, tau: np.ndarray, metric: Metric) -> np.ndarray:
+    def scores(self, tau: np.ndarray, metric: Metric) -> Exact:
         """Return Σ g/C, (d,), at a public point τ = (t − centre)/scale."""
-        total = np.zeros(len(tau))
+        total = np.zeros(len(tau), np.int64)
         for block in self._blocks(tau, metric):
             psi = self.score.residual(block.eta, block.observed, block.limit)
             weights = (
@@ -180,31 +181,32 @@ class ModelRows:
                 "n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows
             )
             each[~block.counts] = 0.0
-            total += weighted_sum(within(each, 1.0), np.ones(len(each)))
-        return total
+            total += rounded_rows(each, 1.0).astype(np.int64).sum(axis=0)
+        return Exact(total.astype(object), unit_of(1.0, ROW_BITS))
 
     @np.errstate(all="ignore")
-    def curvature(self, tau: np.ndarray, metric: Metric) -> tuple[np.ndarray, float]:
-        """Return (Σ RᵀR/L (d, d), Σ E‖g‖²/C²)."""
-        gram = np.zeros((len(tau), len(tau)))
-        spread = 0.0
+    def curvature(self, tau: np.ndarray, metric: Metric) -> tuple[Exact, Exact]:
+        """Return (Σ RᵀR/L (d, d), Σ E‖g‖²/C² (1,))."""
+        grams = []
+        spread = 0
         for block in self._blocks(tau, metric):
             largest = np.maximum(block.leverage, metric.leverage)
-            gram += gram_of(block.roots / np.sqrt(largest)[:, None, None], 1.0)
+            grams.append(gram_of(block.roots / np.sqrt(largest)[:, None, None], 1.0))
             weights = np.minimum(1.0, metric.leverage / largest) / metric.clip
-            spread += float(np.sum(np.clip(weights**2 * block.spread, 0.0, 1.0)))
-        return gram, spread
+            spread += _added(np.clip(weights**2 * block.spread, 0.0, 1.0))
+        gram = Exact(np.sum([one.steps for one in grams], axis=0), grams[0].unit)
+        return gram, _fine(spread)
 
     @np.errstate(all="ignore")
-    def log_leverage(self, tau: np.ndarray, metric: Metric) -> float:
-        """Return Σ log(tr(AᵀΛA)/d), each within ±LOG."""
-        total = 0.0
+    def log_leverage(self, tau: np.ndarray, metric: Metric) -> Exact:
+        """Return Σ log(tr(AᵀΛA)/d), (1,), each within ±LOG."""
+        total = 0
         for block in self._blocks(tau, metric):
             logs = np.clip(
                 np.log(np.maximum(block.leverage / len(tau), 1e-300)), -LOG, LOG
             )
-            total += float(np.sum(np.where(block.counts, logs, 0.0)))
-        return total
+            total += _added(np.where(block.counts, logs, 0.0))
+        return _fine(total)
 
     def _blocks(self, tau: np.ndarray, metric: Metric) -> Iterator[Block]:
         """Return what is known of the records, in their order."""
@@ -264,6 +266,15 @@ class ModelRows:
             sizes = self.score.sizes(eta)
             return eta, metric.clip * sizes / np.sum(sizes * norms, axis=1, keepdims=True)
         return eta[:, 0], metric.clip / norms[:, 0]
+
+
+def _added(numbers: np.ndarray) -> int:
+    """Return the sum of records' numbers, each rounded toward zero to 2^-FINE_BITS, in that unit."""
+    return int(np.trunc(numbers * 2.0**FINE_BITS).astype(np.int64).sum())
+
+
+def _fine(steps: int) -> Exact:
+    return Exact(np.array([steps], object), 2.0**-FINE_BITS)
 
 
 def _finite(*parts: np.ndarray) -> np.ndarray:
@@ -427,7 +438,6 @@ class ModelGradients:
                 "prior, and the curvature and the spread of its score are released; leave them out"
             )
         mu = spec.mu * (1 - 1e-9)
-        unsure = 2 * summing(n) * n
         settings = dict[str, float]()
         events = list[Event]()
         for name, facts in self.moments(n).items():
@@ -439,8 +449,8 @@ class ModelGradients:
             }
             events += spec.gram(gram)
         for name, moves, times in (
-            ("leverage", (spec.moved + unsure) * LOG, len(_ENDS)),
-            ("spread", 1 + unsure, 1),
+            ("leverage", spec.moved * LOG, len(_ENDS)),
+            ("spread", 1.0, 1),
         ):
             settings[f"{name}_noise_std"] = std = mu_std(
                 moves, 1, mu * math.sqrt(_SHARES[name])
@@ -449,10 +459,10 @@ class ModelGradients:
         left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
         parts = shares(options.steps, _GROWTH)
         settings["first_noise_multiplier"] = first = mu_std(
-            spec.moved + unsure, d, mu * math.sqrt(left * parts[0])
+            spec.moved, d, mu * math.sqrt(left * parts[0])
         )
         events += [
-            spec.gaussian(z, spec.moved + unsure, d) for z in multipliers(first, parts)
+            spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)
         ]
         return tuple(events), settings
 
@@ -494,14 +504,7 @@ class ModelGradients:
 
     def moments(self, num_records: int) -> dict[str, RowFacts]:
         """Return public facts of the second moments, each of rows within 1."""
-        more = MODEL_SCORES[self._reading.family].size - 1
-        # A record has as many rows as predictors (``gram_of``).
-        rows = RowFacts(
-            num_records,
-            len(self._reading.centre),
-            1.0,
-            rounding=more * num_records * 2.0**-44,
-        )
+        rows = RowFacts(num_records, len(self._reading.centre), 1.0)
         return {
             name: rows
             for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")
@@ -542,7 +545,7 @@ class _ModelReleases:
         )
         self.moments = strategy.moments(plan.num_records)
 
-    def gram(self, name: str, exact: np.ndarray, key: jax.Array) -> Denoised:
+    def gram(self, name: str, exact: Exact, key: jax.Array) -> Denoised:
         """Release a second moment."""
         stds = (self.settings[f"{name}{part}_noise_std"] for part in ("", "_trace"))
         return denoised(GramRelease(self.moments[name], *stds).of_sum(exact, key), None)
@@ -578,8 +581,8 @@ class _ModelReleases:
         d = self.size
         n = self.num_records
         own = metric._replace(clip=math.inf)
-        logs = np.array([self.rows.log_leverage(tau, own)])
-        logs = gaussian_release(logs, self.settings["leverage_noise_std"], keys.pop())
+        exact = self.rows.log_leverage(tau, own)
+        logs = gaussian_release(exact, self.settings["leverage_noise_std"], keys.pop())
         own = own._replace(
             leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG))
         )
@@ -642,7 +645,7 @@ class _ModelReleases:
         most = metric.leverage
         gram, error = self.gram("curvature", gram, keys.pop())
         released = gaussian_release(
-            np.array([spread]), self.settings["spread_noise_std"], keys.pop()
+            spread, self.settings["spread_noise_std"], keys.pop()
         )[0]
         ratio = float(
             np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS)

@@ -12,7 +12,6 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence
@@ -25,8 +24,9 @@ from dpmcmc.privacy.query.gaussian_release import (
     mu_std,
     standard_normal,
 )
+from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.glm import GeneralisedLinear
 from dpmcmc.targets.last_layer import LastLayer
@@ -121,56 +121,6 @@ def row_model(target: Target) -> tuple[Target, int]:
     return model, target.records_per_owner
 
 
-class Read(NamedTuple):
-    """Rows of all owners, one after the other; padding is zero.
-
-    Attributes:
-        x: (N·m, d).
-        y: (N·m,).
-        sizes: number of rows of each owner, (N,).
-        offset: added to the predictor of each row, (N·m,), or 0.
-        weights: of each row, within [0, 1], (N·m,), or 1.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    sizes: np.ndarray
-    offset: np.ndarray | float = 0.0
-    weights: np.ndarray | float = 1.0
-
-    @classmethod
-    def of(cls, records: PyTree) -> Read:
-        """Return the rows of records, or of owners."""
-        x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
-        offset, weight = (
-            np.asarray(records[name], np.float64).ravel() if name in records else usual
-            for name, usual in (("offset", 0.0), ("weight", 1.0))
-        )
-        # Sensitivities rest on weights within [0, 1].
-        more = (offset, np.clip(weight, 0.0, 1.0))
-        if MASK not in records:
-            return cls(x, y, np.ones(len(x), int), *more)
-        mask = np.asarray(records[MASK], bool)
-        x = np.where(mask[..., None], x, 0.0)
-        y = np.where(mask, y, 0.0)
-        return cls(x.reshape(-1, x.shape[-1]), y.ravel(), mask.sum(axis=1), *more)
-
-    @property
-    def sharers(self) -> np.ndarray:
-        """Number of rows of each row's owner, (N·m,)."""
-        return np.repeat(
-            np.maximum(self.sizes, 1), len(self.x) // len(self.sizes)
-        ).astype(np.float64)
-
-    @property
-    def present(self) -> np.ndarray | float:
-        """0 for padding, (N·m,), or 1 where there is none."""
-        each = len(self.x) // len(self.sizes)
-        if each == 1:
-            return 1.0
-        return (np.arange(each) < self.sizes[:, None]).ravel().astype(np.float64)
-
-
 class Sharing(NamedTuple):
     """How rows share the clip norms of their owners: public.
 
@@ -255,10 +205,9 @@ def calibrate_counts(most: int, spec: PrivacySpec, mu: float) -> tuple[Event, fl
     return spec.gaussian(noise_std, moved, most), noise_std
 
 
-def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> Sharing:
-    """Count the owners with 1 to m rows, and return what the noisy counts say."""
-    counts = np.bincount(read.sizes, minlength=most + 1)[1:]
-    return Sharing.of(gaussian_release(counts.astype(np.float64), noise_std, key))
+def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
+    """Return what noisy counts of the owners with 1 to m rows say."""
+    return Sharing.of(gaussian_release(counts, noise_std, key))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -557,7 +506,7 @@ class Strategy(Protocol):
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
     def draw(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
+        self, plan: MechanismPlan, records: Records, streams: Streams
     ) -> ReleasedDraws:
         """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
 

@@ -58,12 +58,12 @@ from dpmcmc.mechanisms.noise_aware.gradients import (
 from dpmcmc.mechanisms.noise_aware.prior import (
     COUNT_SHARE,
     Calibrated,
-    Read,
     Sharing,
     calibrate_counts,
 )
 from dpmcmc.mechanisms.noise_aware.releases import SCALE_NAMES, SCALE_PARTS, Releases
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
+from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
@@ -71,13 +71,9 @@ from dpmcmc.privacy.query.gaussian_release import (
     SumRelease,
     entries,
     mu_std,
-    summing,
-    within,
 )
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.last_layer import on_rows
-from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.privacy.query.record_sums import Records
 
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
@@ -114,29 +110,25 @@ class Regression(Facts):
                 f"noise_aware inverts dense matrices of at most {most:,} coefficients of several predictors, and there "
                 f"are {size:,}; use a sampler, whose draws are for prediction."
             )
-        self._check(spec.adjacency, size)
+        self._check(size)
         budget = _Budget(self, spec, design)
         share = self.options.gram_share
         candidates = (
-            (share,) if share is not None else self._gram_shares(spec.adjacency, size)
+            (share,) if share is not None else self._gram_shares(size)
         )
         share, clip, width = self._chosen(budget, candidates)
         return budget.events(share, clip, width)
 
-    def _check(self, adjacency: Adjacency, size: int) -> None:
+    def _check(self, size: int) -> None:
         """Refuse what is not derived."""
-        if self.options.covariance == "sandwich" and not self.releases(adjacency):
-            why = (
-                f"the spread of {size} numbers would be noise"
-                if size > MOST_RELEASED
-                else "under add_remove rounding of a count's curvature has no derived bound"
-            )
+        if self.options.covariance == "sandwich" and not self.releases:
             raise UnsupportedCombination(
-                f"covariance: sandwich releases how scores vary, and {why}; take covariance model"
+                f"covariance: sandwich releases how scores vary, and the spread of {size} numbers would be noise; take "
+                "covariance model"
             )
 
-    def _gram_shares(self, adjacency: Adjacency, size: int) -> tuple[float, ...]:
-        if not self.releases(adjacency):
+    def _gram_shares(self, size: int) -> tuple[float, ...]:
+        if not self.releases:
             return _GRAM_SHARES
         return (next(share for most, share in _GRAM_BY_SIZE if size <= most),)
 
@@ -176,21 +168,19 @@ class Regression(Facts):
     # The releases.
 
     def draw(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
+        self, plan: MechanismPlan, records: Records, streams: Streams
     ) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
-        target, records = plan.target, on_rows(plan.target, records)[1]
-        if isinstance(target, OrdinalRegression):
-            records = target.questions(records)
-        read = Read.of(records)
-        read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
         planned: Facts = self
         if not releases_curvature(plan.settings):
             planned = self.clipped_at(plan.settings["clip_ratio"])
-        found = Releases(planned, plan, read).conclude(streams.noise)
+        design = self.design(plan.num_records)
+        rows = Rows(plan.target, design.row_bound)
+        releases = Releases(planned, plan, rows, records.prepared(rows))
+        found = releases.conclude(streams.noise)
         draws = found.draws(self.options.draws, streams)
         if self.score.size > 1:
-            draws = draws.reshape(len(draws), read.x.shape[1], -1)
+            draws = draws.reshape(len(draws), design.size, -1)
         return ReleasedDraws(draws, found.evidence)
 
 
@@ -220,7 +210,7 @@ class _Budget:
     @property
     def curvature(self) -> bool:
         """Whether curvature and spread are released."""
-        return self.strategy.releases(self.spec.adjacency)
+        return self.strategy.releases
 
     @functools.cached_property
     def sharing(self) -> Sharing:
@@ -321,8 +311,7 @@ class _Budget:
         )
         size = design.size * strategy.score.size
         parts = steps_of(strategy.options.steps)
-        moves = spec.moved + 2 * design.rounding(strategy.finest)
-        first = mu_std(moves, size, self.gradient_mu(share) * math.sqrt(parts[0]))
+        first = mu_std(spec.moved, size, self.gradient_mu(share) * math.sqrt(parts[0]))
         settings = {
             "gram_share": share,
             "gram_noise_std": gram.noise_std,
@@ -338,11 +327,10 @@ class _Budget:
             )
             settings["sum_noise_std"] = total.noise_std
             events.append(total.event(adjacency))
-        rows = design.num_records
         if strategy.offset_bound is not None:
             # (o, o²) of an offset o within ±1: |o − o'| <= 2 and |o² − o'²| <= 1.
             one = math.sqrt(5) if adjacency == Adjacency.REPLACE_ONE else math.sqrt(2)
-            moved = strategy.together * one + 4 * summing(rows) * rows
+            moved = strategy.together * one
             std = mu_std(moved, 2, self.mu * math.sqrt(_OFFSET))
             settings["offset_noise_std"] = std
             events.append(spec.gaussian(std, moved, 2))
@@ -351,19 +339,16 @@ class _Budget:
                 strategy.together, spec, self.mu * math.sqrt(COUNT_SHARE)
             )
             events.append(event)
-        events += [spec.gaussian(z, moves, size) for z in multipliers(first, parts)]
+        events += [spec.gaussian(z, spec.moved, size) for z in multipliers(first, parts)]
         if strategy.scale is not None:
             scale = strategy.scale
             moved = strategy.together * scale.moved(adjacency)
-            moved += 2 * summing(rows) * rows * math.sqrt(scale.size)
-            if adjacency == Adjacency.ADD_REMOVE:
-                moved += 2 * rows * scale.rounding(design.margin)
             for part, name in zip(SCALE_PARTS, SCALE_NAMES, strict=True):
                 std = mu_std(moved, scale.size, self.mu * math.sqrt(_SCALE * part))
                 settings[name] = std
                 events.append(spec.gaussian(std, moved, scale.size))
         if self.curvature:
-            bent, spread = strategy.moments(design, adjacency)
+            bent, spread = strategy.moments(design)
             for name, part in (("midway", _MIDWAY), ("curvature", _CURVATURE)):
                 std = mu_std(
                     bent.moved(adjacency)[0],

@@ -48,20 +48,21 @@ from dpmcmc.mechanisms.noise_aware.gradients import (
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
-    Read,
     Sharing,
     release_counts,
 )
 from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
+from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
     SumRelease,
     gaussian_release,
-    svec,
     symmetric,
-    weighted_sum,
+    trace_of,
     within,
 )
+from dpmcmc.privacy.query.integer_rows import Exact, svec_of
+from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.report import console
 
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
@@ -112,10 +113,13 @@ class _Path(NamedTuple):
 class Releases:
     """The releases in their order, and what follows from them; records are reached through ``access`` alone."""
 
-    def __init__(self, strategy: Facts, plan: MechanismPlan, read: Read) -> None:
+    def __init__(
+        self, strategy: Facts, plan: MechanismPlan, rows: Rows, records: Records
+    ) -> None:
         self.strategy = strategy
         self.plan = plan
-        self.read = read
+        self.rows = rows
+        self.records = records
         self.settings = plan.settings
         self.prior = strategy.prior
         self.learnt = Learnt(strategy.score)
@@ -156,7 +160,7 @@ class Releases:
                 midway = self._curvature("midway", at)
             access = self._access(at)
             path.positions.append(at)
-            path.gradients.append(access.release(at, z[k], next(self.keys)))
+            path.gradients.append(self._gradient(access, at, z[k]))
             path.stds.append(access.clip * z[k])
             part = FIRST if released else LAST_OF_NORMAL
             count = min(math.ceil(part * len(path.stds)), last)
@@ -175,9 +179,10 @@ class Releases:
         floored = releases_curvature(settings)
         most = strategy.design(count, settings["gram_noise_std"] if floored else None)
         rows = strategy.rows(most)
+        totals = self.rows.totals(self.records, strategy.offset_bound)
         self.noisy = GramRelease(
             rows, settings["gram_noise_std"], settings["trace_noise_std"]
-        ).release(self.read.x, next(self.keys))
+        ).of_sum(totals.gram, next(self.keys))
         groups = strategy.options.group_effects
         if groups:
             alike = exchangeable(self.noisy.gram, groups)
@@ -188,36 +193,34 @@ class Releases:
         row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
         if strategy.sums_rows:
             total = SumRelease(rows, settings["sum_noise_std"])
-            row = total.mean(self.read.x, next(self.keys))
+            row = total.mean(totals.rows, next(self.keys))
         self.offset = (0.0, 0.0)
         if strategy.offset_bound is not None:
-            self.offset = self._release_offsets(strategy.offset_bound, most.num_records)
+            self.offset = self._release_offsets(
+                totals.offsets, strategy.offset_bound, most.num_records
+            )
         self.sharing = Sharing.guessed(count, 1)
         if strategy.together > 1:
             self.sharing = release_counts(
-                self.read, strategy.together, settings["count_noise_std"], next(self.keys)
+                totals.counts, settings["count_noise_std"], next(self.keys)
             )
         self.design = most._replace(num_records=self.sharing.num_rows)
         self.row = row * (most.num_records / self.design.num_records)
-        self.metric = BoundedGradient.of(
-            self.gram.gram, self.design, strategy.score, self.read.x, self.read.y
-        )
-        self.typical = self.metric.norm
+        metric = BoundedGradient.of(self.gram.gram, self.design, strategy.score)
+        self.typical = metric.norm
         self.metric = dataclasses.replace(
-            self.metric.shared(self.read.sharers, self.sharing.typical),
-            offset=self.read.offset,
-            own_weights=self.read.weights,
-            present=self.read.present,
+            metric, norm=metric.norm * self.sharing.typical
         )
+        self.records = self.metric.prepared(self.records)
         kronecker = np.eye(strategy.score.size)
         self.root = np.kron(self.metric.root, kronecker)
         self.inverse = np.kron(self.metric.inverse, kronecker)
         self.square = self.root @ self.root
 
-    def _release_offsets(self, bound: float, count: int) -> tuple[float, float]:
+    def _release_offsets(
+        self, exact: Exact, bound: float, count: int
+    ) -> tuple[float, float]:
         """Release the sums of offsets and of their squares; return their mean and variance."""
-        each = np.clip(np.asarray(self.read.offset, np.float64) / bound, -1.0, 1.0)
-        exact = weighted_sum(np.stack([each, each**2], axis=1), np.ones(len(each)))
         noisy = gaussian_release(
             exact, self.settings["offset_noise_std"], next(self.keys)
         )
@@ -258,7 +261,7 @@ class Releases:
 
     def _learn(self, scale: Scale, position: np.ndarray, noise_std: float) -> None:
         """Release what the score has to know of its labels."""
-        exact = self._access(position).labels(position, scale.statistic)
+        exact = self._access(position).labels(self.records, position, scale.statistic)
         noisy = gaussian_release(exact, noise_std, next(self.keys))
         norms = self._known().norms(self.metric.inverse)
         usual = clip_of(self.learnt.score, self.typical, self.design.longest)
@@ -300,27 +303,37 @@ class Releases:
         """Release the curvature; return it in the metric."""
         access = self._access(position)
         std = self.settings[f"{name}_noise_std"]
-        noisy = self._noisy(access.curvature(position), std)
+        noisy = self._noisy(access.curvature(self.records, position), std)
         most = access.public.leverage
         model = self.inverse @ self._known().local(position).curvature @ self.inverse
         return corrected(model, most * noisy, most * std)
 
-    def _noisy(self, exact: np.ndarray, std: float) -> np.ndarray:
+    def _gradient(
+        self, access: BoundedGradient, position: np.ndarray, noise_multiplier: float
+    ) -> np.ndarray:
+        """Release the gradient at a public position within the radius, (d,) or (d·K,)."""
+        exact = access.gradient(self.records, position)
+        noisy = gaussian_release(exact, noise_multiplier, next(self.keys))
+        columns = noisy.reshape(self.design.size, -1)
+        return (access.clip * access.root @ columns).ravel()
+
+    def _noisy(self, exact: Exact, std: float) -> np.ndarray:
         """Return a second moment with noise."""
-        return symmetric(gaussian_release(svec(exact), std, next(self.keys)), len(exact))
+        noisy = gaussian_release(svec_of(exact), std, next(self.keys))
+        return symmetric(noisy, len(exact.steps))
 
     def _spread(self, position: np.ndarray, curvature: Corrected) -> Corrected:
         """Release the spread of scores; return B in the metric."""
         access = self._access(position)
         exact = (
-            access.spread(position, self.plan.num_records)
+            access.spread(self.records, position)
             if self.strategy.options.covariance == "sandwich"
-            else access.expected_spread(position)
+            else access.expected_spread(self.records, position)
         )
         std = self.settings["spread_noise_std"]
         noisy = self._noisy(exact, std)
         trace = gaussian_release(
-            np.array([np.trace(exact)]),
+            trace_of(exact),
             self.settings["spread_trace_noise_std"],
             next(self.keys),
         )[0]

@@ -62,9 +62,6 @@ class Scale(Protocol):
     def moved(self, adjacency: Adjacency) -> float:
         """Return how far neighbours' sums may lie apart, in l2 norm."""
 
-    def rounding(self, margin: float) -> float:
-        """Return how far a record's numbers may move when η moves by ``margin``."""
-
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return what records add, (n, size). Private: it must not leave."""
 
@@ -133,10 +130,6 @@ class Residuals:
     def moved(self, adjacency: Adjacency) -> float:
         """Return √2 or 1; see :class:`Scale`."""
         return math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
-
-    def rounding(self, margin: float) -> float:
-        """Return √2 over the smallest distance of two knots, times ``margin``; see :class:`Scale`."""
-        return math.sqrt(2) * margin / float(np.min(np.diff(self.knots)))
 
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return weights on the knots, (n, size); see :class:`Scale`."""
@@ -239,10 +232,6 @@ class Dispersion:
         """Return the bound of the module; see :class:`Scale`."""
         one = 10 / 9 if adjacency == Adjacency.REPLACE_ONE else 1.0
         return math.sqrt(self.size) * one
-
-    def rounding(self, margin: float) -> float:
-        """Return infinity: none is derived, so under ``add_remove`` no dispersion is released; see :class:`Scale`."""
-        return math.inf
 
     def statistic(self, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return q_α of each candidate, (n, size); see :class:`Scale`."""

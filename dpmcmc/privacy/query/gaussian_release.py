@@ -5,6 +5,9 @@ the released bits are round(value) + round(noise), a post-processing of the Gaus
 Rounding moves either of two neighbouring values by at most √size·grid/2, so a sensitivity grows by √size·grid, which
 :func:`gaussian_event` charges. ``KAPPA`` is charged on top for the noise's own float64 arithmetic.
 
+A sum over records is an :class:`~dpmcmc.privacy.query.integer_rows.Exact` value: integers times a power of two, of any
+size. It is rounded to the grid as an integer, so that no float64 comes between a sum and its release.
+
 Its noise is drawn in integers from a ChaCha20 key (``accounting/gaussian.py``, with the proof). Its std is
 2^30 to 2^31 steps of the grid, which the tables reach. Each number is then within a tiny distance of a post-processing
 of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for (``mechanisms/base.py``), and a
@@ -27,6 +30,17 @@ from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
 from dpmcmc.privacy.accounting.gaussian import LEVELS, gaussian_mu
 from dpmcmc.privacy.query import integer_noise, randomness
+from dpmcmc.privacy.query.integer_rows import (
+    MOMENT_PARTS_BITS,
+    ROW_BITS,
+    Exact,
+    joined,
+    rounded_rows,
+    row_blocks,
+    second_moment,
+    svec_of,
+    unit_of,
+)
 from dpmcmc.privacy.query.per_record_gradients import Model
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree, length_of
@@ -37,12 +51,14 @@ GRID = 2.0**-30
 _LARGEST = 2.0**61
 
 
-def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.ndarray:
+def gaussian_release(
+    value: np.ndarray | Exact, noise_std: float, key: jax.Array
+) -> np.ndarray:
     """Return ``value`` plus N(0, noise_std² I).
 
     Args:
-        value: (size,) float64, finite. Coordinates beyond 2^30 noise stds are clamped, which moves no two values
-            apart.
+        value: (size,) float64, finite, or exact. Coordinates beyond 2^30 noise stds are clamped, which moves no two
+            values apart.
         noise_std: > 0, public.
         key: secret JAX key, used for nothing else; one of another generator is adopted (``randomness.adopted``).
 
@@ -52,17 +68,39 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
     Raises:
         ValueError: a value that is not finite, or a noise std that is not positive.
     """
+    unit = grid(noise_std)
+    steps = on_grid(value, unit)
+    noise = integer_noise.on_host(
+        randomness.adopted(key), steps.size, noise_std / unit
+    ).reshape(steps.shape)
+    return (steps + noise).astype(np.float64) * unit
+
+
+def on_grid(value: np.ndarray | Exact, unit: float) -> np.ndarray:
+    """Return a value as whole multiples of a power of two, each the nearest, int64, clamped.
+
+    Raises:
+        ValueError: a value that is not finite.
+    """
+    if isinstance(value, Exact):
+        return _exact_on_grid(value, unit)
     value = np.asarray(value, np.float64)
     if not np.all(np.isfinite(value)):
         raise InputError("value: has entries that are not finite; nothing was released")
-    unit = grid(noise_std)
-    steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(
-        np.int64
-    )
-    noise = integer_noise.on_host(
-        randomness.adopted(key), value.size, noise_std / unit
-    ).reshape(value.shape)
-    return (steps + noise).astype(np.float64) * unit
+    clipped = np.clip(value, -_LARGEST * unit, _LARGEST * unit)
+    return np.rint(clipped / unit).astype(np.int64)
+
+
+def _exact_on_grid(value: Exact, unit: float) -> np.ndarray:
+    """Return :func:`on_grid` of an exact value; integers alone are computed."""
+    finer = math.frexp(unit)[1] - math.frexp(value.unit)[1]
+    steps = value.steps
+    if finer > 0:
+        steps = (steps + (1 << (finer - 1))) >> finer
+    else:
+        steps = steps << -finer
+    largest = int(_LARGEST)
+    return np.clip(steps, -largest, largest).astype(np.int64)
 
 
 def grid(noise_std: float) -> float:
@@ -224,11 +262,11 @@ def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
 # An owner of at most m rows adds A = Σ x xᵀ, positive semi-definite with ‖A‖ <= tr A <= m b². Two such matrices have
 # ⟨A, A'⟩ >= 0, so ‖A − A'‖² <= ‖A‖² + ‖A'‖²: every distance above is m times as long.
 #
-# Sums are float64, in blocks of rows. Each neighbour's sum is off by :func:`summing` of Σ‖x‖² at most, and twice that
-# is charged. The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not
-# tell N from N ± 1, so there it is always released.
+# Each row is rounded to a public grid by itself, and stays within b (``integer_rows.py``). Sums of rounded rows and of
+# their products are exact, so neighbours' sums differ by the records that differ, and nothing is charged for rounding.
+# The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not tell N from
+# N ± 1, so there it is always released.
 
-_BLOCK = 512
 #: A released trace is taken for no smaller than this part of N·b².
 _SMALLEST_TRACE = 0.01
 
@@ -241,7 +279,6 @@ class RowFacts(NamedTuple):
         size: d.
         row_bound: b.
         unit_norm: whether every row is declared to have norm 1. No guarantee rests on it.
-        rounding: how far rounding of the rows themselves may move one neighbour's G, in units of b².
         together: m, rows that one record of the guarantee may have; ``num_records`` counts rows, m for each of them.
     """
 
@@ -249,7 +286,6 @@ class RowFacts(NamedTuple):
     size: int
     row_bound: float
     unit_norm: bool = False
-    rounding: float = 0.0
     together: int = 1
 
     @property
@@ -258,15 +294,10 @@ class RowFacts(NamedTuple):
         return self.num_records * self.row_bound**2
 
     def moved(self, adjacency: Adjacency) -> tuple[float, float]:
-        """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
-        unsure = (
-            2
-            * (summing(self.num_records) * self.num_records + self.rounding)
-            * self.row_bound**2
-        )
+        """Return how far neighbours' sums may lie apart: (svec(G), tr G)."""
         replaced = adjacency == Adjacency.REPLACE_ONE
         one = self.together * self.row_bound**2
-        return one * (math.sqrt(2) if replaced else 1.0) + unsure, one + unsure
+        return one * (math.sqrt(2) if replaced else 1.0), one
 
     def trace_declared(self, adjacency: Adjacency) -> bool:
         """Return whether tr G = N is public; the number of owners' rows is not."""
@@ -346,17 +377,15 @@ class GramRelease:
         """
         return self.of_sum(gram_of(x, self.rows.row_bound), key)
 
-    def of_sum(self, exact: np.ndarray, key: jax.Array) -> NoisyGram:
-        """Return G and its trace with noise, given G, which is summed as :func:`gram_of` does; see :meth:`release`."""
+    def of_sum(self, exact: Exact, key: jax.Array) -> NoisyGram:
+        """Return G and its trace with noise, given G, of rows within b; see :meth:`release`."""
         gram_key, trace_key = jax.random.split(key)
         gram = symmetric(
-            gaussian_release(svec(exact), self.noise_std, gram_key), self.rows.size
+            gaussian_release(svec_of(exact), self.noise_std, gram_key), self.rows.size
         )
         if not self.trace_std:
             return NoisyGram(gram, self.noise_std, float(self.rows.num_records), 0.0)
-        released = gaussian_release(
-            np.array([np.trace(exact)]), self.trace_std, trace_key
-        )
+        released = gaussian_release(trace_of(exact), self.trace_std, trace_key)
         # The noisy matrix has a trace too, with noise of its own; both are weighted by their precision.
         stds = np.array([self.trace_std, self.noise_std * math.sqrt(self.rows.size)])
         weights = stds**-2 / np.sum(stds**-2)
@@ -390,8 +419,7 @@ class SumRelease:
 
     @staticmethod
     def _moved(rows: RowFacts, adjacency: Adjacency) -> float:
-        unsure = 2 * summing(rows.num_records) * rows.num_records * rows.row_bound
-        return adjacency.sensitivity * rows.together * rows.row_bound + unsure
+        return adjacency.sensitivity * rows.together * rows.row_bound
 
     def event(self, adjacency: Adjacency) -> Event:
         """Return what the release costs."""
@@ -399,15 +427,14 @@ class SumRelease:
             self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency
         )
 
-    def mean(self, x: np.ndarray, key: jax.Array) -> np.ndarray:
-        """Read the rows (N, d) and return the mean row, (d,), shrunk as far as its noise asks for (James and Stein).
+    def mean(self, exact: Exact, key: jax.Array) -> np.ndarray:
+        """Return the mean row, (d,), shrunk as far as its noise asks for (James and Stein).
 
         Args:
-            x: rows; one that is longer than b is scaled to b.
+            exact: Σ x, (d,), of rows within b.
             key: secret JAX key, used for nothing else.
         """
-        total = weighted_sum(within(x, self.rows.row_bound), np.ones(len(x)))
-        released = gaussian_release(total, self.noise_std, key)
+        released = gaussian_release(exact, self.noise_std, key)
         noise = self.noise_std**2 * len(released)
         kept = max(0.0, 1 - noise / max(float(released @ released), np.finfo(float).tiny))
         return kept * released / self.rows.num_records
@@ -433,38 +460,24 @@ def within(x: np.ndarray, row_bound: float) -> np.ndarray:
     return out
 
 
-def gram_of(x: np.ndarray, row_bound: float) -> np.ndarray:
-    """Return Σ x xᵀ, (d, d), float64, over rows (N, d) brought :func:`within` the bound, in blocks of rows.
+def gram_of(x: np.ndarray, row_bound: float) -> Exact:
+    """Return Σ x xᵀ, (d, d), exactly, over rows (N, d) that are rounded and brought within the bound.
 
     A record may be a matrix A of rows, (N, k, d), with ‖A‖ <= b: it adds AᵀA. Neighbours lie no farther apart than for
-    one row, since ‖AᵀA − A'ᵀA'‖² <= ‖AᵀA‖² + ‖A'ᵀA'‖² <= 2b⁴, both being positive semi-definite. Each block then sums
-    k times as many products, so rounding grows by (k − 1)·_BLOCK·2^-53 of the records' summed norms.
+    one row, since ‖AᵀA − A'ᵀA'‖² <= ‖AᵀA‖² + ‖A'ᵀA'‖² <= 2b⁴, both being positive semi-definite.
     """
-    gram = np.zeros((x.shape[-1], x.shape[-1]))
-    for i in range(0, len(x), _BLOCK):
-        rows = within(x[i : i + _BLOCK], row_bound).reshape(-1, x.shape[-1])
-        gram += rows.T @ rows
-    return gram
+    size = x.shape[-1]
+    parts = np.zeros((3, size, size), np.int64)
+    for at in row_blocks(len(x)):
+        block = x[at].reshape(-1, math.prod(x.shape[1:]))
+        parts += second_moment(rounded_rows(block, row_bound).reshape(-1, size))
+    unit = unit_of(row_bound, ROW_BITS)
+    return Exact(joined(parts, MOMENT_PARTS_BITS), unit**2)
 
 
-def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Σ weight·row, (d,), or (d, K) for K weights a row, summed in blocks of rows.
-
-    Args:
-        x: (N, d) float64.
-        weights: (N,) or (N, K) float64.
-    """
-    x = np.asarray(x, np.float64)
-    weights = np.asarray(weights, np.float64)
-    total = np.zeros(x.shape[1:] + weights.shape[1:])
-    for i in range(0, len(x), _BLOCK):
-        total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]
-    return total
-
-
-def summing(num_records: int) -> float:
-    """Return the rounding error of these sums in Frobenius norm, relative to the records' summed norms."""
-    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
+def trace_of(matrix: Exact) -> Exact:
+    """Return the trace of an exact matrix, (1,)."""
+    return Exact(np.array([np.trace(matrix.steps)], object), matrix.unit)
 
 
 def entries(size: int) -> int:
