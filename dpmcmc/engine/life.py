@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -176,6 +176,10 @@ class Life:
             data, starts: as of :func:`sample`.
             like: life that has read the same data for a plan of the same target and N, whose records are shared.
         """
+        with self._losses():
+            self._read(data, starts, like)
+
+    def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
         given = data
         people = self._partitions(data)
         data = self.plan.records_of(data) if people is None else people
@@ -266,9 +270,10 @@ class Life:
         """
         failed: RuntimeError | None = None
         try:
-            result = self.work.carry_out(self, progress)
-        except LostPartition as error:  # as if the run had been killed there
-            raise LostPartition(f"{error}; {self._after_a_loss}") from None
+            with self._losses():
+                result = self.work.carry_out(self, progress)
+        except LostPartition:  # as if the run had been killed there
+            raise
         except (
             RuntimeError
         ) as error:  # a chain diverged, or no draw was made, which is told too
@@ -280,13 +285,19 @@ class Life:
             raise failed
         return self.with_receipt(result)
 
-    @property
-    def _after_a_loss(self) -> str:
-        if not self.begun:
-            return "nothing was released and nothing is spent, so start the run again"
-        if self.kept is None:
-            return "its budget is spent, and without a checkpoint the run costs it again"
-        return "its budget is spent, and the run goes on from its checkpoint at no further cost"
+    @contextlib.contextmanager
+    def _losses(self) -> Iterator[None]:
+        """Say of a lost partition what it has cost, and what to do."""
+        try:
+            yield
+        except LostPartition as error:
+            if not self.begun:
+                after = "nothing is spent, so start the run again"
+            elif self.kept is None:
+                after = "its budget is spent, and without a checkpoint another run costs it again"
+            else:
+                after = "its budget is spent, and the run goes on from its checkpoint at no further cost"
+            raise LostPartition(f"{error}; nothing was released; {after}") from None
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""

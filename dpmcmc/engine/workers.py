@@ -182,10 +182,13 @@ class Pool:
         futures: list[Future[_R]] = []
         found: list[_R] = []
         try:
-            futures += [self._executor.submit(function, item) for item in items]
-            found += [future.result() for future in futures]
+            for item in items:
+                futures.append(self._executor.submit(function, item))
+            for future in futures:
+                found.append(future.result())
         except (BrokenExecutor, CancelledError, EOFError, OSError) as error:
-            raise _lost(names[len(found)], error) from None
+            sent = len(futures) == len(items)
+            raise _lost(names[len(found if sent else futures)], error) from None
         except (PicklingError, AttributeError, TypeError) as error:
             raise _not_sent(error) from None
         finally:
