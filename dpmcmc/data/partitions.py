@@ -147,8 +147,7 @@ class DaskPart:
             return self.delayed.compute(scheduler="synchronous")
         except Exception as error:  # code of the user's own; its words may quote rows
             raise DataError(
-                f"data: Dask cannot compute {self.name} ({type(error).__name__}): see that its graph can be computed where "
-                "the workers are."
+                f"data: Dask cannot compute {self.name} ({type(error).__name__}): see that workers can read its files."
             ) from None
 
 
