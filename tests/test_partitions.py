@@ -24,7 +24,7 @@ from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.workers import Cluster, LostPartition, check_engine, is_safe, workers
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger, LedgerError
-from dpmcmc.privacy.query.record_sums import summed
+from dpmcmc.privacy.query.record_sums import Prepared, summed
 
 #: Dask's own reader calls pandas in a way that it will lose.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -73,6 +73,14 @@ class Squares:
     def __call__(self, records):
         x = np.rint(records["x"].astype(np.float64) * 2**20).astype(np.int64)
         return x.T @ x, np.array(records["y"].sum(), np.int64)
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Records with half their rows' numbers, in float64, and a column of one number."""
+
+    def __call__(self, records):
+        return {"x": records["x"] / 2.0, "y": records["y"], "one": np.ones(len(records["y"]))}
 
 
 def fine(records):
@@ -143,15 +151,20 @@ def test_a_partition_that_counts_twice_or_not_at_all_is_seen(folder, monkeypatch
 
 
 def test_what_is_kept_between_passes_changes_nothing_and_is_forgotten(folder, monkeypatch):
+    halved = summed(Prepared(Halved(), Squares()), SCHEMA.encode(TABLE))
     read = []
     batches = engine_partitions.EncodedPartition.batches
     monkeypatch.setattr(engine_partitions.EncodedPartition, "batches", lambda self: read.append(1) or batches(self))
-    for megabytes, reads in (("384", 7), ("0", 19)):  # an empty partition takes no room
+    for megabytes, reads in (("384", 14), ("0", 32)):  # the last total has what was kept made anew
         monkeypatch.setenv(engine_partitions.KEEP_MB, megabytes)
         read.clear()
         with workers() as crew:
             records = PartitionedRecords(partitioned(folder, SCHEMA), crew).checked(fine, N)
             assert same(records.total(Squares()), WHOLE)
+            prepared = records.prepared(Halved())
+            assert same(prepared.total(Squares()), halved)
+            assert same(prepared.total(Squares()), halved)
+            assert prepared.shapes["x"].shape == (SCHEMA.num_features,)
             assert same(records.total(Squares()), WHOLE)
             records.forget()
         assert len(read) == reads

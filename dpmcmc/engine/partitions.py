@@ -22,9 +22,9 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -35,18 +35,22 @@ from dpmcmc.engine.workers import LostPartition, Workers
 from dpmcmc.errors import DataError, InputError
 from dpmcmc.privacy.query.record_sums import (
     Preparation,
-    Prepared,
     Sum,
     Total,
     added,
+    blocks_of,
     summed,
 )
 from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
-from dpmcmc.storage.pytree import PyTree, length_of, num_bytes
+from dpmcmc.storage.pytree import PyTree, length_of
 
-#: Bytes of encoded partitions that a process keeps between passes; in MiB by the environment variable.
+#: Environment variable, and its default: MiB of encoded records that a process keeps between passes.
 KEEP_MB = "DPMCMC_KEEP_MB"
 _KEEP = 384
+
+
+#: Preparations in their order, each with a token that no other one has.
+Steps = tuple[tuple[str, Preparation], ...]
 
 
 @dataclass(frozen=True)
@@ -58,77 +62,194 @@ class Share:
         number: of the partition.
         part: its rows.
         num_rows: that it had when it was checked; None before that.
+        steps: make records of those that the schema encodes.
     """
 
     run: str
     number: int
     part: EncodedPartition
     num_rows: int | None = None
+    steps: Steps = ()
 
     def batches(self) -> Iterator[PyTree]:
-        """Yield the records, from what this process keeps where it does.
+        """Yield the records, prepared, from what this process keeps where it does; they are kept for the next pass.
 
         Raises:
             DataError: rows that the schema has no place for, or another number of them than before.
         """
-        batches: Iterable[PyTree] | None = _kept.of(self.run, self.number)
-        if batches is None:
+        kept = _kept.of(self)
+        batches: Iterator[PyTree]
+        if kept is None:
+            left = self.steps
             batches = (records for records, _ in self.part.batches())
+        else:
+            left = self.steps[len(kept.steps) :]
+            batches = map(unpacked, kept.blocks)
+        keeping = _Keeping(self) if left or kept is None else None
         count = 0
         for records in batches:
-            count += length_of(records)
-            yield records
+            for block in blocks_of(records):
+                for _, prepare in left:
+                    block = prepare(block)
+                count += length_of(block)
+                if keeping is not None:
+                    keeping.add(block)
+                yield block
         if self.num_rows not in (None, count):
             raise DataError(
                 f"data: {self.part.name} has another number of rows than before: files must not change while a run "
                 "reads them."
             )
+        if keeping is not None:
+            keeping.end()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Records that a process keeps between passes, prepared as far as the last pass needed them.
+#
+# Preparations round to few bits, so most of their float64 arrays fit into float32, number by number, and some hold one
+# number alone: they are kept so, and become what they were when they are used.
+
+
+class Packed(NamedTuple):
+    """An array in the narrowest type that holds its numbers.
+
+    Attributes:
+        numbers: of its shape, or of none where all are one number.
+        shape, dtype: of the array.
+    """
+
+    numbers: np.ndarray
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Packed:
+        """Pack an array; no number of it changes."""
+        numbers = array
+        if array.size and np.all(array == array.flat[0]):
+            numbers = np.array(array.flat[0])
+        elif array.dtype == np.float64:
+            narrow = array.astype(np.float32)
+            numbers = narrow if np.array_equal(narrow, array) else array.copy()
+        return cls(numbers, array.shape, array.dtype)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The array, made anew."""
+        return np.broadcast_to(self.numbers, self.shape).astype(self.dtype)
+
+
+def packed(records: PyTree) -> PyTree:
+    """Return records whose arrays are packed."""
+    return jax.tree.map(Packed.of, records)
+
+
+def unpacked(records: PyTree) -> PyTree:
+    """Return records as they were."""
+    return jax.tree.map(
+        lambda one: one.array, records, is_leaf=lambda node: isinstance(node, Packed)
+    )
+
+
+def _size(block: PyTree) -> int:
+    """Bytes of packed records."""
+    leaves = jax.tree.leaves(block, is_leaf=lambda node: isinstance(node, Packed))
+    return sum(one.numbers.nbytes for one in leaves)
+
+
+class _Held(NamedTuple):
+    """Records of one partition: preparations that made them, packed blocks, and their bytes."""
+
+    steps: tuple[str, ...]
+    blocks: list[PyTree]
+    bytes: int
 
 
 class _Kept:
-    """Encoded partitions that this process keeps between passes.
+    """Partitions that this process keeps.
 
-    The first ones stay, since a pass that begins anew would find none of the last ones. Those of another run give way.
+    Those that come first stay, since a pass that begins anew would find none of the last ones. Those of another run
+    give way.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, int], list[PyTree]] = {}
+        self._held: dict[tuple[str, int], _Held] = {}
         self._bytes = 0
 
     @property
-    def most(self) -> int:
+    def _most(self) -> int:
         given = os.environ.get(KEEP_MB, "")
         return (int(given) if given.isdigit() else _KEEP) << 20
 
-    def of(self, run: str, number: int) -> list[PyTree] | None:
-        return self._held.get((run, number))
+    def of(self, share: Share) -> _Held | None:
+        """Return what is kept of a partition, if no preparation made it that the share has not."""
+        found = self._held.get((share.run, share.number))
+        tokens = tuple(token for token, _ in share.steps)
+        if found is None or found.steps != tokens[: len(found.steps)]:
+            return None
+        return found
 
-    def keep(self, run: str, number: int, batches: list[PyTree]) -> None:
-        size = sum(map(num_bytes, batches))
+    def room(self, share: Share) -> int:
+        """Return the bytes that may be kept of a partition: all beside those of the run's others."""
         with self._lock:
-            others = [key for key in self._held if key[0] != run]
-            while others and self._bytes + size > self.most:
+            others = sum(
+                held.bytes
+                for key, held in self._held.items()
+                if key[0] == share.run and key[1] != share.number
+            )
+        return self._most - others
+
+    def keep(self, share: Share, blocks: list[PyTree], size: int) -> None:
+        """Keep a partition in the place of what was kept of it, where there is room."""
+        key = (share.run, share.number)
+        with self._lock:
+            self._drop(key)
+            others = [other for other in self._held if other[0] != share.run]
+            while others and self._bytes + size > self._most:
                 self._drop(others.pop(0))
-            if self._bytes + size <= self.most and (run, number) not in self._held:
-                self._held[run, number] = batches
+            if self._bytes + size <= self._most:
+                tokens = tuple(token for token, _ in share.steps)
+                self._held[key] = _Held(tokens, blocks, size)
                 self._bytes += size
 
-    def has_room(self, run: str, size: int) -> bool:
-        """Whether so many bytes fit beside those that are kept of the run."""
-        held = [batches for key, batches in [*self._held.items()] if key[0] == run]
-        return size + sum(num_bytes(batches) for batches in held) <= self.most
-
     def forget(self, run: str) -> None:
+        """Keep nothing of a run."""
         with self._lock:
             for key in [key for key in self._held if key[0] == run]:
                 self._drop(key)
 
     def _drop(self, key: tuple[str, int]) -> None:
-        self._bytes -= sum(map(num_bytes, self._held.pop(key)))
+        held = self._held.pop(key, None)
+        self._bytes -= 0 if held is None else held.bytes
 
 
 _kept = _Kept()
+
+
+class _Keeping:
+    """Blocks of a partition that are gathered to be kept, as long as there is room for them."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._room = _kept.room(share)
+        self._blocks: list[PyTree] | None = []
+        self._bytes = 0
+
+    def add(self, block: PyTree) -> None:
+        """Gather a block."""
+        if self._blocks is None:
+            return
+        self._blocks.append(packed(block))
+        self._bytes += _size(self._blocks[-1])
+        if self._bytes > self._room:
+            self._blocks = None
+
+    def end(self) -> None:
+        """Keep the partition."""
+        if self._blocks is not None:
+            _kept.keep(self._share, self._blocks, self._bytes)
 
 
 @dataclass(frozen=True)
@@ -197,8 +318,7 @@ class _Check:
         """Return the number of rows, and of values outside the schema."""
         count = 0
         outside: dict[str, int] = {}
-        batches: list[PyTree] | None = []
-        size = 0
+        keeping = _Keeping(share)
         for records, counts in share.part.batches():
             try:
                 self.check(records)
@@ -208,11 +328,8 @@ class _Check:
             outside = {
                 name: outside.get(name, 0) + number for name, number in counts.items()
             }
-            size += num_bytes(records)
-            if batches is not None:
-                batches = [*batches, records] if _kept.has_room(share.run, size) else None
-        if batches is not None:
-            _kept.keep(share.run, share.number, batches)
+            keeping.add(records)
+        keeping.end()
         return count, outside
 
 
@@ -241,7 +358,7 @@ class PartitionedRecords:
         engine: that computes on them.
         run: token by which workers know what they keep.
         rows: of each partition, once they are checked.
-        by: makes records of those that the schema encodes, or None.
+        steps: make records of those that the schema encodes.
         outside: values of each column that lay outside the schema; as private as the records.
         rounding: of the workers, once the partitions are checked.
     """
@@ -250,7 +367,7 @@ class PartitionedRecords:
     engine: Workers
     run: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
     rows: tuple[int, ...] = ()
-    by: Preparation | None = None
+    steps: Steps = ()
     outside: dict[str, int] = dataclasses.field(default_factory=dict)
     rounding: str = ""
 
@@ -262,8 +379,9 @@ class PartitionedRecords:
     @property
     def shapes(self) -> PyTree:
         """Shapes and types of one record, ``jax.ShapeDtypeStruct`` leaves."""
-        one = self.data.shaped(1)
-        made = one if self.by is None else self.by(jax.tree.map(np.zeros_like, one))
+        made = jax.tree.map(np.zeros_like, self.data.shaped(1))
+        for _, prepare in self.steps:
+            made = prepare(made)
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made
         )
@@ -307,10 +425,9 @@ class PartitionedRecords:
         return dataclasses.replace(self, rows=rows, outside=outside, rounding=kinds.pop())
 
     def prepared(self, by: Preparation) -> PartitionedRecords:
-        """Return the records that ``by`` makes of these, made anew in each pass."""
-        before = self.by
-        made = by if before is None else _Both(before, by)
-        return dataclasses.replace(self, by=made)
+        """Return the records that ``by`` makes of these, where they are, and in each pass where they are not kept."""
+        step = (secrets.token_hex(8), by)
+        return dataclasses.replace(self, steps=(*self.steps, step))
 
     def total(self, of: Sum) -> Total:
         """Return what all records add, exact: arrays of Python integers.
@@ -318,9 +435,8 @@ class PartitionedRecords:
         Raises:
             LostPartition: a worker was lost, or another one has come that rounds differently.
         """
-        asked = of if self.by is None else Prepared(self.by, of)
         try:
-            answers = self._answers(_Summed(asked))
+            answers = self._answers(_Summed(of))
         except DataError as error:  # all of them were fine when they were checked
             raise LostPartition(str(error).removesuffix(".")) from None
         if any(rounding != self.rounding for _, rounding in answers):
@@ -335,7 +451,7 @@ class PartitionedRecords:
 
         They are the sum of all records' digests. Who keeps or shows them takes a keyed digest of them first.
         """
-        (limbs,) = dataclasses.replace(self, by=None).total(_Digests())
+        (limbs,) = dataclasses.replace(self, steps=()).total(_Digests())
         total = sum(int(limb) << (_LIMB * place) for place, limb in enumerate(limbs))
         return {"records": as_bytes(total)}
 
@@ -357,7 +473,7 @@ class PartitionedRecords:
         """Return (what work makes of a partition, rounding of its worker), of each in their order."""
         rows: Sequence[int | None] = self.rows or [None] * len(self.data.parts)
         shares = [
-            Share(self.run, number, part, count)
+            Share(self.run, number, part, count, self.steps)
             for number, (part, count) in enumerate(
                 zip(self.data.parts, rows, strict=True)
             )
@@ -410,14 +526,3 @@ class _Words:
                 before = totals[name]
                 totals[name] = None if before is None or one is None else before + one
         return totals
-
-
-@dataclass(frozen=True)
-class _Both:
-    """One preparation after the other."""
-
-    first: Preparation
-    then: Preparation
-
-    def __call__(self, records: PyTree) -> PyTree:
-        return self.then(self.first(records))
