@@ -1,6 +1,6 @@
 """Time and memory of a noise-aware release of a table in partitions, beside one process that holds the table.
 
-python scripts/measure_partitions.py [--rows 1e5 1e6 1e7] [--steps 32] [--partitions 64] [--folder DIR] [--keep-mb 384]
+python scripts/measure_partitions.py [--rows 1e5 1e6 1e7] [--steps 32] [--partitions 64] [--folder DIR] [--keep-mb 512]
 
 Tables of 20 columns are generated as Parquet files, and removed at the end. Each release is made in a process of its
 own, whose workers have one thread each: by one worker process, by two, and whole, by one process that reads the files
@@ -48,13 +48,13 @@ def generate(folder: Path, rows: int, partitions: int) -> None:
 
 def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
     """Make one release, and print its seconds and the peak memory of its workers, in MiB."""
-    import multiprocessing
     import warnings
-    from concurrent.futures import ProcessPoolExecutor
 
     import dpmcmc
     from dpmcmc.data import Levels, Range, Schema
     from dpmcmc.data.columnar import table
+    from dpmcmc.engine.workers import Pool
+    from dpmcmc.engine.workers import workers as started
 
     warnings.simplefilter("ignore")
     schema = Schema({f"x{k}": Range(-1, 1) for k in range(FEATURES)} | {"y": Levels([0, 1])}, label="y")
@@ -66,22 +66,21 @@ def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
         dpmcmc.sample(plan, table(folder), key=3)
         print(json.dumps({"seconds": time.perf_counter() - start, "peak": peak(os.getpid())}))
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(began, range(2 * workers)))
+    with started(f"processes:{workers}") as pool:
+        assert isinstance(pool, Pool)
+        processes = pool.results(began, range(workers), [""] * workers)
         start = time.perf_counter()
         dpmcmc.sample(plan, folder, key=3, engine=pool)
         seconds = time.perf_counter() - start
-        peaks = map(peak, pool._processes)
-        print(json.dumps({"seconds": seconds, "peak": max(peaks)}))
+        print(json.dumps({"seconds": seconds, "peak": max(map(peak, processes))}))
 
 
 def began(number: int) -> int:
-    """Import what a worker needs, which every worker does once."""
+    """Import what a worker needs, which every worker does once; return the process."""
     import dpmcmc.engine.partitions
     import dpmcmc.mechanisms  # noqa: F401
 
-    time.sleep(0.5)
-    return number
+    return os.getpid()
 
 
 def peak(process: int) -> float:
@@ -109,7 +108,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--partitions", type=int, default=64)
     parser.add_argument("--folder", type=Path, help="for the tables; None: a temporary one")
-    parser.add_argument("--keep-mb", type=int, nargs="+", default=[384])
+    parser.add_argument("--keep-mb", type=int, nargs="+", default=[512])
     parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS])
     parser.add_argument("--release", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()

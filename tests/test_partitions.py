@@ -155,7 +155,7 @@ def test_what_is_kept_between_passes_changes_nothing_and_is_forgotten(folder, mo
     read = []
     batches = engine_partitions.EncodedPartition.batches
     monkeypatch.setattr(engine_partitions.EncodedPartition, "batches", lambda self: read.append(1) or batches(self))
-    for megabytes, reads in (("384", 14), ("0", 32)):  # the last total has what was kept made anew
+    for megabytes, reads in (("512", 14), ("0", 32)):  # the last total has what was kept made anew
         monkeypatch.setenv(engine_partitions.KEEP_MB, megabytes)
         read.clear()
         with workers() as crew:
@@ -284,7 +284,7 @@ def test_links_that_are_neither_local_nor_encrypted_are_refused():
     with pytest.raises(InputError, match="nothing says how OwnExecutor"):
         workers(OwnExecutor())
     workers(OwnExecutor(), trusted_network=True)
-    for url in ("dask://host", "http://host:1", "dask://:8786", "dask://host:x", "cluster"):
+    for url in ("dask://host", "http://host:1", "dask://:8786", "dask://host:x", "cluster", "processes:0"):
         with pytest.raises(InputError, match="Dask scheduler"):
             check_engine(url)
     with pytest.raises(InputError, match="a int is none"):
@@ -349,6 +349,7 @@ def test_files_that_change_while_a_run_reads_them_end_it(folder, monkeypatch):
 def test_draws_are_those_of_the_whole_table_on_a_pool_of_processes(folder):
     plan = plan_of()
     want = dpmcmc.sample(plan, TABLE, key=3).draws
+    np.testing.assert_array_equal(dpmcmc.sample(plan, folder, key=3, engine="processes:2").draws, want)
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         np.testing.assert_array_equal(dpmcmc.sample(plan, folder, key=3, engine=pool).draws, want)
         data = pyarrow.dataset.dataset(TABLE)  # rows of this process

@@ -358,8 +358,9 @@ def sample(
         device: kind of device to compute on, cpu or gpu, which is JAX's default of the process meanwhile; auto: JAX's
             own default. A mesh has its devices already.
         engine: workers that compute on a table in partitions, where the plan reads sums alone: ``threads`` of this
-            process, which None stands for; an Executor of ``concurrent.futures``; the URL of a Dask scheduler,
-            ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a ``distributed.Client`` (``engine/workers.py``).
+            process, which None stands for; ``processes``, one a core, or ``processes:8``; an Executor of
+            ``concurrent.futures``; the URL of a Dask scheduler, ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a
+            ``distributed.Client`` (``engine/workers.py``).
         trusted_network: you vouch that nobody else reads or changes what links between workers carry, which is refused
             otherwise where they are neither local nor encrypted.
 

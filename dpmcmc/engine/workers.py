@@ -1,7 +1,7 @@
-"""Workers that compute on partitions: threads of this process, an executor of ``concurrent.futures``, a Dask cluster.
+"""Workers that compute on partitions: threads, processes, an executor of ``concurrent.futures``, a Dask cluster.
 
     with workers("dask://127.0.0.1:8786") as engine:
-        engine.results(count, parts)              # count(part) of each part, in their order
+        engine.results(count, parts, names)       # count(part) of each part, in their order
 
 A worker returns a sum over records without noise, so links between processes must be local or encrypted: an engine
 whose links are neither is refused, unless the user vouches for its network (``trusted_network``).
@@ -9,7 +9,7 @@ whose links are neither is refused, unless the user vouches for its network (``t
 =====================================================  ==============================================
 engine                                                 its links
 =====================================================  ==============================================
-threads, ``ProcessPoolExecutor``                       local
+threads, processes, ``ProcessPoolExecutor``            local
 another executor                                       not known: ``trusted_network``
 Dask on ``inproc://``, on ``tcp://`` of loopback       local
 Dask on ``tls://``                                     encrypted
@@ -23,7 +23,10 @@ Nothing is tried twice here. A Dask scheduler gives the work of a lost worker to
 from __future__ import annotations
 
 import ipaddress
+import itertools
+import multiprocessing
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -42,8 +45,9 @@ from urllib.parse import urlsplit
 
 from dpmcmc.errors import InputError, RunFailed
 
-#: What a user gives as an engine: ``threads``, the URL of a Dask scheduler, an Executor, a ``distributed.Client``, or
-#: None, which is ``threads``. Dask need not be installed, so its client has no type here.
+#: What a user gives as an engine: ``threads``; ``processes``, one a core, or ``processes:8``; the URL of a Dask
+#: scheduler; an Executor; a ``distributed.Client``; or None, which is ``threads``. Dask need not be installed, so its
+#: client has no type here.
 EngineGiven: TypeAlias = Any
 
 _T = TypeVar("_T")
@@ -51,8 +55,9 @@ _R = TypeVar("_R")
 
 #: Seconds between two looks at a cluster, and after which one without a worker is given up.
 _LOOK, _NOBODY = 2.0, 30.0
-#: Name of the default engine, and schemes of the URLs of others.
+#: Names of engines of this machine, and schemes of the URLs of others.
 THREADS = "threads"
+_PROCESSES = re.compile("processes(:[1-9][0-9]{0,3})?")
 _SCHEMES = {"dask": "tcp", "tls": "tls"}
 #: Schemes of addresses whose links are within a process, or encrypted.
 _SAFE = ("inproc", "tls", "wss")
@@ -110,7 +115,7 @@ def workers(given: EngineGiven = None, trusted_network: bool = False) -> Workers
     if isinstance(given, Pool | Cluster):  # made here before
         return given
     if given is None or (isinstance(given, str) and given == THREADS):
-        return Pool(ThreadPoolExecutor(cores()), own=True)
+        return Pool([ThreadPoolExecutor(cores())], own=True)
     client = getattr(given, "_client", given)  # an executor that a client of Dask made
     if _is_client(client):
         return Cluster(client, trusted_network)
@@ -124,12 +129,15 @@ def workers(given: EngineGiven = None, trusted_network: bool = False) -> Workers
                 "ThreadPoolExecutor or a ProcessPoolExecutor, or say trusted_network if its links are your own",
                 "engine",
             )
-        return Pool(given)
+        return Pool([given])
     if isinstance(given, str):
+        check_engine(given)
+        if _PROCESSES.fullmatch(given):
+            return Pool(_processes(int(given.partition(":")[2] or cores())), own=True)
         return Cluster(_connected(given), trusted_network, own=True)
     raise InputError(
-        f"engine: a {type(given).__name__} is none; give {THREADS}, an Executor of concurrent.futures, a client of "
-        "Dask, or the URL of its scheduler",
+        f"engine: a {type(given).__name__} is none; give {THREADS}, processes, an Executor of concurrent.futures, a "
+        "client of Dask, or the URL of its scheduler",
         "engine",
     )
 
@@ -140,7 +148,7 @@ def check_engine(url: str) -> None:
     Raises:
         InputError: it is no URL of a scheduler.
     """
-    if url == THREADS:
+    if url == THREADS or _PROCESSES.fullmatch(url):
         return
     try:
         found = urlsplit(url)
@@ -149,8 +157,8 @@ def check_engine(url: str) -> None:
         good = False
     if not good:
         raise InputError(
-            f"engine: {url!r} is none; give {THREADS}, or the address of a Dask scheduler, as dask://HOST:PORT or "
-            "tls://HOST:PORT",
+            f"engine: {url!r} is none; give {THREADS}, processes, processes:NUMBER, or the address of a Dask scheduler, "
+            "as dask://HOST:PORT or tls://HOST:PORT",
             "engine",
         )
 
@@ -163,16 +171,22 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
+def _processes(count: int) -> list[ProcessPoolExecutor]:
+    """Return executors of one process each, so that a partition comes to the same process in every pass."""
+    spawned = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+    return [ProcessPoolExecutor(1, spawned) for _ in range(count)]
+
+
 class Pool:
-    """An executor of ``concurrent.futures``.
+    """Executors of ``concurrent.futures``, which take turns.
 
     Args:
-        executor: of threads or processes.
-        own: whether it ends with the context.
+        executors: of threads or processes.
+        own: whether they end with the context.
     """
 
-    def __init__(self, executor: Executor, own: bool = False) -> None:
-        self._executor = executor
+    def __init__(self, executors: Sequence[Executor], own: bool = False) -> None:
+        self._executors = executors
         self._own = own
 
     def results(
@@ -182,8 +196,10 @@ class Pool:
         futures: list[Future[_R]] = []
         found: list[_R] = []
         try:
-            for item in items:
-                futures.append(self._executor.submit(function, item))
+            for item, executor in zip(
+                items, itertools.cycle(self._executors), strict=False
+            ):
+                futures.append(executor.submit(function, item))
             for future in futures:
                 found.append(future.result())
         except (BrokenExecutor, CancelledError, EOFError, OSError) as error:
@@ -205,8 +221,8 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._own:
-            self._executor.shutdown(cancel_futures=True)
+        for executor in self._executors if self._own else ():
+            executor.shutdown(cancel_futures=True)
 
 
 class Cluster:
@@ -361,7 +377,6 @@ def _connected(url: str) -> Any:
     Raises:
         InputError: Dask is not there, or the scheduler cannot be reached.
     """
-    check_engine(url)
     try:
         from distributed import Client
     except ImportError:

@@ -182,9 +182,7 @@ class BoundedGradient:
     bounds: Bounds | None = None
 
     @classmethod
-    def of(
-        cls, gram: np.ndarray, design: Design, score: BoundedScore
-    ) -> BoundedGradient:
+    def of(cls, gram: np.ndarray, design: Design, score: BoundedScore) -> BoundedGradient:
         """Make the metric of a released Gram matrix."""
         values, vectors = np.linalg.eigh(design.metric(gram))
         values = np.maximum(values, design.ridge)
@@ -269,7 +267,11 @@ class BoundedGradient:
     def weighted(self, records: Any, columns: np.ndarray) -> Weighted:
         """Return rows of some records at a position of :meth:`columns`, with their limits and weights."""
         bounds = self.public
-        x, norm, sharers = records["x"], records["norm"].ravel(), records["sharers"].ravel()
+        x, norm, sharers = (
+            records["x"],
+            records["norm"].ravel(),
+            records["sharers"].ravel(),
+        )
         eta = self.predictors(records, columns)
         tiny = np.finfo(float).tiny
         length = np.maximum(norm, 1e-100)
@@ -415,9 +417,7 @@ class Labels:
         return (total,)
 
 
-def _second_moment(
-    z: np.ndarray, h: np.ndarray, most: np.ndarray | float
-) -> np.ndarray:
+def _second_moment(z: np.ndarray, h: np.ndarray, most: np.ndarray | float) -> np.ndarray:
     """Return Σ h ⊗ z zᵀ in steps of 4^-MOMENT_BITS, (d·K, d·K), where no trace of h ⊗ z zᵀ is beyond ``most``.
 
     Args:

@@ -192,7 +192,9 @@ def second_moment(rows: np.ndarray) -> np.ndarray:
         high = np.rint(rows[at] * 2.0**-_HALF_BITS)
         low = rows[at] - high * 2.0**_HALF_BITS
         cross = high.T @ low
-        for part, one in zip(total, (low.T @ low, cross + cross.T, high.T @ high), strict=True):
+        for part, one in zip(
+            total, (low.T @ low, cross + cross.T, high.T @ high), strict=True
+        ):
             part += one.astype(np.int64)
     return total
 
@@ -238,6 +240,8 @@ def product(matrix: np.ndarray, unit: float, vector: Exact) -> Exact:
 
 #: Parts of 16 bits of an integer below 2^127.
 _PIECES = 8
+
+
 def stacked(*vectors: Exact) -> Exact:
     """Return exact vectors one after the other, exactly, in the finest of their units."""
     unit = min(vector.unit for vector in vectors)
