@@ -14,9 +14,10 @@ from dpmcmc.inference.scores import MODEL_SCORES
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware.model import LOG, Metric, ModelRows
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts, summing
+from dpmcmc.privacy.query.gaussian_release import RowFacts
 from dpmcmc.targets import bind, from_numpyro, record_shapes
 from dpmcmc.targets.numpyro.predictor import Reading, read
+from tests.one_shot_replay import distance
 
 #: Records of a table; which of them is replaced.
 N, AT = 60, 7
@@ -115,14 +116,12 @@ class Sums:
 
     def apart(self, other: Sums) -> dict[str, float]:
         """Return the distance of each release over what is charged for a replaced record."""
-        facts = RowFacts(N, len(self.scores), 1.0, rounding=N * 2.0**-44)
-        moved, trace = facts.moved(Adjacency.REPLACE_ONE)
-        unsure = 2 * summing(N) * N
-        grams = {name: getattr(self, name) - getattr(other, name) for name in ("gram", "own")}
+        moved, trace = RowFacts(N, len(self.scores.steps), 1.0).moved(Adjacency.REPLACE_ONE)
+        grams = {name: getattr(self, name).floats - getattr(other, name).floats for name in ("gram", "own")}
         return {
-            "scores": float(np.linalg.norm(self.scores - other.scores)) / (2 + unsure),
-            "spread": abs(self.spread - other.spread) / (1 + unsure),
-            "log": abs(self.log - other.log) / ((2 + unsure) * LOG),
+            "scores": distance(self.scores, other.scores) / 2,
+            "spread": distance(self.spread, other.spread),
+            "log": distance(self.log, other.log) / (2 * LOG),
             **{name: float(np.linalg.norm(gram)) / moved for name, gram in grams.items()},
             **{f"trace of {name}": abs(float(np.trace(gram))) / trace for name, gram in grams.items()},
         }

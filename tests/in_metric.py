@@ -47,7 +47,7 @@ def exact(plan, data):
     seen = []
 
     def release(self, x, key):
-        seen.append(svec(gram_of(x, self.rows.row_bound)))
+        seen.append(svec(gram_of(x, self.rows.row_bound).floats))
         return real(self, x, key)
 
     real = GramRelease.release
@@ -62,7 +62,7 @@ def moved_by_long_rows(plan):
     first, second = records(), records()
     first["x"][0], second["x"][0] = [0, 0, 1], [0, 0, -1]
     first["y"][0] = second["y"][0] = 0
-    gram = gram_of(records()["x"], 1.0)
+    gram = gram_of(records()["x"], 1.0).floats
     metric = ReleasedMetric("gram", NoisyGram(gram, 0.1, np.trace(gram), 0.1), N, 1.0, plan.privacy.clip, 0.5)
     assert np.linalg.norm(metric.inverse @ [0, 0, 1.0]) > 2 * plan.privacy.clip
     return float(np.linalg.norm(whitened_sum(plan, first, metric) - whitened_sum(plan, second, metric)))

@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import MechanismPlan, base, sufficient
-from dpmcmc.mechanisms.noise_aware import gradients, model, prior, releases
+from dpmcmc.mechanisms.noise_aware import model, prior, releases
 from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (prior, gradients, releases, sufficient, gaussian_release, model)
+_MODULES = (prior, releases, sufficient, gaussian_release, model)
+
+
+def distance(one: np.ndarray | Exact, two: np.ndarray | Exact) -> float:
+    """Return the l2 distance of two values that noise is added to; exact ones are subtracted exactly."""
+    if isinstance(one, Exact) and isinstance(two, Exact):
+        return float(np.linalg.norm(Exact(one.steps - two.steps, one.unit).floats))
+    return float(np.linalg.norm(np.asarray(one) - np.asarray(two)))
 
 
 class _Stop(Exception):
@@ -28,16 +36,16 @@ def _stopped(*_: object) -> None:
     raise _Stop
 
 
-def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (value over its noise std, what left) of each release; ``given`` leaves in place of what was drawn."""
-    seen: list[tuple[np.ndarray, np.ndarray]] = []
+def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -> list[tuple[np.ndarray | Exact, float, np.ndarray]]:
+    """Return (value, its noise std, what left) of each release; ``given`` leaves in place of what was drawn."""
+    seen: list[tuple[np.ndarray | Exact, float, np.ndarray]] = []
     with pytest.MonkeyPatch.context() as patch:
         for module in _MODULES:
             whole = module.gaussian_release
 
             def release(value, std, key, whole=whole):
                 left = whole(value, std, key) if given is None else given[len(seen)]
-                seen.append((np.array(value, np.float64) / std, left))
+                seen.append((value, std, left))
                 return left
 
             patch.setattr(module, "gaussian_release", release)
@@ -53,8 +61,8 @@ def measured(plan: MechanismPlan, records: PyTree, *neighbours: PyTree) -> float
     first = _run(plan, records, None)
     worst = 0.0
     for neighbour in neighbours:
-        second = _run(plan, neighbour, [left for _, left in first])
-        apart = [np.linalg.norm(one - two) for (one, _), (two, _) in zip(first, second, strict=True)]
+        second = _run(plan, neighbour, [left for *_, left in first])
+        apart = [distance(one[0], two[0]) / one[1] for one, two in zip(first, second, strict=True)]
         worst = float(np.maximum(worst, np.linalg.norm(apart)))
     return worst
 

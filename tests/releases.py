@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import sufficient
-from dpmcmc.mechanisms.noise_aware import gradients, prior, releases
+from dpmcmc.mechanisms.noise_aware import prior, releases
 from dpmcmc.privacy.query import gaussian_release
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """Return a list that fills with the noise std of each Gaussian release and the number of its values, in order."""
     seen = []
-    for module in (prior, gradients, releases, sufficient, gaussian_release):
+    for module in (prior, releases, sufficient, gaussian_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,
             "gaussian_release",
-            lambda value, std, key, whole=whole: (seen.append((std, np.size(value))), whole(value, std, key))[1],
+            lambda value, std, key, whole=whole: (seen.append((std, np.size(getattr(value, "steps", value)))), whole(value, std, key))[1],
         )
     return seen

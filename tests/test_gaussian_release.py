@@ -126,7 +126,7 @@ def test_no_row_moves_the_gram_matrix_or_its_trace_beyond_the_charge(bad, adjace
     other[0], x[0] = bad, [0, 0, 2]
     if adjacency != "replace_one":
         x[0] = 0
-    one, two = (gram_of(part, ROWS.row_bound) for part in (x, other))
+    one, two = (gram_of(part, ROWS.row_bound).floats for part in (x, other))
     moves, trace_moves = ROWS.moved(adjacency)
     assert np.linalg.norm(svec(one) - svec(two)) <= moves
     assert abs(np.trace(one) - np.trace(two)) <= trace_moves
@@ -135,7 +135,7 @@ def test_no_row_moves_the_gram_matrix_or_its_trace_beyond_the_charge(bad, adjace
 def test_the_charge_is_attained():
     x, other = rows(), rows()
     x[0], other[0] = [2, 0, 0], [0, 2, 0]
-    moved = np.linalg.norm(svec(gram_of(x, 2.0)) - svec(gram_of(other, 2.0)))
+    moved = np.linalg.norm(svec(gram_of(x, 2.0).floats) - svec(gram_of(other, 2.0).floats))
     assert moved == pytest.approx(ROWS.moved(Adjacency.REPLACE_ONE)[0], rel=1e-6)
     assert moved == pytest.approx(4 * math.sqrt(2), rel=1e-6)
 
@@ -165,7 +165,7 @@ def test_released_noise_is_symmetric_with_its_std():
     settled = GramRelease.calibrate(ROWS, Adjacency.REPLACE_ONE, 0.4, 0.4)
     x = rows()
     released = [settled.release(x, jax.random.key(k)) for k in range(400)]
-    noise = np.array([one.gram for one in released]) - gram_of(x, 2.0)
+    noise = np.array([one.gram for one in released]) - gram_of(x, 2.0).floats
     np.testing.assert_array_equal(noise, noise.transpose(0, 2, 1))
     assert noise[:, 0, 0].std() == pytest.approx(settled.noise_std, rel=0.15)
     assert noise[:, 0, 1].std() == pytest.approx(settled.noise_std / math.sqrt(2), rel=0.15)

@@ -14,7 +14,7 @@ from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, shrunk
 from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.sufficient import split, statistics
+from dpmcmc.mechanisms.sufficient import split
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec, symmetric
 from dpmcmc.targets import LogisticRegression
 from tests.noise_aware_tables import SCORE, linear_table
@@ -173,7 +173,8 @@ def test_its_standard_deviation_is_that_of_gibbs():
     records, _ = linear_table(3000, 4, 1)
     x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
     rng, std, variance = np.random.default_rng(2), 4.0, 0.25
-    gram, moment = split(statistics(x, y, 1.0) + std * rng.normal(size=14), 4, 1.0)
+    exact = np.concatenate([svec(x.T @ x), x.T @ y])
+    gram, moment = split(exact + std * rng.normal(size=14), 4, 1.0)
     local = Local(gram / variance, gram / variance, lambda q: noise_aware.isotropic_error(std)(q) / variance**2)
     seen = GradientRelease(np.zeros(4), -moment / variance, np.eye(4) * (std / variance) ** 2)
     ours = noise_aware.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)

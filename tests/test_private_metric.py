@@ -122,7 +122,7 @@ def test_typical_row_has_the_norm_that_the_clip_is_a_ratio_of():
 
 def test_noise_of_the_metric_is_that_which_is_charged():
     plan = plan_of()
-    exact_gram = gram_of(records()["x"], 1.0)
+    exact_gram = gram_of(records()["x"], 1.0).floats
     errors = [svec(dpmcmc.sample(plan, records(), key=key).metric.noisy.gram - exact_gram) for key in range(40)]
     assert np.std(errors) == pytest.approx(plan.metric.release.noise_std, rel=5 / math.sqrt(2 * 40 * entries(D)))
 
@@ -375,7 +375,7 @@ def test_row_beyond_its_bound_is_refused_before_anything_is_charged(tmp_path):
 def test_access_itself_shortens_a_row_beyond_the_bound():
     release = plan_of().metric.release
     long = np.eye(D)[:1] * 1e6
-    assert np.linalg.norm(gram_of(long, release.rows.row_bound)) <= 1
+    assert np.linalg.norm(gram_of(long, release.rows.row_bound).floats) <= 1
 
 
 def test_metric_is_refused_of_records_on_disk(tmp_path):

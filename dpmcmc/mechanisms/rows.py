@@ -15,12 +15,14 @@ import numpy as np
 
 from dpmcmc.data.user_file import MASK
 from dpmcmc.privacy.query.integer_rows import (
+    IN_CACHE,
     MOMENT_PARTS_BITS,
     NUMBER_BITS,
     ROW_BITS,
     Exact,
     joined,
     rounded_rows,
+    row_blocks,
     second_moment,
     squares,
     unit_of,
@@ -76,9 +78,7 @@ class Rows:
             "sharers": np.repeat(sizes[:, None], each, axis=1).astype(np.float64),
         }
         if "offset" in records:
-            made["offset"] = np.asarray(records["offset"], np.float64).reshape(
-                count, each
-            )
+            made["offset"] = np.asarray(records["offset"], np.float64).reshape(count, each)
         if "weight" in records:
             weight = np.asarray(records["weight"], np.float64).reshape(count, each)
             # Sensitivities rest on weights within [0, 1].
@@ -191,7 +191,11 @@ class Whitened:
     def __call__(self, records: Any) -> dict[str, np.ndarray]:
         """Return the records with the norms of their rows in the metric."""
         x = records["x"]
-        columns = self.inverse @ x.reshape(-1, x.shape[2]).T
-        # F⁻¹x is exact. Rounding of its norm makes none too small.
-        norms = np.sqrt(squares(columns)) * (1 + (x.shape[2] + 10) * 2.0**-53)
-        return {**records, "norm": norms.reshape(x.shape[:2]) * self.unit}
+        rows = x.reshape(-1, x.shape[2])
+        norms = np.empty(len(rows))
+        for at in row_blocks(len(rows), max(1, IN_CACHE // x.shape[2])):
+            # F⁻¹x is exact.
+            norms[at] = np.sqrt(squares(self.inverse @ rows[at].T))
+        # Rounding makes none too small.
+        norms *= (1 + (x.shape[2] + 10) * 2.0**-53) * self.unit
+        return {**records, "norm": norms.reshape(x.shape[:2])}

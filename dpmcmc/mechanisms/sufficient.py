@@ -29,7 +29,7 @@ from dpmcmc.privacy.query.gaussian_release import (
 )
 from dpmcmc.privacy.query.integer_rows import Exact, stacked, svec_of
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.privacy.query.record_sums import Records, asked
 from dpmcmc.targets.base import Positive, Target, require_bound
 from dpmcmc.targets.glm import LinearRegression
 
@@ -69,13 +69,13 @@ def gram_and_moment(records: Records, target: LinearRegression) -> tuple[Exact, 
     """Return (XᵀX, Xᵀy) of records, or owners, exactly: rows and labels are rounded one by one (``rows.py``).
 
     Args:
-        records: of a regression, as they are.
+        records: of a regression, as they are; or arrays.
         target: its public bounds, of rows and of labels.
     """
     row = require_bound(target.row_bound, "row_bound", "LinearRegression")
     label = require_bound(target.label_bound, "label_bound", "LinearRegression")
     rows = Rows(target, row)
-    return rows.with_labels(records.prepared(rows), label)
+    return rows.with_labels(asked(records).prepared(rows), label)
 
 
 def rounding(size: int) -> float:
@@ -328,7 +328,9 @@ class AdaSSP(OneShot):
         """
         _, row, _, size = linear_bounds(target, "adassp")
         mu = spec.mu * (1 - 1e-9)
-        eigenvalue = row**2 * (1 + 2 * rounding(size) * spec.most_records)
+        eigenvalue = row**2 * (
+            1 + 2 * rounding(size) * spec.most_records
+        )
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
         event, settings = calibrate_statistics(
             target,

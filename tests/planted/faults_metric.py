@@ -31,7 +31,7 @@ def _metric_of_the_records(patch: Patch) -> None:
 
     def of_records(self: chains.Metric, *given: Any) -> Any:
         metric = real(self, *given)
-        gram = gram_of(np.asarray(self._records["x"]), 1.0)
+        gram = gram_of(np.asarray(self._records["x"]), 1.0).floats
         return dataclasses.replace(metric, noisy=metric.noisy._replace(gram=gram), root=None)
 
     patch.setattr(chains.Metric, "made", of_records)

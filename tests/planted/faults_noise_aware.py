@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -13,7 +11,7 @@ from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.noise_aware import Local
 from dpmcmc.inference.scores import Counts, Huber, Law, Logistic, Softmax
 from dpmcmc.mechanisms.noise_aware import model
-from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
+from dpmcmc.mechanisms.noise_aware.gradients import Spread
 from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS, Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
@@ -40,11 +38,7 @@ def _unsquared(patch: Patch) -> None:
 
 
 def _weights_see_labels(patch: Patch) -> None:
-    def total(self: BoundedGradient, position: np.ndarray) -> np.ndarray:
-        residual, most = expit(self.x @ position) - self.y, self.clip / self.row_norms
-        return self.inverse @ (self.x.T @ np.clip(residual, -most, most)) / self.clip
-
-    patch.setattr(BoundedGradient, "sum", total)
+    patch.setattr(Logistic, "residual", lambda self, eta, y, limit: np.clip(expit(eta) - y, -limit, limit))
 
 
 def _clipped_without_centring(patch: Patch) -> None:
@@ -87,17 +81,18 @@ def _leverage_halved(patch: Patch) -> None:
 
 
 def _spread_without_weights(patch: Patch) -> None:
-    real = BoundedGradient.spread
+    real = Spread.__call__
 
-    def spread(self: BoundedGradient, position: np.ndarray, owners: int) -> np.ndarray:
-        return real(dataclasses.replace(self, own_weights=1.0), position, owners)
+    def spread(self: Spread, records: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        return real(self, {name: leaf for name, leaf in records.items() if name != "weight"})
 
-    patch.setattr(BoundedGradient, "spread", spread)
+    patch.setattr(Spread, "__call__", spread)
 
 
 def _scale_of_the_data(patch: Patch) -> None:
     def learn(self: Releases, scale: Scale, position: np.ndarray, noise_std: float) -> None:
-        sizes = np.abs(self.read.y - self.read.x @ position)
+        rows = self.records.records  # type: ignore[attr-defined]
+        sizes = np.abs(rows["y"].ravel() - rows["x"][:, 0] @ position * self.rows.unit)
         self.learnt = Learnt(Huber.of(float(np.quantile(sizes, 0.9)) / DEVIATIONS[0], DEVIATIONS[0]))
 
     patch.setattr(Releases, "_learn", learn)

@@ -7,7 +7,7 @@ Everything is summed at a public position θ, in a public metric F, with public 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from dpmcmc.inference.scores import FARTHEST_ROW, BoundedScore
 from dpmcmc.mechanisms.rows import FINE_BITS, Whitened
 from dpmcmc.privacy.query.gaussian_release import within
 from dpmcmc.privacy.query.integer_rows import (
+    IN_CACHE,
     MOMENT_BITS,
     NUMBER_BITS,
     ROW_BITS,
@@ -28,7 +29,6 @@ from dpmcmc.privacy.query.integer_rows import (
     product,
     rounded_columns,
     rounded_vector,
-    row_blocks,
     squares,
     unit_of,
     weighted_sum,
@@ -72,6 +72,8 @@ _SHORTEST = 0.1
 _LEAST_SHARE = 1e-9
 #: Bits of the number uψ/C of a typical row that is at its limit. One of a shorter row may be 2^12 times as large.
 _TYPICAL_BITS = 33
+#: Rows whose statistics are looked at together, so that they stay in cache.
+_LABELS = 1 << 10
 #: Pivot of a matrix h, in units of its trace, below which it is taken for 0.
 _SINGULAR = 1e-12
 
@@ -145,7 +147,6 @@ class Weighted(NamedTuple):
         eta: predictors, (n,) or (n, K).
         limit: of ‖ψ‖, (n,).
         weight: u, (n,).
-        held: v, (n,).
         norm: at least ‖F⁻¹x‖, (n,).
         sharers: k, number of rows that share C with each, (n,).
     """
@@ -155,7 +156,6 @@ class Weighted(NamedTuple):
     eta: np.ndarray
     limit: np.ndarray
     weight: np.ndarray
-    held: np.ndarray
     norm: np.ndarray
     sharers: np.ndarray
 
@@ -182,7 +182,9 @@ class BoundedGradient:
     bounds: Bounds | None = None
 
     @classmethod
-    def of(cls, gram: np.ndarray, design: Design, score: BoundedScore) -> BoundedGradient:
+    def of(
+        cls, gram: np.ndarray, design: Design, score: BoundedScore
+    ) -> BoundedGradient:
         """Make the metric of a released Gram matrix."""
         values, vectors = np.linalg.eigh(design.metric(gram))
         values = np.maximum(values, design.ridge)
@@ -267,43 +269,72 @@ class BoundedGradient:
     def weighted(self, records: Any, columns: np.ndarray) -> Weighted:
         """Return rows of some records at a position of :meth:`columns`, with their limits and weights."""
         bounds = self.public
-        x, norm, sharers = (
-            records["x"],
-            records["norm"].ravel(),
-            records["sharers"].ravel(),
-        )
-        eta = self.predictors(records, columns)
-        tiny = np.finfo(float).tiny
+        x, norm, sharers = records["x"], records["norm"].ravel(), records["sharers"].ravel()
         length = np.maximum(norm, 1e-100)
         weight = np.minimum(1.0, FARTHEST_ROW * bounds.clip / self.score.limit / length)
         if "weight" in records:
             weight = weight * records["weight"].ravel()
-        shorter = np.minimum(1.0, bounds.longest / length)
-        held = weight * (shorter * shorter)
         # No limit is so large that a law of a score overflows, as one of a weight of 0 would be.
         least = bounds.clip * _LEAST_SHARE
         limit = bounds.clip / np.maximum(weight * norm * sharers, least)
-        own = self.score.leverage(bounds.clip, bounds.longest)
-        if math.isinf(own) and math.isfinite(bounds.leverage):
-            # The family bounds no leverage, so the weight does.
-            slopes = self.score.law(eta, limit).curvature
-            trace = slopes if slopes.ndim == 1 else _trace(slopes)
-            leverage = held * trace * norm * norm
-            held = held * np.minimum(1.0, bounds.leverage / np.maximum(leverage, tiny))
         return Weighted(
             x.reshape(-1, x.shape[2]),
             records["y"].ravel(),
-            eta,
+            self.predictors(records, columns),
             limit,
             weight,
-            held,
             norm,
             sharers,
         )
 
+    def held(self, at: Weighted) -> np.ndarray:
+        """Return v of rows, (n,)."""
+        bounds = self.public
+        shorter = np.minimum(1.0, bounds.longest / np.maximum(at.norm, 1e-100))
+        held = at.weight * (shorter * shorter)
+        own = self.score.leverage(bounds.clip, bounds.longest)
+        if math.isinf(own) and math.isfinite(bounds.leverage):
+            # The family bounds no leverage, so the weight does.
+            slopes = self.score.law(at.eta, at.limit).curvature
+            trace = slopes if slopes.ndim == 1 else _trace(slopes)
+            leverage = held * trace * at.norm * at.norm
+            most = bounds.leverage / np.maximum(leverage, np.finfo(float).tiny)
+            held = held * np.minimum(1.0, most)
+        return held
+
     def whitened(self, x: np.ndarray) -> np.ndarray:
         """Return z of integer rows (n, d), one a column, (d, n); exact."""
         return (self.inverse @ x.T) * self.unit
+
+    def no_moment(self) -> np.ndarray:
+        """Return a second moment of no row, (d·K, d·K) int64."""
+        size = self.design.size * self.score.size
+        return np.zeros((size, size), np.int64)
+
+    def in_cache(self, count: int, each: int = 1) -> Iterator[slice]:
+        """Yield slices of rows, whole owners of ``each``, whose columns stay in a processor's cache."""
+        numbers = self.design.size * self.score.size * each
+        step = each * max(1, IN_CACHE // numbers)
+        for start in range(0, count, step):
+            yield slice(start, start + step)
+
+    def second_moment(self, x: np.ndarray, h: np.ndarray, most: np.ndarray) -> np.ndarray:
+        """Return Σ h ⊗ z zᵀ in steps of 4^-MOMENT_BITS, (d·K, d·K) int64.
+
+        Args:
+            x: integer rows, (n, d).
+            h: not negative, (n,) or (n, K, K).
+            most: largest trace of h ⊗ z zᵀ, at most 1, (n,); a row beyond it is scaled to it.
+        """
+        moment = self.no_moment()
+        for block in self.in_cache(len(x)):
+            z = self.whitened(x[block])
+            roots = [np.sqrt(np.maximum(h[block], 0.0))] if h.ndim == 1 else _roots(h[block])
+            columns = [_columns(z, root) for root in roots]
+            whole = rounded_columns(np.concatenate(columns), most=most[block])
+            for start in range(0, len(whole), len(moment)):
+                moment += moment_of_columns(whole[start : start + len(moment)])
+        return moment
 
     def bounded(self, at: Weighted) -> np.ndarray:
         """Return ψ of rows, (n,) or (n, K)."""
@@ -349,12 +380,15 @@ class Spread:
         at = access.weighted(records, self.columns)
         each = records["x"].shape[1]
         scores = _times(at.weight / access.clip, access.bounded(at))
-        columns = _columns(access.whitened(at.x), scores)
-        # An owner's rows one after the other.
-        total = columns[:, ::each]
-        for row in range(1, each):
-            total = total + columns[:, row::each]
-        return (moment_of_columns(rounded_columns(total)),)
+        moment = access.no_moment()
+        for block in access.in_cache(len(scores), each):
+            columns = _columns(access.whitened(at.x[block]), scores[block])
+            # An owner's rows one after the other.
+            total = columns[:, ::each]
+            for row in range(1, each):
+                total = total + columns[:, row::each]
+            moment += moment_of_columns(rounded_columns(total))
+        return (moment,)
 
 
 @dataclass(frozen=True)
@@ -369,8 +403,8 @@ class Curvature:
         access = self.access
         at = access.weighted(records, self.columns)
         slope = access.score.slope(at.eta, at.y, at.limit)
-        h = _times(at.held / access.public.leverage, slope)
-        return (_second_moment(access.whitened(at.x), h, 1.0),)
+        h = _times(access.held(at) / access.public.leverage, slope)
+        return (access.second_moment(at.x, h, np.ones(len(h))),)
 
 
 @dataclass(frozen=True)
@@ -389,7 +423,7 @@ class ExpectedSpread:
             access.score.law(at.eta, at.limit).variance,
         )
         # An owner's k rows have a kth of C each, so that their traces are at most 1 together.
-        return (_second_moment(access.whitened(at.x), h, 1 / at.sharers),)
+        return (access.second_moment(at.x, h, 1 / at.sharers),)
 
 
 @dataclass(frozen=True)
@@ -409,30 +443,15 @@ class Labels:
     def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
         """Return what these records add, (k,)."""
         eta = self.access.predictors(records, self.columns)
-        found = self.of(eta, records["y"].ravel()) * records["there"].reshape(-1, 1)
-        steps = np.trunc(np.clip(np.nan_to_num(found), -1.0, 1.0) * 2.0**FINE_BITS)
-        total = np.zeros(steps.shape[1], np.int64)
-        for block in row_blocks(len(steps)):
-            total += steps[block].sum(axis=0).astype(np.int64)
+        y, there = records["y"].ravel(), records["there"].ravel() * 2.0**FINE_BITS
+        total = np.zeros(0, np.int64)
+        for start in range(0, max(1, len(y)), _LABELS):
+            block = slice(start, start + _LABELS)
+            # Whatever is no number becomes 1.
+            found = np.fmax(np.fmin(self.of(eta[block], y[block]), 1.0), -1.0)
+            steps = np.trunc(found * there[block, None]).sum(axis=0).astype(np.int64)
+            total = steps if start == 0 else total + steps
         return (total,)
-
-
-def _second_moment(z: np.ndarray, h: np.ndarray, most: np.ndarray | float) -> np.ndarray:
-    """Return Σ h ⊗ z zᵀ in steps of 4^-MOMENT_BITS, (d·K, d·K), where no trace of h ⊗ z zᵀ is beyond ``most``.
-
-    Args:
-        z: (d, n).
-        h: not negative, (n,) or (n, K, K).
-        most: at most 1; a row beyond it is scaled to it.
-    """
-    if h.ndim == 1:
-        columns = np.sqrt(np.maximum(h, 0.0)) * z
-        return moment_of_columns(rounded_columns(columns, most=most))
-    roots = [_columns(z, root) for root in _roots(h)]
-    size = len(roots[0])
-    whole = rounded_columns(np.concatenate(roots), most=most)
-    parts = (whole[i : i + size] for i in range(0, len(whole), size))
-    return np.sum([moment_of_columns(part) for part in parts], axis=0)
 
 
 def _roots(h: np.ndarray) -> list[np.ndarray]:
@@ -475,11 +494,10 @@ def _times(weight: np.ndarray, of: np.ndarray) -> np.ndarray:
 
 
 def whole_within(numbers: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Return numbers (n,) or (n, K) as integers of norm at most ``most`` (n,); one that is not finite becomes zero."""
-    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    """Return numbers (n,) or (n, K) as integers of norm at most ``most`` (n,); numbers are finite."""
     if numbers.ndim == 1:
         most = np.floor(most)
-        return np.clip(np.rint(numbers), -most, most)
+        return np.minimum(np.maximum(np.rint(numbers), -most), most)
     # Rounding adds √K/2 at most, and float64 less than a part of 2^-40, which ``most`` has room for.
     longest = np.maximum(most - math.sqrt(numbers.shape[1]) / 2, 0.0)
     norms = np.sqrt(squares(numbers.T))
@@ -491,7 +509,7 @@ def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
     """Return scores (N,) or (N, K) of norm at most ``limit`` (N,); one that is not finite becomes zero."""
     scores = np.where(np.isfinite(scores), scores, 0.0)
     if scores.ndim == 1:
-        return np.clip(scores, -limit, limit)
+        return np.minimum(np.maximum(scores, -limit), limit)
     norms = np.sqrt(squares(scores.T))
     # The margin keeps rounding of norm and product below the limit.
     shrunk = np.where(

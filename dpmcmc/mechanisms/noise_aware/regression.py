@@ -73,7 +73,7 @@ from dpmcmc.privacy.query.gaussian_release import (
     mu_std,
 )
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.privacy.query.record_sums import Records, asked
 
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
@@ -113,7 +113,9 @@ class Regression(Facts):
         self._check(size)
         budget = _Budget(self, spec, design)
         share = self.options.gram_share
-        candidates = (share,) if share is not None else self._gram_shares(size)
+        candidates = (
+            (share,) if share is not None else self._gram_shares(size)
+        )
         share, clip, width = self._chosen(budget, candidates)
         return budget.events(share, clip, width)
 
@@ -174,7 +176,7 @@ class Regression(Facts):
             planned = self.clipped_at(plan.settings["clip_ratio"])
         design = self.design(plan.num_records)
         rows = Rows(plan.target, design.row_bound)
-        releases = Releases(planned, plan, rows, records.prepared(rows))
+        releases = Releases(planned, plan, rows, asked(records).prepared(rows))
         found = releases.conclude(streams.noise)
         draws = found.draws(self.options.draws, streams)
         if self.score.size > 1:

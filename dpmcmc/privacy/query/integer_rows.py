@@ -88,15 +88,17 @@ def rounded_rows(x: np.ndarray, bound: float, bits: int = ROW_BITS) -> np.ndarra
         bound: b > 0, finite.
         bits: of b in units.
     """
-    steps = np.asarray(x, np.float64) / unit_of(bound, bits)
-    size = steps.shape[1]
+    size = x.shape[1]
     # Norm, scale and product are off by (d/2 + 5)·2^-53 of themselves at most.
     longest = bound / unit_of(bound, bits) * (1 - (size + 10) * 2.0**-53)
     longest = max(0.0, longest - math.sqrt(size) / 2)
-    norms = np.sqrt(squares(steps.T))
-    scale = np.where(norms > longest, longest / np.maximum(norms, 1e-300), 1.0)
-    out = np.rint(steps * scale[:, None])
-    out[~np.isfinite(norms)] = 0.0
+    out = np.empty(x.shape)
+    for at in row_blocks(len(x), max(1, IN_CACHE // max(1, size))):
+        steps = np.asarray(x[at], np.float64) / unit_of(bound, bits)
+        norms = np.sqrt(squares(steps.T))
+        scale = np.where(norms > longest, longest / np.maximum(norms, 1e-300), 1.0)
+        np.rint(steps * scale[:, None], out=out[at])
+        out[at][~np.isfinite(norms)] = 0.0
     return out
 
 
@@ -150,12 +152,13 @@ def limbs(numbers: np.ndarray) -> np.ndarray:
 
     Part k counts 2^(16k).
     """
-    parts = []
-    for _ in range(LIMBS - 1):
+    parts = np.empty((len(numbers), LIMBS, *numbers.shape[1:]))
+    for part in range(LIMBS - 1):
         higher = np.rint(numbers * 2.0**-LIMB_BITS)
-        parts.append(numbers - higher * 2.0**LIMB_BITS)
+        parts[:, part] = numbers - higher * 2.0**LIMB_BITS
         numbers = higher
-    return np.stack([*parts, numbers], axis=1)
+    parts[:, LIMBS - 1] = numbers
+    return parts
 
 
 def weighted_sum(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -188,13 +191,11 @@ def second_moment(rows: np.ndarray) -> np.ndarray:
     """Return Σ x xᵀ of integer rows of 24 bits, exactly, in parts of :data:`MOMENT_PARTS_BITS`; (3, d, d) int64."""
     size = rows.shape[1]
     total = np.zeros((3, size, size), np.int64)
-    for at in row_blocks(len(rows)):
+    for at in row_blocks(len(rows), max(_FEWEST, IN_CACHE // max(1, size))):
         high = np.rint(rows[at] * 2.0**-_HALF_BITS)
         low = rows[at] - high * 2.0**_HALF_BITS
         cross = high.T @ low
-        for part, one in zip(
-            total, (low.T @ low, cross + cross.T, high.T @ high), strict=True
-        ):
+        for part, one in zip(total, (low.T @ low, cross + cross.T, high.T @ high), strict=True):
             part += one.astype(np.int64)
     return total
 
@@ -212,10 +213,14 @@ def moment_of_columns(columns: np.ndarray) -> np.ndarray:
     return total
 
 
-def row_blocks(count: int) -> Iterator[slice]:
-    """Yield slices of rows that BLAS may add at once."""
-    for start in range(0, count, MOST_ROWS):
-        yield slice(start, start + MOST_ROWS)
+def row_blocks(count: int, at_once: int = MOST_ROWS) -> Iterator[slice]:
+    """Yield slices of rows, as many at once as BLAS may add or as are given."""
+    for start in range(0, count, min(at_once, MOST_ROWS)):
+        yield slice(start, start + min(at_once, MOST_ROWS))
+
+
+#: Numbers that stay in a processor's cache, and fewest rows that are worth a product.
+IN_CACHE, _FEWEST = 1 << 15, 256
 
 
 def product(matrix: np.ndarray, unit: float, vector: Exact) -> Exact:
@@ -240,8 +245,6 @@ def product(matrix: np.ndarray, unit: float, vector: Exact) -> Exact:
 
 #: Parts of 16 bits of an integer below 2^127.
 _PIECES = 8
-
-
 def stacked(*vectors: Exact) -> Exact:
     """Return exact vectors one after the other, exactly, in the finest of their units."""
     unit = min(vector.unit for vector in vectors)

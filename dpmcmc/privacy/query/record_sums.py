@@ -102,6 +102,11 @@ class Whole:
         return summed(of, self.records)
 
 
+def asked(records: Records | PyTree) -> Records:
+    """Return records of which sums are asked: arrays of this process as :class:`Whole`, others as they are."""
+    return records if hasattr(records, "total") else Whole(records)
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What records add once they are prepared: a Sum of records that are not.
