@@ -254,7 +254,7 @@ class _Keeping:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker sends back.
+    """Answer of a worker.
 
     Attributes:
         value: of its work; None where that failed.
@@ -335,7 +335,7 @@ class _Check:
 
 @dataclass(frozen=True)
 class _Summed:
-    """What the records of a partition add.
+    """Total of the records of a partition.
 
     Attributes:
         of: what is summed.

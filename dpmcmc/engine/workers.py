@@ -45,7 +45,7 @@ from urllib.parse import urlsplit
 
 from dpmcmc.errors import InputError, RunFailed
 
-#: What a user gives as an engine: ``threads``; ``processes``, one a core, or ``processes:8``; the URL of a Dask
+#: An engine as a user gives it: ``threads``; ``processes``, one a core, or ``processes:8``; the URL of a Dask
 #: scheduler; an Executor; a ``distributed.Client``; or None, which is ``threads``. Dask need not be installed, so its
 #: client has no type here.
 EngineGiven: TypeAlias = Any
