@@ -4,14 +4,16 @@ python scripts/measure_partitions.py [--rows 1e5 1e6 1e7] [--steps 32] [--partit
 
 Tables of 20 columns are generated as Parquet files, and removed at the end. Each release is made in a process of its
 own, whose workers have one thread each: by one worker process, by two, and whole, by one process that reads the files
-into memory first. Seconds are those of ``dpmcmc.sample``, of reading and checking the rows too. It prints the peak
-memory of a worker, the time of two workers over that of one, the exponent of the time of one worker in N, and the time
-of one worker over that of the process that holds the table.
+into memory first. Seconds are those of ``dpmcmc.sample``, of reading and checking the rows too. Beside them stand the
+processor seconds of the busiest worker and of the driver, which a machine that does other work changes less. It prints
+the peak memory of a worker, the time of two workers over that of one, the exponent of the time of one worker in N, and
+the time of one worker over that of the process that holds the table: of seconds, and in brackets of processor seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -47,7 +49,7 @@ def generate(folder: Path, rows: int, partitions: int) -> None:
 
 
 def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
-    """Make one release, and print its seconds and the peak memory of its workers, in MiB."""
+    """Make one release; print its seconds, its processor seconds, and the peak memory of its workers, in MiB."""
     import warnings
 
     import dpmcmc
@@ -61,18 +63,24 @@ def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
     mechanism = dpmcmc.mechanisms.NoiseAware(draws=100, steps=steps)
     target = dpmcmc.targets.LogisticRegression()
     plan = mechanism.plan(target, num_records=rows, epsilon=1.0, delta=1e-8, schema=schema)
+    driver = os.getpid()
     if workers is None:
         start = time.perf_counter()
+        busy = busy_seconds(driver)
         dpmcmc.sample(plan, table(folder), key=3)
-        print(json.dumps({"seconds": time.perf_counter() - start, "peak": peak(os.getpid())}))
+        found = {"seconds": time.perf_counter() - start, "busy": busy_seconds(driver) - busy, "peak": peak(driver)}
+        print(json.dumps(found))
         return
     with started(f"processes:{workers}") as pool:
         assert isinstance(pool, Pool)
         processes = pool.results(began, range(workers), [""] * workers)
+        before = {process: busy_seconds(process) for process in (driver, *processes)}
         start = time.perf_counter()
         dpmcmc.sample(plan, folder, key=3, engine=pool)
         seconds = time.perf_counter() - start
-        print(json.dumps({"seconds": seconds, "peak": max(map(peak, processes))}))
+        busy = {process: busy_seconds(process) - spent for process, spent in before.items()}
+        busiest = busy.pop(driver) + max(busy.values())
+        print(json.dumps({"seconds": seconds, "busy": busiest, "peak": max(map(peak, processes))}))
 
 
 def began(number: int) -> int:
@@ -90,6 +98,12 @@ def peak(process: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def busy_seconds(process: int) -> float:
+    """Return the processor seconds that a process has had."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def measured(folder: Path, rows: int, given: argparse.Namespace, arm: str, keep: int) -> dict[str, float]:
     """Return what one release took, made by a process of its own."""
     command = [sys.executable, __file__, "--release", str(folder), str(rows), str(given.steps), str(ARMS[arm] or 0)]
@@ -97,7 +111,8 @@ def measured(folder: Path, rows: int, given: argparse.Namespace, arm: str, keep:
     where = {"JAX_PLATFORMS": "cpu", "DPMCMC_KEEP_MB": str(keep), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=os.environ | one_thread | where, stdout=subprocess.PIPE, check=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{rows:>10,} rows  {arm:<12} kept {keep:>4} MiB  {found['seconds']:8.1f} s  peak {found['peak']:6.0f} MiB")
+    told = f"{found['seconds']:8.1f} s  {found['busy']:8.1f} s of a processor  peak {found['peak']:6.0f} MiB"
+    print(f"{rows:>10,} rows  {arm:<12} kept {keep:>4} MiB  {told}", flush=True)
     return found
 
 
@@ -118,27 +133,33 @@ def main() -> int:
         release(Path(folder), rows, steps, workers or None)
         return 0
     made = Path(tempfile.mkdtemp(dir=given.folder, prefix="dpmcmc-partitions-"))
-    seconds: dict[tuple[str, int], float] = {}
+    found: dict[tuple[str, int], dict[str, float]] = {}
     try:
         for rows in map(int, given.rows):
             folder = made / str(rows)
             generate(folder, rows, given.partitions)
             for keep in given.keep_mb:
                 for arm in given.arms:
-                    found = measured(folder, rows, given, arm, keep)
-                    seconds.setdefault((arm, rows), found["seconds"])
+                    found.setdefault((arm, rows), measured(folder, rows, given, arm, keep))
             shutil.rmtree(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    counts = sorted({rows for _, rows in seconds})
+    counts = sorted({rows for _, rows in found})
+
+    def ratio(one: tuple[str, int], other: tuple[str, int], power: float = 1.0) -> str:
+        if one not in found or other not in found:
+            return "not measured"
+        wall, busy = (found[one][name] / found[other][name] for name in ("seconds", "busy"))
+        if power != 1.0:
+            wall, busy = math.log(wall) * power, math.log(busy) * power
+        return f"{wall:.2f} ({busy:.2f})"
+
     for rows in counts:
-        alone = seconds.get(("one worker", rows), math.nan)
-        two, whole = (seconds.get((arm, rows), math.nan) for arm in ("two workers", "whole"))
-        print(f"{rows:>10,} rows: two workers over one {two / alone:.2f}; one worker over whole {alone / whole:.2f}")
-    if len(counts) > 1 and "one worker" in given.arms:
-        first, last = counts[0], counts[-1]
-        ratio = seconds["one worker", last] / seconds["one worker", first]
-        print(f"exponent of the time in N: {math.log(ratio) / math.log(last / first):.2f}")
+        one, two, whole = ((arm, rows) for arm in ARMS)
+        print(f"{rows:>10,} rows: two workers over one {ratio(two, one)}; one worker over whole {ratio(one, whole)}")
+    for fewer, more in itertools.pairwise(counts):
+        exponent = ratio(("one worker", more), ("one worker", fewer), 1 / math.log(more / fewer))
+        print(f"exponent of the time in N from {fewer:,} to {more:,}: {exponent}")
     return 0
 
 
