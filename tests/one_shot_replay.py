@@ -36,9 +36,13 @@ def _stopped(*_: object) -> None:
     raise _Stop
 
 
-def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -> list[tuple[np.ndarray | Exact, float, np.ndarray]]:
+#: A value that noise is added to, its noise std, and what left.
+_Seen = tuple[np.ndarray | Exact, float, np.ndarray]
+
+
+def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -> list[_Seen]:
     """Return (value, its noise std, what left) of each release; ``given`` leaves in place of what was drawn."""
-    seen: list[tuple[np.ndarray | Exact, float, np.ndarray]] = []
+    seen: list[_Seen] = []
     with pytest.MonkeyPatch.context() as patch:
         for module in _MODULES:
             whole = module.gaussian_release

@@ -8,6 +8,11 @@ import pytest
 from dpmcmc.mechanisms import sufficient
 from dpmcmc.mechanisms.noise_aware import prior, releases
 from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query.integer_rows import Exact
+
+
+def _size(value: np.ndarray | Exact) -> int:
+    return np.size(value.steps if isinstance(value, Exact) else value)
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
@@ -18,6 +23,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
         monkeypatch.setattr(
             module,
             "gaussian_release",
-            lambda value, std, key, whole=whole: (seen.append((std, np.size(getattr(value, "steps", value)))), whole(value, std, key))[1],
+            lambda value, std, key, whole=whole: (
+                seen.append((std, _size(value))),
+                whole(value, std, key),
+            )[1],
         )
     return seen

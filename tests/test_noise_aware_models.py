@@ -20,6 +20,7 @@ from dpmcmc.mechanisms.noise_aware.model import LOG, Likelihood, Metric, ModelRo
 from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.targets import TargetError, bind, from_numpyro
 from dpmcmc.targets.numpyro.predictor import read
+from tests.one_shot_replay import distance
 
 GROUPS, D, N = 3, 2, 60
 SHAPES = {
@@ -227,9 +228,7 @@ def test_a_replaced_record_moves_no_release_beyond_what_is_charged(reading):
             gram_there, spread_there = there.curvature(tau, here)
             found = {
                 "scores": distance(there.scores(tau, here), scores),
-                "curvature": max(
-                    distance(gram_there, gram), distance(there.curvature(tau, own)[0], own_gram)
-                ),
+                "curvature": max(distance(gram_there, gram), distance(there.curvature(tau, own)[0], own_gram)),
                 "spread": distance(spread_there, spread),
                 "log": distance(there.log_leverage(tau, here), log),
             }

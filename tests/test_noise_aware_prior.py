@@ -22,7 +22,8 @@ from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
-from dpmcmc.mechanisms.noise_aware.prior import Mixture, Prior, Read
+from dpmcmc.mechanisms.noise_aware.prior import Mixture, Prior
+from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.targets import SoftmaxRegression
 from tests.noise_aware_tables import logistic, rows
 
@@ -132,8 +133,8 @@ def test_under_enormous_noise_the_posterior_is_the_prior(way):
 def test_weights_of_rows_are_within_0_and_1_whatever_a_record_says():
     """Sensitivities rest on that: a negative weight would move a sum without a bound. A target refuses it before."""
     given = np.array([-1e300, -1.0, 0.25, 1e300])
-    read = Read.of({"x": np.zeros((4, 3)), "y": np.zeros(4), "weight": given, "offset": given})
-    np.testing.assert_array_equal(read.weights, [0, 0, 0.25, 1])
+    made = Rows(logistic(3), 1.0)({"x": np.zeros((4, 3)), "y": np.zeros(4), "weight": given, "offset": given})
+    np.testing.assert_array_equal(made["weight"].ravel(), [0, 0, 0.25, 1])
     records = {"x": np.full((4, 3), 0.1), "y": np.zeros(4, int), "weight": given}
     for weight_scale, said in ((1.0, "weight"), (None, "states no weight_scale")):
         target = dataclasses.replace(logistic(3), weight_scale=weight_scale)

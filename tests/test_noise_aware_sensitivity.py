@@ -260,8 +260,7 @@ def test_the_bound_of_the_gradient_is_attained():
     design, x = Design(2, d, 1.0, 30 * math.sqrt(d)), np.zeros((2, d))
     x[0, 0] = 1.0
     totals = [
-        Reading.of(2 * np.eye(d) / d, design, SCORE, x, np.array([label, 0.0])).sum(np.zeros(d))
-        for label in (0.0, 1.0)
+        Reading.of(2 * np.eye(d) / d, design, SCORE, x, np.array([label, 0.0])).sum(np.zeros(d)) for label in (0.0, 1.0)
     ]
     assert 1.99 < np.linalg.norm(totals[0] - totals[1]) <= 2 + EPSILON
 

@@ -78,7 +78,9 @@ class Rows:
             "sharers": np.repeat(sizes[:, None], each, axis=1).astype(np.float64),
         }
         if "offset" in records:
-            made["offset"] = np.asarray(records["offset"], np.float64).reshape(count, each)
+            made["offset"] = np.asarray(records["offset"], np.float64).reshape(
+                count, each
+            )
         if "weight" in records:
             weight = np.asarray(records["weight"], np.float64).reshape(count, each)
             # Sensitivities rest on weights within [0, 1].

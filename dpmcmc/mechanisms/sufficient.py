@@ -328,9 +328,7 @@ class AdaSSP(OneShot):
         """
         _, row, _, size = linear_bounds(target, "adassp")
         mu = spec.mu * (1 - 1e-9)
-        eigenvalue = row**2 * (
-            1 + 2 * rounding(size) * spec.most_records
-        )
+        eigenvalue = row**2 * (1 + 2 * rounding(size) * spec.most_records)
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
         event, settings = calibrate_statistics(
             target,

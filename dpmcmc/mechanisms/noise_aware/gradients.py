@@ -182,9 +182,7 @@ class BoundedGradient:
     bounds: Bounds | None = None
 
     @classmethod
-    def of(
-        cls, gram: np.ndarray, design: Design, score: BoundedScore
-    ) -> BoundedGradient:
+    def of(cls, gram: np.ndarray, design: Design, score: BoundedScore) -> BoundedGradient:
         """Make the metric of a released Gram matrix."""
         values, vectors = np.linalg.eigh(design.metric(gram))
         values = np.maximum(values, design.ridge)
@@ -269,7 +267,11 @@ class BoundedGradient:
     def weighted(self, records: Any, columns: np.ndarray) -> Weighted:
         """Return rows of some records at a position of :meth:`columns`, with their limits and weights."""
         bounds = self.public
-        x, norm, sharers = records["x"], records["norm"].ravel(), records["sharers"].ravel()
+        x, norm, sharers = (
+            records["x"],
+            records["norm"].ravel(),
+            records["sharers"].ravel(),
+        )
         length = np.maximum(norm, 1e-100)
         weight = np.minimum(1.0, FARTHEST_ROW * bounds.clip / self.score.limit / length)
         if "weight" in records:
@@ -329,7 +331,9 @@ class BoundedGradient:
         moment = self.no_moment()
         for block in self.in_cache(len(x)):
             z = self.whitened(x[block])
-            roots = [np.sqrt(np.maximum(h[block], 0.0))] if h.ndim == 1 else _roots(h[block])
+            roots = (
+                [np.sqrt(np.maximum(h[block], 0.0))] if h.ndim == 1 else _roots(h[block])
+            )
             columns = [_columns(z, root) for root in roots]
             whole = rounded_columns(np.concatenate(columns), most=most[block])
             for start in range(0, len(whole), len(moment)):

@@ -461,9 +461,7 @@ class ModelGradients:
         settings["first_noise_multiplier"] = first = mu_std(
             spec.moved, d, mu * math.sqrt(left * parts[0])
         )
-        events += [
-            spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)
-        ]
+        events += [spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:

@@ -113,9 +113,7 @@ class Regression(Facts):
         self._check(size)
         budget = _Budget(self, spec, design)
         share = self.options.gram_share
-        candidates = (
-            (share,) if share is not None else self._gram_shares(size)
-        )
+        candidates = (share,) if share is not None else self._gram_shares(size)
         share, clip, width = self._chosen(budget, candidates)
         return budget.events(share, clip, width)
 

@@ -208,9 +208,7 @@ class Releases:
         self.row = row * (most.num_records / self.design.num_records)
         metric = BoundedGradient.of(self.gram.gram, self.design, strategy.score)
         self.typical = metric.norm
-        self.metric = dataclasses.replace(
-            metric, norm=metric.norm * self.sharing.typical
-        )
+        self.metric = dataclasses.replace(metric, norm=metric.norm * self.sharing.typical)
         self.records = self.metric.prepared(self.records)
         kronecker = np.eye(strategy.score.size)
         self.root = np.kron(self.metric.root, kronecker)

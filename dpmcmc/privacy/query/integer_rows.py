@@ -121,7 +121,7 @@ def rounded_columns(
     found = squares(out)
     beyond = np.flatnonzero(~(found <= largest))
     if beyond.size:
-        # A column and what it is rounded to differ by √d/2 at most, here and below; float64's arithmetic by less than 1.
+        # A column and what it is rounded to differ by √d/2 at most, here and below; arithmetic adds less than 1.
         room = np.sqrt(largest[beyond]) - math.sqrt(len(out)) - 1
         scale = np.maximum(room, 0.0) / np.sqrt(found[beyond])
         scaled = np.rint(columns[:, beyond] * 2.0**bits * scale)
@@ -195,7 +195,9 @@ def second_moment(rows: np.ndarray) -> np.ndarray:
         high = np.rint(rows[at] * 2.0**-_HALF_BITS)
         low = rows[at] - high * 2.0**_HALF_BITS
         cross = high.T @ low
-        for part, one in zip(total, (low.T @ low, cross + cross.T, high.T @ high), strict=True):
+        for part, one in zip(
+            total, (low.T @ low, cross + cross.T, high.T @ high), strict=True
+        ):
             part += one.astype(np.int64)
     return total
 
@@ -245,6 +247,8 @@ def product(matrix: np.ndarray, unit: float, vector: Exact) -> Exact:
 
 #: Parts of 16 bits of an integer below 2^127.
 _PIECES = 8
+
+
 def stacked(*vectors: Exact) -> Exact:
     """Return exact vectors one after the other, exactly, in the finest of their units."""
     unit = min(vector.unit for vector in vectors)
