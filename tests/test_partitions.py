@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import re
 import signal
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -448,3 +450,17 @@ def test_a_config_takes_a_glob_and_an_engine(folder, tmp_path, monkeypatch, caps
         given = [word for change in changes for word in ("--set", change)]
         assert main(["run", "people.yaml", "--out", "other", *given]) != 0
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_section_of_the_page_runs_in_order(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Tables in partitions")[2].partition("\n## ")[0]
+    monkeypatch.chdir(tmp_path)
+    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(code, {})
+    (text,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "visits.yaml").write_text(text)
+    (command,) = re.findall(r"^    dpmcmc (.+)$", section, re.MULTILINE)
+    assert main(command.split()) == 0, capsys.readouterr().err
+    assert (tmp_path / "runs" / "visits" / "draws.nc").exists()

@@ -157,8 +157,8 @@ def check_engine(url: str) -> None:
         good = False
     if not good:
         raise InputError(
-            f"engine: {url!r} is none; give {THREADS}, processes, processes:NUMBER, or the address of a Dask scheduler, "
-            "as dask://HOST:PORT or tls://HOST:PORT",
+            f"engine: {url!r} is none; give {THREADS}, processes, processes:NUMBER, or the address of a Dask "
+            "scheduler, as dask://HOST:PORT or tls://HOST:PORT",
             "engine",
         )
 
