@@ -38,6 +38,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from contextlib import AbstractContextManager, nullcontext
 from pickle import PicklingError
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
@@ -75,7 +76,7 @@ class LostPartition(RunFailed):
 
 
 class Workers(Protocol):
-    """Workers, and a context that ends those that it has started."""
+    """Workers that compute on partitions."""
 
     def results(
         self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]
@@ -92,18 +93,11 @@ class Workers(Protocol):
             InputError: the function or an item cannot be sent to another process.
         """
 
-    def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-
-def workers(given: EngineGiven = None, trusted_network: bool = False) -> Workers:
-    """Return the workers that a user means.
+def workers(
+    given: EngineGiven = None, trusted_network: bool = False
+) -> AbstractContextManager[Workers]:
+    """Return the workers that a user means, as a context that ends those that it has started.
 
     Args:
         given: see :data:`EngineGiven`.
@@ -112,8 +106,8 @@ def workers(given: EngineGiven = None, trusted_network: bool = False) -> Workers
     Raises:
         InputError: there is no such engine, it cannot be reached, or its links are neither local nor encrypted.
     """
-    if isinstance(given, Pool | Cluster):  # made here before
-        return given
+    if isinstance(given, Pool | Cluster):  # of a context that goes on
+        return nullcontext(given)
     if given is None or (isinstance(given, str) and given == THREADS):
         return Pool([ThreadPoolExecutor(cores())], own=True)
     client = getattr(given, "_client", given)  # an executor that a client of Dask made
