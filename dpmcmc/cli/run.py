@@ -76,7 +76,7 @@ def run(
         distributed,
     )
     if distributed:
-        _join()
+        _join(asked)
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
     console = Console(
@@ -152,14 +152,20 @@ def _told(asked: RunOptions) -> Config:
     return config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
 
 
-def _join() -> None:
+def _join(asked: RunOptions) -> None:
     """Become one of several processes.
 
     Raises:
         CommandError: this process cannot tell its number, or cannot reach the others.
     """
+    trusted = False
+    if asked.config is not None:
+        loaded = config_file.load(
+            asked.config, asked.overrides, allow_code=asked.allow_code
+        )
+        trusted = loaded.run is not None and loaded.run.trusted_network
     try:
-        connect()
+        connect(trusted)
     except (ValueError, RuntimeError) as error:
         raise CommandError(f"--{str(error).removeprefix('--')}.", code=1) from None
 
@@ -242,12 +248,14 @@ def _carry_out(
             ledger=_ledger(config),
             mesh=mesh,
             label=config.name,
+            engine=None if config.run is None else config.run.engine,
+            trusted_network=config.run is not None and config.run.trusted_network,
         )
         with life:
             run = ConfiguredRun(
                 config,
                 plan,
-                config_room.load_data(config),
+                config_room.load_data(config, plan),
                 place,
                 life,
                 account,

@@ -28,6 +28,7 @@ from dpmcmc.data import DataSet
 from dpmcmc.engine.chains import check_on_disk
 from dpmcmc.engine.hardware import sizes
 from dpmcmc.engine.life import Life
+from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
@@ -142,9 +143,8 @@ class ConfiguredRun:
 
     @property
     def on_disk(self) -> bool:
-        """Whether records lie on disk, where only the rows of batches are read and nothing is computed from all of
-        them."""
-        return on_disk(self.data.train)
+        """Whether records lie on disk, or are in partitions, where nothing is computed from all of them at once."""
+        return self.data.partitions is not None or on_disk(self.data.train)
 
     def _check_on_disk(self) -> None:
         """Refuse a run that needs all records at once where the records lie on disk.
@@ -152,7 +152,7 @@ class ConfiguredRun:
         Raises:
             CommandError: a one-shot mechanism, full batches, a second batch.
         """
-        if not self.on_disk:
+        if not on_disk(self.data.train):
             return
         mechanism = self.config.mechanism
         plan = self.trace
@@ -304,7 +304,7 @@ class ConfiguredRun:
         if fitted is not None and not self.facts.spec.public:
             body["non_private"] = fitted.summary
         body["wall_seconds"] = wall_seconds
-        body["outside_schema"] = self.data.outside
+        body["outside_schema"] = self._outside
         body["about"] = (
             "Computed from training records without privacy. Never publish or archive this folder."
         )
@@ -312,6 +312,14 @@ class ConfiguredRun:
             self.place.confidential / "diagnostics.json", _finite(body), mode=0o600
         )
         return fitted
+
+    @property
+    def _outside(self) -> dict[str, int] | None:
+        """Values of each column that lay outside the schema; None without one."""
+        records = self.life.work.records
+        if isinstance(records, PartitionedRecords):
+            return records.outside
+        return self.data.outside
 
     def save_divergence(self, error: DivergedError) -> None:
         """Write at which step a chain left the range of floats, which is as public as its draws."""
@@ -501,8 +509,8 @@ def _some(flat: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[:: max(1, len(leaf) // _SCORING)], flat)
 
 
-#: diagnostics.json of records on disk.
-_SKIPPED = "Scores of the training records and the non-private fit would read all records, which lie on disk."
+#: diagnostics.json of records on disk or in partitions.
+_SKIPPED = "Scores of the training records and the non-private fit would need all records at once, which lie on disk."
 
 
 @dataclass(frozen=True)

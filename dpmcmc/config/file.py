@@ -16,6 +16,7 @@ from dpmcmc.config.model import (
     OF_CHAINS,
     OF_SAMPLERS,
     ONE_SHOT,
+    WHERE,
     Config,
     in_database,
     modules_of_ones_own,
@@ -370,7 +371,7 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
     name = section.get("name") if isinstance(section, dict) else None
     if parts[0] == "mechanism" and name in ONE_SHOT and name != "hybrid":
         run = values.get("run") or {}
-        where = {key: run[key] for key in ("mesh", "device") if run.get(key) is not None}
+        where = {key: one for key, one in run.items() if key in WHERE}
         dropped += [key for key in OF_CHAINS if values.pop(key, None) is not None]
         if where:
             values["run"] = where

@@ -36,6 +36,7 @@ from dpmcmc.config.sections import (
 )
 from dpmcmc.data import DataRequest
 from dpmcmc.engine.hardware import Device
+from dpmcmc.engine.workers import check_engine
 from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
 from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
 from dpmcmc.mechanisms.hybrid import Share
@@ -83,7 +84,8 @@ class Devices(Checked):
 
 @dataclass(frozen=True)
 class Run:
-    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``mesh`` and ``device``.
+    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``mesh``, ``device``,
+    ``engine`` and ``trusted_network`` alone.
 
     Args:
         passes: passes over the data: steps = ceil(passes·N/b).
@@ -94,6 +96,11 @@ class Run:
         curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
         mesh: devices that share the work; null: one device.
         device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
+        engine: workers that compute on a table in partitions, for a mechanism that reads sums alone: threads of this
+            process, processes (one a core, or processes:8), or a Dask scheduler, dask://HOST:PORT or tls://HOST:PORT.
+            null: threads.
+        trusted_network: you vouch that nobody else reads or changes what links between workers or processes carry;
+            without it they must be local or encrypted.
     """
 
     passes: Annotated[float, Gt(0)] | None = None
@@ -104,9 +111,13 @@ class Run:
     curvature: Annotated[float, Gt(0)] | None = None
     mesh: Devices | None = None
     device: Device = "auto"
+    engine: str | None = None
+    trusted_network: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.engine is not None:
+            check_engine(self.engine)
         # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
         if self.passes is not None and self.steps is not None:
             raise InputError("give exactly one of passes and steps")
@@ -319,8 +330,10 @@ CHOICES: dict[tuple[str, str], Mapping[str, type]] = {
     ("target", "name"): TARGETS,
     ("mechanism", "name"): ONE_SHOT,
 }
-#: Sections that a mechanism without a sampler has none of, and keys of ``privacy`` that apply to samplers alone.
+#: Sections that a mechanism without a sampler has none of, keys of ``run`` that it takes all the same, and keys of
+#: ``privacy`` that apply to samplers alone.
 OF_CHAINS = ("sampler", "sampling", "metric", "run")
+WHERE = frozenset({"device", "engine", "mesh", "trusted_network"})
 OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 
 
@@ -413,9 +426,9 @@ class Config(Keyed):
                     section.built()
 
     def _only_where(self, key: str) -> bool:
-        """Whether a section is that of the run, and says nothing but on which devices."""
+        """Whether a section is that of the run, and says nothing but where it computes."""
         run: Any = self.run
-        return key == "run" and run.model_fields_set <= {"device", "mesh"}
+        return key == "run" and run.model_fields_set <= WHERE
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
@@ -425,7 +438,7 @@ class Config(Keyed):
         yield from self._privatised_beside()
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_where(key):
-                but = " but mesh and device" if key == "run" else ""
+                but = f" but {', '.join(sorted(WHERE))}" if key == "run" else ""
                 how = (
                     ", as --set mechanism.name=randomised_response does"
                     if mechanism == RANDOMISED
@@ -434,6 +447,11 @@ class Config(Keyed):
                 yield key, f"mechanism {mechanism} takes none{but}; leave it out{how}"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
+        if not self.one_shot and self.run is not None and self.run.engine is not None:
+            yield (
+                "run.engine",
+                "a sampler reads rows, and workers compute sums of a table in partitions; leave it out",
+            )
         if mechanism is not None and self.metric is not None:
             yield "metric", f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
@@ -523,7 +541,7 @@ def dump(config: Config, folder: Path) -> str:
         del values["privacy"][key]
     absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
     if config.one_shot and config.run is not None:
-        values["run"] = {key: values["run"][key] for key in ("mesh", "device")}
+        values["run"] = {key: values["run"][key] for key in sorted(WHERE)}
     elif config.one_shot:
         absent.append("run")
     for key in absent if config.mechanism else ("mechanism",):

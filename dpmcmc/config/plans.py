@@ -31,10 +31,12 @@ from dpmcmc.config.sections import (
 from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
 from dpmcmc.engine.hardware import mesh, on_device
+from dpmcmc.engine.work import work_of
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Sampling
@@ -67,9 +69,16 @@ def data_request(config: Config) -> DataRequest:
     return request
 
 
-def load_data(config: Config) -> DataSet:
-    """Return the config's records; raises as :func:`dpmcmc.data.load`."""
-    return data_room.load(data_request(config))
+def load_data(config: Config, plan: AnyPlan | None = None) -> DataSet:
+    """Return the config's records; raises as :func:`dpmcmc.data.load`.
+
+    Args:
+        config: validated.
+        plan: for which a table in partitions stays where it is, if that plan reads sums alone and takes no mesh.
+    """
+    meshed = config.run is not None and config.run.mesh is not None
+    partitions = plan is not None and not meshed and work_of(plan).takes_partitions
+    return data_room.load(data_request(config), partitions=partitions)
 
 
 def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:

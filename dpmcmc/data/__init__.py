@@ -20,7 +20,8 @@ A table with a ``Schema`` of public ranges and levels becomes records without an
 
 Files: ``schema`` (of ``column_kinds``, read from ``tables``, chosen by a ``formula``); ``adult``, ``abalone`` (UCI);
 ``store`` (finds those files, has scikit-learn's, generates others); ``user_file`` (also folders of records
-larger than memory, and rows grouped by owner); ``columnar`` converts Parquet and Arrow to such a folder; ``base``,
+larger than memory, and rows grouped by owner); ``columnar`` converts Parquet and Arrow to such a folder; ``partitions``
+(tables that are read where they are computed, file by file); ``known_columns`` (as a ledger knows them); ``base``,
 ``checks`` are shared.
 A new data set is one file and one line of ``registry.REGISTRY``.
 """

@@ -13,6 +13,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from dpmcmc.data.checks import check_name
+from dpmcmc.data.partitions import EncodedPartitions
 from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import Checked, DataError, InputError, check_fields
 
@@ -102,7 +103,8 @@ class DataSet:
     ``sha256`` maps the name of each known public file to its digest and is empty for a user's own file,
     whose digest would be a function of private records. ``outside`` counts, for each column of a table, the values that
     lay beyond its schema, and is as private as the records; None where there is no schema. ``table`` is where a table's
-    columns are, before their encoding, or None.
+    columns are, before their encoding, or None. ``partitions`` are a table's that is read where it is computed; then
+    ``train`` has one made-up row, for shapes alone.
 
     Example:
         >>> import dpmcmc
@@ -120,6 +122,7 @@ class DataSet:
     columns: tuple[str, ...]
     outside: dict[str, int] | None = None
     table: Path | None = None
+    partitions: EncodedPartitions | None = None
 
     def __post_init__(self) -> None:
         for name in self.columns:

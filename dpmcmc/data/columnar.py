@@ -13,6 +13,7 @@ stored as it is is refused. The folder appears under its name when it is complet
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -108,7 +109,7 @@ class ColumnarFile:
                 isinstance(error, OSError) and error.errno is not None
             ):  # the disk's error, not the content's
                 raise
-            raise _damaged(self.path, error) from None
+            raise damaged(self.path, error) from None
 
     def _width(self, name: str) -> int:
         """Length of the lists of a column, all alike."""
@@ -121,25 +122,33 @@ class ColumnarFile:
         )
 
 
-def opened(path: Path) -> ColumnarFile:
+def opened(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
     """Return a file by its first bytes.
+
+    Args:
+        path: of the file.
+        groups: of a Parquet file, the first row group and the one after the last; None: all of them.
 
     Raises:
         DataError: it is neither Parquet nor Arrow IPC, is damaged, or pyarrow is not there.
     """
     arrow = _pyarrow()
     try:
-        with path.open("rb") as stream:
-            begins = stream.read(6)
+        begins = _first_bytes(path)
         if begins == b"ARROW1":
             return _arrow(path)
         if begins[:4] == b"PAR1":
-            return _parquet(path)
+            return _parquet(path, groups)
     except (arrow.ArrowException, OSError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     raise DataError(
         f"{path} is neither Parquet nor an Arrow IPC file: write it as one of these."
     )
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(6)
 
 
 def is_list(kind: pyarrow.DataType) -> bool:
@@ -161,24 +170,55 @@ def _pyarrow() -> ModuleType:
     return pyarrow
 
 
-def _damaged(path: Path, error: Exception) -> DataError:
-    # Arrow's own words may quote what it read.
+def damaged(path: Path | str, error: Exception) -> DataError:
+    """Return the error of a file that cannot be read, without the reader's own words, which may quote what it read."""
     why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
     return DataError(
         f"{path} is damaged, or of a kind that Arrow cannot read ({why}): make it anew."
     )
 
 
-def _parquet(path: Path) -> ColumnarFile:
+def _parquet(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
     parquet = _pyarrow().parquet
+    chosen = None if groups is None else list(range(*groups))
 
     def stream(columns: list[str], rows: int) -> Iterator[pyarrow.RecordBatch]:
         # Without the buffer, a row group's columns would be read whole.
         with parquet.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False) as file:
-            yield from file.iter_batches(rows, columns=columns, use_threads=False)
+            yield from file.iter_batches(rows, chosen, columns=columns, use_threads=False)
 
     with parquet.ParquetFile(path) as file:
-        return ColumnarFile(path, file.metadata.num_rows, file.schema_arrow, stream)
+        held = file.metadata
+        num_rows = (
+            held.num_rows
+            if chosen is None
+            else sum(held.row_group(group).num_rows for group in chosen)
+        )
+        return ColumnarFile(path, num_rows, file.schema_arrow, stream)
+
+
+def group_ends(path: Path, rows: int) -> list[int]:
+    """Return where runs of row groups of at least so many rows end; one run where the file is no Parquet file.
+
+    Raises:
+        DataError: as of :func:`opened`.
+    """
+    if _first_bytes(path)[:4] != b"PAR1":
+        return [1]
+    try:
+        with _pyarrow().parquet.ParquetFile(path) as file:
+            held = file.metadata
+            sizes = [held.row_group(k).num_rows for k in range(held.num_row_groups)]
+    except (_pyarrow().ArrowException, OSError) as error:
+        raise damaged(path, error) from None
+    ends = []
+    run = 0
+    for number, size in enumerate(sizes, start=1):
+        run += size
+        if run >= rows or number == len(sizes):
+            ends.append(number)
+            run = 0
+    return ends
 
 
 def _arrow(path: Path) -> ColumnarFile:
@@ -312,7 +352,7 @@ def table(source: Path) -> pyarrow.Table:
     Raises:
         DataError: there is none, one is damaged, or they differ in their columns.
     """
-    files = [opened(path) for path in _paths(source)]
+    files = [opened(path) for path in paths_of(source)]
     import pyarrow
 
     batches = [
@@ -324,6 +364,18 @@ def table(source: Path) -> pyarrow.Table:
         raise DataError(
             f"{source}: the files differ in their columns; store all alike."
         ) from None
+
+
+def of_dataset(data: pyarrow.dataset.Dataset) -> pyarrow.Table:
+    """Return a dataset of Arrow in memory.
+
+    Raises:
+        DataError: a file of it is damaged.
+    """
+    try:
+        return data.to_table()
+    except (_pyarrow().ArrowException, OSError) as error:
+        raise damaged("the dataset", error) from None
 
 
 class _Source:
@@ -347,7 +399,7 @@ class _Source:
         self._y = y
         # An empty file does not tell the length of its lists.
         self._files = [
-            file for file in map(opened, _paths(Path(source))) if file.num_rows
+            file for file in map(opened, paths_of(Path(source))) if file.num_rows
         ]
         self.num_rows = sum(file.num_rows for file in self._files)
         if not self._files:
@@ -416,12 +468,28 @@ def _new(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> BinaryIO:
     return stream
 
 
-def _paths(source: Path) -> list[Path]:
-    """The files of a source, in the order of their paths."""
+def paths_of(source: Path) -> list[Path]:
+    """Return the files of a file, a folder or a glob such as ``people/*.parquet``, in the order of their paths.
+
+    Raises:
+        DataError: there is none, or one that is no Parquet or Arrow file by its name.
+    """
     if source.is_file():
         return [source]
     if not source.is_dir():
-        raise DataError(f"{source}: there is no such file or folder; correct the path.")
+        found = [Path(one) for one in sorted(glob.glob(str(source), recursive=True))]
+        found = [one for one in found if one.is_file()]
+        wrong = [one for one in found if one.suffix not in SUFFIXES]
+        if wrong:
+            raise DataError(
+                f"{source} means {wrong[0]} too, which is neither Parquet nor Arrow by its name "
+                f"({', '.join(SUFFIXES)}): name such files alone."
+            )
+        if not found:
+            raise DataError(
+                f"{source}: there is no such file or folder; correct the path."
+            )
+        return found
     inside = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     # Names that begin so are no data by the convention of those who write such folders (_SUCCESS, _metadata, .crc).
     found = sorted(

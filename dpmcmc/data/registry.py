@@ -42,8 +42,10 @@ def describe(config: object, **options: object) -> DataSpec:
     return _known(request).describe(request)
 
 
-def load(config: object, **options: object) -> DataSet:
+def load(config: object, *, partitions: bool = False, **options: object) -> DataSet:
     """Reads and checks the records; takes what :func:`describe` takes, and returns that spec with them.
+
+    With ``partitions`` a table in partitions stays where it is, and is read where it is computed.
 
     Those of a folder are memory-mapped (``user_file.py``).
 
@@ -55,6 +57,9 @@ def load(config: object, **options: object) -> DataSet:
     """
     request = DataRequest.of(config, **options)
     if request.path is not None:
+        found = user_file.in_partitions(request) if partitions else None
+        if found is not None:
+            return found
         if user_file.is_folder(request):
             return user_file.load_folder(request)
         return user_file.load(request)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import json
 import math
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from numbers import Integral
@@ -503,7 +502,7 @@ class Frame(Protocol):
 _LAZY = "LazyFrame"
 #: How libraries hand a table to others.
 _INTERCHANGE = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
-#: A table that a schema encodes: in memory, arrays or lists by name, or the path of a file.
+#: A table that a schema encodes: in memory, arrays or lists by name, the path of a file, or one in partitions.
 Table = Frame | Mapping[str, Any] | str | os.PathLike
 #: Ends of the names of files that are tables.
 SUFFIXES = (".csv", *columnar.SUFFIXES)
@@ -513,7 +512,21 @@ def is_table(data: object) -> TypeGuard[Table]:
     """Return whether data are a table, and not the pytree of arrays that a target takes."""
     if isinstance(data, str | os.PathLike) or type(data).__name__ == _LAZY:
         return True
+    if is_dataset(data) or is_dask(data):
+        return True
     return _fields(data) is not None or any(hasattr(data, name) for name in _INTERCHANGE)
+
+
+def is_dataset(data: object) -> TypeGuard[Any]:
+    """Return whether an object is a dataset of Arrow."""
+    names = {(kind.__module__, kind.__name__) for kind in type(data).__mro__}
+    return ("pyarrow._dataset", "Dataset") in names
+
+
+def is_dask(data: object) -> TypeGuard[Any]:
+    """Return whether an object is a DataFrame of Dask."""
+    ours = any(kind.__module__.startswith("dask.") for kind in type(data).__mro__)
+    return ours and hasattr(data, "to_delayed") and hasattr(data, "columns")
 
 
 def in_memory(table: Table) -> Frame | Mapping[str, Any]:
@@ -525,6 +538,13 @@ def in_memory(table: Table) -> Frame | Mapping[str, Any]:
     if isinstance(table, str | os.PathLike):
         path = Path(table)
         return _csv(path) if path.suffix.lower() == ".csv" else columnar.table(path)
+    if is_dataset(table):
+        return columnar.of_dataset(table)
+    if is_dask(table):
+        raise DataError(
+            "data: this needs all rows in one memory, and a Dask DataFrame holds them in partitions: give what its "
+            "compute() returns, or take noise_aware, which reads partitions."
+        )
     if isinstance(table, Mapping) or _fields(table) is not None:
         return table
     kind = type(table).__name__
@@ -610,17 +630,6 @@ class EncodedTable:
     table: Table
 
 
-def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return columns as bytes that no schema changes, by name; those that cannot be read are left out."""
-    there = in_memory(table)
-    found = {}
-    for name in names:
-        with contextlib.suppress(DataError):
-            (column,) = columns(there, [name]).values()
-            found[name] = np.frombuffer(json.dumps(column.words()).encode(), np.uint8)
-    return found
-
-
 def _csv(path: Path) -> dict[str, list[str | None]]:
     """Return the columns of a CSV file with a header, all texts; an empty field is a missing value."""
     try:
@@ -684,8 +693,20 @@ def _proposed(column: object) -> str:
 
 def no_schema(table: Table, asked: str | Sequence[str] | None = None) -> InputError:
     """Return the refusal of a table that no schema says how to encode; it holds no value of the table."""
-    made = template(in_memory(table), asked)
+    made = template(_without_rows(table), asked)
     return InputError(
         "schema: a table needs one, of public ranges and levels, with Levels([0, 1]) for a number that is 0 or 1; fill "
         f"in, and plan with schema={made}"
     )
+
+
+def _without_rows(table: Table) -> Frame | Mapping[str, Any]:
+    """Return a table of the same columns; one in partitions is not read."""
+    if is_dataset(table):
+        return table.schema.empty_table()
+    if is_dask(table):
+        return table._meta
+    path = Path(table) if isinstance(table, str | os.PathLike) else None
+    if path is not None and path.suffix.lower() != ".csv":
+        return columnar.opened(columnar.paths_of(path)[0]).schema.empty_table()
+    return in_memory(table)

@@ -27,6 +27,7 @@ from dpmcmc.data.base import (
 )
 from dpmcmc.data.checks import check_name, check_records, norms, refuse_mask
 from dpmcmc.data.columnar import NAMES
+from dpmcmc.data.partitions import partitioned
 from dpmcmc.storage.files import opened
 
 # ----------------------------------------------------------------------------------------------------
@@ -135,8 +136,9 @@ def describe(request: DataRequest) -> DataSpec:
     owners = request.owners
     schema = request.schema
     bound = math.inf if request.row_bound is None else float(request.row_bound)
+    path = Path(str(request.path))
     return DataSpec(
-        name=Path(str(request.path)).stem,
+        name=(path.parent if is_glob(path) else path).stem,
         num_records=request.num_records
         if owners is None
         else owners.count - _held_out(owners.count, request),
@@ -153,9 +155,42 @@ def describe(request: DataRequest) -> DataSpec:
     )
 
 
+def is_glob(path: Path) -> bool:
+    """Whether a path stands for all files whose names fit it."""
+    return any(letter in path.name for letter in "*?[") and not path.exists()
+
+
 def path_of(request: DataRequest) -> Path:
     """Return the path of the file or folder; nothing is opened."""
     return Path(request.base_dir or ".") / os.path.expanduser(str(request.path))
+
+
+def in_partitions(request: DataRequest) -> DataSet | None:
+    """Return a table that is read where it is computed; None of a file that is read whole.
+
+    Rows that are held out, and owners, whose rows lie anywhere, need the whole table.
+
+    Raises:
+        DataError: there is no such file, or one is damaged.
+    """
+    if request.schema is None or request.test_fraction or request.owner is not None:
+        return None
+    path = path_of(request)
+    found = partitioned(path, request.schema)
+    if found is None:
+        return None
+    names = request.schema.names
+    return DataSet(
+        describe(request),
+        found.shaped(1),
+        None,
+        request.public,
+        "user file",
+        {},
+        names,
+        table=path,
+        partitions=found,
+    )
 
 
 def load(request: DataRequest) -> DataSet:

@@ -8,6 +8,7 @@
 ``hardware``      kinds of device, and the mesh of devices that share the work;  ``processes`` machines that do
 ``blocks``        chains laid out in blocks, and in lanes, one a core
 ``rows_on_disk``  records beyond memory; what a thread computes ahead
+``partitions``    records of a table in partitions, of which sums alone are asked;  ``workers`` that compute on them
 ``self_test``     an executable's first steps beside those of a program that no cache served
 ``reservation``   a run's place in a ledger, and its output folder
 ``cells``         a queue of cells that survives a kill: workers, and a table with a row for each

@@ -441,6 +441,8 @@ class Chains:
     model: Target
     target: Target
     starts: PyTree
+    #: A step reads the rows of its batch.
+    takes_partitions = False
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -32,12 +32,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
@@ -51,6 +53,7 @@ from dpmcmc.engine.hardware import (
     on_device,
     sizes,
 )
+from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.processes import (
     CheckpointOfFirst,
     Kept,
@@ -63,6 +66,7 @@ from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublishe
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
+from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
@@ -91,6 +95,7 @@ class Life:
         plan, key, checkpoint, ledger, mesh: as of :func:`sample`; of several processes, process 0's checkpoint and
             ledger count, and the others' are not looked at.
         label: names the run in the ledger's history; None: the plan's own.
+        engine, trusted_network: as of :func:`sample`.
 
     Attributes:
         reservation: the run's place in its ledger, or None without one; process 0 alone has it.
@@ -111,6 +116,8 @@ class Life:
         ledger: Reservation | Ledger | str | Path | None = None,
         mesh: Mesh | None = None,
         label: str | None = None,
+        engine: EngineGiven = None,
+        trusted_network: bool = False,
     ) -> None:
         self.work = work_of(plan)
         self.plan = plan
@@ -129,6 +136,8 @@ class Life:
         self._key = key
         self._checkpoint = checkpoint
         self._ledger = ledger
+        self._engine = engine
+        self._trusted_network = trusted_network
         self._label = plan.label if label is None else label
         self._open = contextlib.ExitStack()
         self.reservation: Reservation | None = None
@@ -220,19 +229,35 @@ class Life:
             data, starts: as of :func:`sample`.
             like: life that has read the same data for a plan of the same target and N, whose records are shared.
         """
-        given = data
-        data = self.plan.records_of(data)
-        self.work.read(data, starts, self.mesh, None if like is None else like.work)
-        records = None if like is not None else data
-        check_alike(self.secret, self.plan, (records, starts), self.mesh)
-        if like is None:
-            said_by_first(lambda: self._identify(given, data))
-        fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
-        self.streams = keys_of_first(lambda: self._keys(fresh, (data, starts)), fresh)
+        with self._losses():
+            self._read(data, starts, like)
 
-    def _identify(self, given: PyTree, data: PyTree) -> None:
+    def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
+        given = data
+        people = self._partitions(data)
+        data = self.plan.records_of(data) if people is None else people
+        self.work.read(data, starts, self.mesh, None if like is None else like.work)
+        known: PyTree = data
+        columns: Callable[[], dict[str, np.ndarray]]
+        columns = functools.partial(self.plan.columns_of, given)
+        if isinstance(data, PartitionedRecords):
+            known = None
+            records = cast(PartitionedRecords, self.work.records)
+            if self.reservation is not None or self._own is not None:
+                known = records.content
+                columns = records.known_columns
+        alike = None if like is not None else known
+        check_alike(self.secret, self.plan, (alike, starts), self.mesh)
+        if like is None:
+            said_by_first(lambda: self._identify(known, columns))
+        fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
+        self.streams = keys_of_first(lambda: self._keys(fresh, (known, starts)), fresh)
+
+    def _identify(
+        self, known: PyTree, columns: Callable[[], dict[str, np.ndarray]]
+    ) -> None:
         if self.reservation is not None:
-            self.reservation.identify(data, lambda: self.plan.columns_of(given))
+            self.reservation.identify(known, columns)
 
     def _keys(self, fresh: Streams, data: PyTree) -> Streams:
         """Keys of the run: those that its checkpoint has, or fresh ones."""
@@ -243,6 +268,32 @@ class Life:
         self._new = self._own.new
         self._claims = self._own.claims
         return streams
+
+    def _partitions(self, data: PyTree) -> PartitionedRecords | None:
+        """Return records that are read partition by partition, by workers that end with the life; None of others.
+
+        Raises:
+            InputError: an engine, and nothing that it could compute on; or as :func:`workers`.
+        """
+        people = self.plan.partitions_of(data) if self.work.takes_partitions else None
+        if people is None:
+            if self._engine is not None:
+                raise InputError(
+                    "engine: workers compute on a table in partitions, for a plan that reads sums alone, and "
+                    f"{self.plan.label} reads these data whole; leave it out",
+                    "engine",
+                )
+            return None
+        if self.mesh is not None:
+            raise InputError(
+                "mesh: workers of an engine compute on a table in partitions, and devices do not; leave mesh out, or "
+                "give a table that is held whole",
+                "mesh",
+            )
+        crew = self._open.enter_context(workers(self._engine, self._trusted_network))
+        found = PartitionedRecords(people, crew)
+        self._open.callback(found.forget)
+        return found
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.
@@ -295,9 +346,12 @@ class Life:
         """
         failed: RuntimeError | None = None
         try:
-            result = self.work.carry_out(self, progress)
+            with self._losses():
+                result = self.work.carry_out(self, progress)
         except (jax.errors.JaxRuntimeError, RunFailed):
             raise  # the other processes may not have this error
+        except LostPartition:  # as if the run had been killed there
+            raise
         except (
             RuntimeError
         ) as error:  # a chain diverged, or no draw was made, which is told too
@@ -311,6 +365,20 @@ class Life:
         # The checkpoint may have been copied meanwhile.
         if self.reservation is not None and self._own is not None and self.begun:
             self.reservation.finish(self._own, failed)
+
+    @contextlib.contextmanager
+    def _losses(self) -> Iterator[None]:
+        """Say of a lost partition what it has cost, and what to do."""
+        try:
+            yield
+        except LostPartition as error:
+            if not self.begun:
+                after = "nothing is spent, so start the run again"
+            elif self.kept is None:
+                after = "its budget is spent, and without a checkpoint another run costs it again"
+            else:
+                after = "its budget is spent, and the run goes on from its checkpoint at no further cost"
+            raise LostPartition(f"{error}; nothing was released; {after}") from None
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""
@@ -359,12 +427,15 @@ def sample(
     ledger: Reservation | Ledger | str | Path | None = None,
     mesh: Mesh | None = None,
     device: Device = "auto",
+    engine: EngineGiven = None,
+    trusted_network: bool = False,
 ) -> Result:
     """Run a plan on records.
 
     Args:
         plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
-        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema.
+        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema, also
+            one in partitions: a folder or a glob of Parquet files, a ``pyarrow.dataset.Dataset``, a Dask DataFrame.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a
@@ -382,6 +453,12 @@ def sample(
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
         device: kind of device to compute on, cpu or gpu, which is JAX's default of the process meanwhile; auto: JAX's
             own default. A mesh has its devices already.
+        engine: workers that compute on a table in partitions, where the plan reads sums alone: ``threads`` of this
+            process, which None stands for; ``processes``, one a core, or ``processes:8``; an Executor of
+            ``concurrent.futures``; the URL of a Dask scheduler, ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a
+            ``distributed.Client`` (``engine/workers.py``).
+        trusted_network: you vouch that nobody else reads or changes what links between workers carry, which is refused
+            otherwise where they are neither local nor encrypted.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
@@ -399,6 +476,7 @@ def sample(
             charged.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
+        LostPartition: a worker was lost with a partition; what the run was to spend is spent if it had begun.
         DivergedError: a chain left the range of floats.
         DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
@@ -406,7 +484,15 @@ def sample(
     if out is not None:
         said_by_first(lambda: check_apart(out, checkpoint, ledger))
     with on_device(device):
-        life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
+        life = Life(
+            plan,
+            key=key,
+            checkpoint=checkpoint,
+            ledger=ledger,
+            mesh=mesh,
+            engine=engine,
+            trusted_network=trusted_network,
+        )
         warn_unless_for_intervals(plan)
         if out is not None:
             said_by_first(lambda: Path(out).mkdir(parents=True, exist_ok=True))

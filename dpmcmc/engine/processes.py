@@ -32,6 +32,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dpmcmc.engine.hardware import on_host
+from dpmcmc.engine.workers import is_loopback
 from dpmcmc.errors import InputError, SaidByFirst
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
@@ -43,6 +44,8 @@ from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
 COORDINATOR = "DPMCMC_COORDINATOR"
 PROCESSES = "DPMCMC_PROCESSES"
 PROCESS = "DPMCMC_PROCESS"
+#: Environment variable by which you vouch for the network between them: ``1``.
+TRUSTED = "DPMCMC_TRUSTED_NETWORK"
 #: Seconds after which a process that is not heard of is given up, and with it the run.
 _HEARTBEAT = 60
 #: Seconds that all may take to start.
@@ -51,14 +54,19 @@ _START = 300
 _END = 3600
 
 
-def connect() -> None:
+def connect(trusted_network: bool = False) -> None:
     """Join the processes of a run; before anything else is computed.
 
     They are given by ``DPMCMC_COORDINATOR``, ``DPMCMC_PROCESSES`` and ``DPMCMC_PROCESS`` (``scripts/launch_local.py``
     sets them), else found out by JAX, from SLURM or Open MPI.
 
+    Args:
+        trusted_network: you vouch that nobody else reads or changes what travels between them, sums without noise among
+            it. Nothing encrypts that, so only processes that meet on this machine's loopback need no such word.
+            ``DPMCMC_TRUSTED_NETWORK=1`` says it too, for a run that is resumed without its config.
+
     Raises:
-        ValueError: neither says it.
+        ValueError: neither says it, or nobody vouches for the network.
         RuntimeError: something was computed before, or the others cannot be reached.
     """
     named = [os.environ.get(name) for name in (COORDINATOR, PROCESSES, PROCESS)]
@@ -76,6 +84,15 @@ def connect() -> None:
             "process_id": int(process),
         }
         who["cluster_detection_method"] = "deactivate"
+    host = str(who.get("coordinator_address", "")).rpartition(":")[0]
+    trusted = trusted_network or os.environ.get(TRUSTED) == "1"
+    if not trusted and not is_loopback(host):
+        met = f"{COORDINATOR} is {host}" if host else "SLURM or Open MPI finds them"
+        raise InputError(
+            f"trusted_network: sums travel between processes unencrypted, before their noise, and {met}, which may "
+            "lead over a network; say trusted_network (run.trusted_network: true in a config, or "
+            f"{TRUSTED}=1 in the environment) if it is your own"
+        )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(

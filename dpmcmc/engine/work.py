@@ -74,9 +74,14 @@ class Work(Protocol):
 
     Attributes:
         records: checked, as the computation takes them.
+        takes_partitions: whether it asks nothing but sums, so that a table may be in partitions.
     """
 
     records: PyTree
+
+    @property
+    def takes_partitions(self) -> bool:
+        """Return whether records may be a table in partitions."""
 
     def read(
         self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpmcmc.data.formula import of_names
+from dpmcmc.data.partitions import partitioned
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
 from dpmcmc.engine.life import sample
+from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import Result
-from dpmcmc.engine.work import Progress
+from dpmcmc.engine.work import Progress, work_of
+from dpmcmc.engine.workers import EngineGiven, workers
 from dpmcmc.errors import InputError, shown
 from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.estimators.suggestion import (
@@ -24,6 +27,7 @@ from dpmcmc.estimators.suggestion import (
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
 from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
+from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import (
@@ -62,6 +66,8 @@ def fit(
     covariance: Literal["sandwich", "model"] | None = None,
     ledger: Ledger | str | Path | None = None,
     progress: Progress | bool | None = None,
+    engine: EngineGiven = None,
+    trusted_network: bool = False,
 ) -> Result:
     """Fit a regression under differential privacy, with no setting chosen by hand.
 
@@ -76,7 +82,9 @@ def fit(
     Args:
         formula_or_columns: ``"income ~ age + C(job)"``, a list of names of the columns that predict, or None for all of
             them.
-        data: pandas, polars or Arrow's table, arrays by name, or the path of a CSV or Parquet file.
+        data: pandas, polars or Arrow's table, arrays by name, or the path of a CSV or Parquet file; or a table in
+            partitions, which stays where it is: a folder or a glob of Parquet files, a ``pyarrow.dataset.Dataset``, a
+            Dask DataFrame.
         schema: public ranges and levels of the columns.
         epsilon: ε of this fit; it has to be given.
         delta: δ; None: the least of 1e-5 and N^-1.2.
@@ -89,6 +97,7 @@ def fit(
             says.
         ledger: budget ledger to charge, made by :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init``.
         progress: as of :func:`dpmcmc.sample`.
+        engine, trusted_network: workers that compute on a table in partitions, as of :func:`dpmcmc.sample`.
 
     Returns:
         Result; ``print(result.summary())`` shows named intervals, ``print(result.plan)`` why the plan is as it is.
@@ -99,6 +108,7 @@ def fit(
     Raises:
         InputError: no ε, no schema, a table that it does not fit, or a formula of another label.
         LedgerError: there is no such ledger, or the run is over its budget.
+        LostPartition: as of :func:`dpmcmc.sample`.
     """
     if isinstance(formula_or_columns, Mapping) or (
         is_table(formula_or_columns) and not isinstance(formula_or_columns, str)
@@ -119,7 +129,7 @@ def fit(
         )
     epsilon = asked_epsilon(epsilon)
     schema = _chosen(schema, formula_or_columns)
-    records = schema.encode(data)
+    people = partitioned(data, schema)
     given: Given = {}
     if target is None:
         target = model_of(schema)
@@ -134,9 +144,26 @@ def fit(
     if changes:
         mechanism = given.get("mechanism", NoiseAware())
         given = {"mechanism": dataclasses.replace(mechanism, **changes)}  # type: ignore[type-var]
-    asked = ask(target, len(records["x"]), epsilon, delta, schema, None, given)
-    plan = asked.attempted(goal, stacklevel=2)
-    return sample(plan, EncodedTable(records, data), ledger=ledger, progress=progress)
+
+    def planned(num_records: int) -> AnyPlan:
+        asked = ask(target, num_records, epsilon, delta, schema, None, given)
+        return asked.attempted(goal, stacklevel=3)
+
+    if people is None:
+        records = schema.encode(data)
+        plan = planned(len(records["x"]))
+        read = EncodedTable(records, data)
+        return sample(plan, read, ledger=ledger, progress=progress, engine=engine)
+    with workers(engine, trusted_network) as crew:
+        plan = planned(PartitionedRecords(people, crew).counted())
+        whole = not work_of(plan).takes_partitions  # a chain reads rows
+        return sample(
+            plan,
+            data if whole else people,
+            ledger=ledger,
+            progress=progress,
+            engine=engine if whole else crew,
+        )
 
 
 def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> Schema:

@@ -25,6 +25,7 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains, check_room
 from dpmcmc.engine.life import sample
+from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.shards import shards_of
 from dpmcmc.engine.work import Progress, Session, Work, released, work_of
@@ -56,7 +57,7 @@ from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, check_bound, target_offers
 from dpmcmc.targets.checks import check_absent
 from dpmcmc.targets.last_layer import LastLayer
@@ -265,26 +266,38 @@ class _OneShot:
     def __init__(self, plan: MechanismPlan) -> None:
         self._plan = plan
 
+    @property
+    def takes_partitions(self) -> bool:
+        """Return whether records may be a table in partitions; see :class:`Work`."""
+        return bool(self._plan.mechanism.reads_sums(self._plan.target))
+
     def read(
         self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
     ) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         if starts is not None:
             raise InputError("starts: a mechanism's release takes none; leave it out")
-        sums = self._plan.mechanism.reads_sums(self._plan.target)
-        if mesh is not None and not sums:
+        plan = self._plan
+        if mesh is not None and not plan.mechanism.reads_sums(plan.target):
             raise InputError(
-                f"mesh: {type(self._plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
+                f"mesh: {type(plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
                 "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP, AdaOPS), and so do "
                 "samplers and hybrids; leave it out",
                 "mesh",
             )
-        checked = _check_records(self._plan, data)
-        self._plan.mechanism.check(self._plan, checked)
-        self._shapes = targets.record_shapes(checked)
-        self.records = (
-            handed_over(self._plan, checked) if mesh is None else shards_of(checked, mesh)
-        )
+        if isinstance(data, PartitionedRecords):
+            self._shapes = data.shapes
+            one = data.data.shaped(1)
+            targets.check(plan.target, one)
+            plan.mechanism.check(plan, one)
+            self.records = data.checked(Fits(plan.target), plan.num_records)
+        else:
+            checked = _check_records(plan, data)
+            plan.mechanism.check(plan, checked)
+            self._shapes = targets.record_shapes(checked)
+            self.records = (
+                handed_over(plan, checked) if mesh is None else shards_of(checked, mesh)
+            )
         check_room(self._bound, self._plan.draws, _BYTES)
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
@@ -377,32 +390,72 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     targets.check_rows(data, plan.num_records)
     targets.check(plan.target, data)
     records = jax.tree.map(np.asarray, data)
-    owners = isinstance(plan.target, targets.PerOwner)
-    model = plan.target.target if owners else plan.target
-    offers = target_offers(model)
-    row_bound = offers.row_bound
-    label_bound = offers.label_bound
-    if row_bound is not None and not isinstance(
-        model, LastLayer
-    ):  # it bounds its own features
-        x = records["x"]
-        rows = x.reshape(-1, *x.shape[2:]) if owners else x
-        check_bound(rows, row_bound, "the guarantee")
-        # Rows that rounding left beyond the bound are scaled back.
-        if not plan.mechanism.reads_sums(plan.target):  # a sum brings rows within it
-            records = {
-                **records,
-                "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape),
-            }
-    if label_bound is not None:
-        beyond = Marked()
-        # In float64: the smallest signed integer has no absolute value of its own type.
-        sizes = np.abs(np.asarray(records["y"], np.float64))
-        beyond.add(0, np.any(sizes.reshape(len(sizes), -1) > label_bound, axis=1))
-        beyond.refuse(
-            f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it."
-        )
-    return records
+    fits = Fits(plan.target)
+    fits.check_bounds(records)
+    if fits.row_bound is None or plan.mechanism.reads_sums(plan.target):
+        return records  # sums bring rows within the bound
+    # Rows that rounding left beyond the bound are scaled back.
+    x = records["x"]
+    rows = within(np.asarray(fits.rows(records), np.float64), fits.row_bound)
+    return {**records, "x": rows.reshape(x.shape)}
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Refuses some records of a table that a release does not take, before anything is computed from them.
+
+    Attributes:
+        target: of the plan.
+    """
+
+    target: Target
+
+    def __call__(self, records: PyTree) -> None:
+        """Refuse records, NumPy arrays of one length, by their values.
+
+        Raises:
+            DataError: rows that are not finite, that the target does not take, or beyond a public bound.
+        """
+        targets.check_rows(records, length_of(records))
+        bound = targets.bind(self.target, targets.record_shapes(records))
+        check = target_offers(bound).check_records
+        if check is not None:
+            check(records)
+        self.check_bounds(records)
+
+    def check_bounds(self, records: PyTree) -> None:
+        """Refuse rows and labels beyond the public bounds that a proof rests on."""
+        if self.row_bound is not None:
+            check_bound(self.rows(records), self.row_bound, "the guarantee")
+        label_bound = target_offers(self._model).label_bound
+        if label_bound is not None:
+            beyond = Marked()
+            # In float64: the smallest signed integer has no absolute value of its own type.
+            sizes = np.abs(np.asarray(records["y"], np.float64))
+            beyond.add(0, np.any(sizes.reshape(len(sizes), -1) > label_bound, axis=1))
+            beyond.refuse(
+                f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it."
+            )
+
+    @property
+    def row_bound(self) -> float | None:
+        """Public bound on rows; None where none is declared, or where the model bounds features of its own."""
+        own = isinstance(self._model, LastLayer)
+        return None if own else target_offers(self._model).row_bound
+
+    def rows(self, records: PyTree) -> np.ndarray:
+        """Return the rows of all records, (N, ...), or of all owners, (N·m, ...)."""
+        x: np.ndarray = records["x"]
+        return x.reshape(-1, *x.shape[2:]) if self._owners else x
+
+    @property
+    def _owners(self) -> bool:
+        return isinstance(self.target, targets.PerOwner)
+
+    @property
+    def _model(self) -> Target:
+        owners = isinstance(self.target, targets.PerOwner)
+        return self.target.target if owners else self.target  # type: ignore[attr-defined]
 
 
 def handed_over(plan: MechanismPlan, checked: PyTree) -> PyTree | Records:

@@ -19,8 +19,11 @@ import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_other
+from dpmcmc.data.known_columns import texts
+from dpmcmc.data.partitions import EncodedPartitions, partitioned
 from dpmcmc.data.schema import Schema
-from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema, texts
+from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
+from dpmcmc.errors import DataError
 from dpmcmc.planning.description import Verdict, html_table
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
 from dpmcmc.privacy.accounting.events import round_up
@@ -207,6 +210,13 @@ class AnyPlan(abc.ABC):
         """
         if isinstance(data, EncodedTable):
             return data.records
+        if isinstance(data, EncodedPartitions) or (
+            isinstance(data, DataSet) and data.partitions is not None
+        ):
+            raise DataError(
+                f"data: {self.label} needs all rows in one memory, and these are in partitions: give the table in "
+                "memory."
+            )
         if isinstance(data, DataSet) or not self._is_table(data):
             records = data.train if isinstance(data, DataSet) else data
             for path, leaf in jax.tree_util.tree_leaves_with_path(records):
@@ -216,6 +226,16 @@ class AnyPlan(abc.ABC):
             raise no_schema(data)
         return self.schema.encode(data)
 
+    def partitions_of(self, data: PyTree | Table | DataSet) -> EncodedPartitions | None:
+        """Return a table in its partitions, with the plan's schema; None of anything that is not read so."""
+        if isinstance(data, DataSet):
+            return data.partitions
+        if isinstance(data, EncodedPartitions):
+            return data
+        if self.schema is None or not is_table(data):
+            return None
+        return partitioned(data, self.schema)
+
     def columns_of(
         self, data: PyTree | Table | DataSet | EncodedTable
     ) -> dict[str, np.ndarray]:
@@ -223,6 +243,8 @@ class AnyPlan(abc.ABC):
 
         A ledger knows a table by them under any formula.
         """
+        if isinstance(data, EncodedPartitions):
+            return {}  # the workers know them
         table = (
             data.table
             if isinstance(data, DataSet | EncodedTable)

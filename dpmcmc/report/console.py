@@ -198,7 +198,7 @@ class PublicFacts:
         sha256: of the files of a known set; empty for a user's.
         columns: names of the columns of a row, which neighbouring data sets share.
         target: the plan's, bound to the shapes of a record.
-        on_disk: whether the records are a folder, of which only batches are read.
+        on_disk: whether the records are a folder, of which only batches are read, or in partitions.
         test: test rows where these are public, else None.
         day: on which the run began.
         generated: whether the config declares that a program generated the records.
@@ -249,7 +249,7 @@ class PublicFacts:
             dict(data.sha256),
             data.columns,
             bind(plan.target, record_shapes(data.train)),
-            on_disk(data.train),
+            data.partitions is not None or on_disk(data.train),
             data.test if data.test_is_public else None,
             day,
             **declared,

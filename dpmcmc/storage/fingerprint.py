@@ -178,6 +178,11 @@ def _of_process() -> tuple[object, ...]:
     )
 
 
+def rounding_facts() -> str:
+    """Digest of the processor, the versions and the code that decide how one record's own numbers are rounded."""
+    return hashlib.sha256(repr(_of_process()).encode()).hexdigest()
+
+
 def plan_digest(plan: Described) -> str:
     """Digest of a plan: what it says of itself, its parts to the last bit, and the code that a user gave it."""
     # An object's address is no part of what it is.

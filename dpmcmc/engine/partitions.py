@@ -1,0 +1,528 @@
+"""Records of a table in partitions, of which sums alone can be asked: each partition is read and summed by a worker.
+
+    people = partitioned("people/*.parquet", schema)
+    with workers() as engine:
+        records = PartitionedRecords(people, engine).checked(check, num_records=10_000_000)
+        records.total(gram)                       # exact integers, as of the whole table
+
+Only public facts go to workers: where a partition is, the schema, and the sum that is asked. Only exact integers come
+back. Keys and noise stay with the driver. A worker holds one batch of rows at a time, and keeps encoded partitions for
+the next pass as long as they fit into a bound (:data:`KEEP_MB`).
+
+**The same bits.** Rows are encoded and summed each by itself (``privacy/query/record_sums.py``), so totals depend on no
+partition. Processors of different types may round a record's own numbers differently, and neighbours are compared on
+one rounding: workers must all be of one type, with the same versions, or the run is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpmcmc.data.known_columns import as_bytes, as_known, sums_of_words
+from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, in_partition
+from dpmcmc.engine.workers import LostPartition, Workers
+from dpmcmc.errors import DataError, InputError
+from dpmcmc.privacy.query.record_sums import (
+    Preparation,
+    Sum,
+    Total,
+    added,
+    blocks_of,
+    summed,
+)
+from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
+from dpmcmc.storage.pytree import PyTree, length_of
+
+#: Environment variable, and its default: MiB of encoded records that a process keeps between passes.
+KEEP_MB = "DPMCMC_KEEP_MB"
+_KEEP = 512
+
+
+#: Preparations in their order, each with a token that no other one has.
+Steps = tuple[tuple[str, Preparation], ...]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A partition as it is sent to a worker.
+
+    Attributes:
+        run: token of the run; what a worker keeps is known by it.
+        number: of the partition.
+        part: its rows.
+        num_rows: that it had when it was checked; None before that.
+        steps: make records of those that the schema encodes.
+    """
+
+    run: str
+    number: int
+    part: EncodedPartition
+    num_rows: int | None = None
+    steps: Steps = ()
+
+    def batches(self) -> Iterator[PyTree]:
+        """Yield the records, prepared, from what this process keeps where it does; they are kept for the next pass.
+
+        Raises:
+            DataError: rows that the schema has no place for, or another number of them than before.
+        """
+        kept = _kept.of(self)
+        batches: Iterator[PyTree]
+        if kept is None:
+            left = self.steps
+            batches = (records for records, _ in self.part.batches())
+        else:
+            left = self.steps[len(kept.steps) :]
+            batches = map(unpacked, kept.blocks)
+        keeping = _Keeping(self) if left or kept is None else None
+        count = 0
+        for records in batches:
+            for block in blocks_of(records):
+                for _, prepare in left:
+                    block = prepare(block)
+                count += length_of(block)
+                if keeping is not None:
+                    keeping.add(block)
+                yield block
+        if self.num_rows not in (None, count):
+            raise DataError(
+                f"data: {self.part.name} has another number of rows than before: files must not change while a run "
+                "reads them."
+            )
+        if keeping is not None:
+            keeping.end()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Records that a process keeps between passes, prepared as far as the last pass needed them.
+#
+# Preparations round to few bits, so most of their float64 arrays fit into float32, number by number, and some hold one
+# number alone: they are kept so, and become what they were when they are used.
+
+
+class Packed(NamedTuple):
+    """An array in the narrowest type that holds its numbers.
+
+    Attributes:
+        numbers: of its shape, or of none where all are one number.
+        shape, dtype: of the array.
+    """
+
+    numbers: np.ndarray
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Packed:
+        """Pack an array; no number of it changes."""
+        numbers = array
+        if array.size and np.all(array == array.flat[0]):
+            numbers = np.array(array.flat[0])
+        elif array.dtype == np.float64:
+            narrow = array.astype(np.float32)
+            numbers = narrow if np.array_equal(narrow, array) else array.copy()
+        return cls(numbers, array.shape, array.dtype)
+
+    @property
+    def array(self) -> np.ndarray:
+        """The array, made anew."""
+        return np.broadcast_to(self.numbers, self.shape).astype(self.dtype)
+
+
+def packed(records: PyTree) -> PyTree:
+    """Return records whose arrays are packed."""
+    return jax.tree.map(Packed.of, records)
+
+
+def unpacked(records: PyTree) -> PyTree:
+    """Return records as they were."""
+    return jax.tree.map(
+        lambda one: one.array, records, is_leaf=lambda node: isinstance(node, Packed)
+    )
+
+
+def _size(block: PyTree) -> int:
+    """Bytes of packed records."""
+    leaves = jax.tree.leaves(block, is_leaf=lambda node: isinstance(node, Packed))
+    return sum(one.numbers.nbytes for one in leaves)
+
+
+class _Held(NamedTuple):
+    """Records of one partition: preparations that made them, packed blocks, and their bytes."""
+
+    steps: tuple[str, ...]
+    blocks: list[PyTree]
+    bytes: int
+
+
+class _Kept:
+    """Partitions that this process keeps.
+
+    Those that come first stay, since a pass that begins anew would find none of the last ones. Those of another run
+    give way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[str, int], _Held] = {}
+        self._bytes = 0
+
+    @property
+    def _most(self) -> int:
+        given = os.environ.get(KEEP_MB, "")
+        return (int(given) if given.isdigit() else _KEEP) << 20
+
+    def of(self, share: Share) -> _Held | None:
+        """Return what is kept of a partition, if no preparation made it that the share has not."""
+        found = self._held.get((share.run, share.number))
+        tokens = tuple(token for token, _ in share.steps)
+        if found is None or found.steps != tokens[: len(found.steps)]:
+            return None
+        return found
+
+    def room(self, share: Share) -> int:
+        """Return the bytes that may be kept of a partition: all beside those of the run's others."""
+        with self._lock:
+            others = sum(
+                held.bytes
+                for key, held in self._held.items()
+                if key[0] == share.run and key[1] != share.number
+            )
+        return self._most - others
+
+    def keep(self, share: Share, blocks: list[PyTree], size: int) -> None:
+        """Keep a partition in the place of what was kept of it, where there is room."""
+        key = (share.run, share.number)
+        with self._lock:
+            self._drop(key)
+            others = [other for other in self._held if other[0] != share.run]
+            while others and self._bytes + size > self._most:
+                self._drop(others.pop(0))
+            if self._bytes + size <= self._most:
+                tokens = tuple(token for token, _ in share.steps)
+                self._held[key] = _Held(tokens, blocks, size)
+                self._bytes += size
+
+    def forget(self, run: str) -> None:
+        """Keep nothing of a run."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] == run]:
+                self._drop(key)
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        held = self._held.pop(key, None)
+        self._bytes -= 0 if held is None else held.bytes
+
+
+_kept = _Kept()
+
+
+class _Keeping:
+    """Blocks of a partition that are gathered to be kept, as long as there is room for them."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._room = _kept.room(share)
+        self._blocks: list[PyTree] | None = []
+        self._bytes = 0
+
+    def add(self, block: PyTree) -> None:
+        """Gather a block."""
+        if self._blocks is None:
+            return
+        self._blocks.append(packed(block))
+        self._bytes += _size(self._blocks[-1])
+        if self._bytes > self._room:
+            self._blocks = None
+
+    def end(self) -> None:
+        """Keep the partition."""
+        if self._blocks is not None:
+            _kept.keep(self._share, self._blocks, self._bytes)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer of a worker.
+
+    Attributes:
+        value: of its work; None where that failed.
+        rounding: digest of all that may decide how this worker rounds.
+        failure: message of a refusal of rows, its ``about`` and the rows; None where there is none.
+    """
+
+    value: Any
+    rounding: str
+    failure: tuple[str, str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work on a share, whose failures are values: what a worker raises may be logged where it is.
+
+    Attributes:
+        do: the work.
+    """
+
+    do: Callable[[Share], Any]
+
+    def __call__(self, share: Share) -> Answer:
+        """Return the answer."""
+        facts = rounding_facts()
+        try:
+            check_not_forked()
+            # A warning of a library may tell of a record.
+            with np.errstate(all="ignore"):
+                return Answer(self.do(share), facts)
+        except InputError as error:
+            rows = error.rows if isinstance(error, DataError) else ()
+            return Answer(None, facts, (str(error), error.about, rows))
+        except MemoryError:
+            said = (
+                "does not fit in the memory of a worker: make files or row groups smaller"
+            )
+            return Answer(None, facts, (f"data: {share.part.name} {said}.", "", ()))
+        except (
+            Exception
+        ) as error:  # a file system, a reader: their words may quote what they read
+            said = f"cannot be computed ({type(error).__name__}): see that workers can read it"
+            return Answer(None, facts, (f"data: {share.part.name} {said}.", "", ()))
+
+
+def _count(share: Share) -> int:
+    return share.part.part.count()
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Look at all rows of a partition, before anything is computed from them.
+
+    Attributes:
+        check: raises DataError of records that a run does not take; its rows are counted from the block's first.
+    """
+
+    check: Callable[[PyTree], object]
+
+    def __call__(self, share: Share) -> tuple[int, dict[str, int]]:
+        """Return the number of rows, and of values outside the schema."""
+        count = 0
+        outside: dict[str, int] = {}
+        keeping = _Keeping(share)
+        for records, counts in share.part.batches():
+            try:
+                self.check(records)
+            except DataError as error:
+                raise in_partition(error, share.part.name, count) from None
+            count += length_of(records)
+            outside = {
+                name: outside.get(name, 0) + number for name, number in counts.items()
+            }
+            keeping.add(records)
+        keeping.end()
+        return count, outside
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """Total of the records of a partition.
+
+    Attributes:
+        of: what is summed.
+    """
+
+    of: Sum
+
+    def __call__(self, share: Share) -> Total | None:
+        """Return the total; None of no record."""
+        parts = [summed(self.of, records) for records in share.batches()]
+        return added(parts) if parts else None
+
+
+@dataclass(frozen=True)
+class PartitionedRecords:
+    """Records of a table in partitions; see ``Records`` of ``privacy/query/record_sums.py``.
+
+    Attributes:
+        data: partitions, with their schema.
+        engine: that computes on them.
+        run: token by which workers know what they keep.
+        rows: of each partition, once they are checked.
+        steps: make records of those that the schema encodes.
+        outside: values of each column that lay outside the schema; as private as the records.
+        rounding: of the workers, once the partitions are checked.
+    """
+
+    data: EncodedPartitions
+    engine: Workers
+    run: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
+    rows: tuple[int, ...] = ()
+    steps: Steps = ()
+    outside: dict[str, int] = dataclasses.field(default_factory=dict)
+    rounding: str = ""
+
+    @property
+    def num_records(self) -> int:
+        """N."""
+        return sum(self.rows)
+
+    @property
+    def shapes(self) -> PyTree:
+        """Shapes and types of one record, ``jax.ShapeDtypeStruct`` leaves."""
+        made = jax.tree.map(np.zeros_like, self.data.shaped(1))
+        for _, prepare in self.steps:
+            made = prepare(made)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made
+        )
+
+    def counted(self) -> int:
+        """Return the number of rows that the partitions state."""
+        return sum(answer for answer, _ in self._answers(_count))
+
+    def checked(
+        self, check: Callable[[PyTree], object], num_records: int
+    ) -> PartitionedRecords:
+        """Return the records, all of which have been read and looked at.
+
+        Args:
+            check: picklable; raises DataError of records that the run does not take.
+            num_records: N that the run was planned for.
+
+        Raises:
+            DataError: rows that are refused, by the name of their partition.
+            InputError: another number of them, or workers that round differently.
+            LostPartition: a worker was lost.
+        """
+        answers = self._answers(_Check(check))
+        rows = tuple(count for (count, _), _ in answers)
+        if sum(rows) != num_records:
+            raise InputError(
+                f"data: the partitions hold another number of rows than the plan's num_records {num_records}: plan "
+                "again with the public number of records"
+            )
+        kinds = {rounding for _, rounding in answers}
+        if len(kinds) > 1:
+            raise InputError(
+                "engine: the workers differ in their processors, versions or code, and each must round a record's "
+                "numbers alike; take workers of one kind",
+                "engine",
+            )
+        outside: dict[str, int] = {}
+        for (_, counts), _ in answers:
+            for name, number in counts.items():
+                outside[name] = outside.get(name, 0) + number
+        return dataclasses.replace(self, rows=rows, outside=outside, rounding=kinds.pop())
+
+    def prepared(self, by: Preparation) -> PartitionedRecords:
+        """Return the records that ``by`` makes of these, where they are, and in each pass where they are not kept."""
+        step = (secrets.token_hex(8), by)
+        return dataclasses.replace(self, steps=(*self.steps, step))
+
+    def total(self, of: Sum) -> Total:
+        """Return what all records add, exact: arrays of Python integers.
+
+        Raises:
+            LostPartition: a worker was lost, or another one has come that rounds differently.
+        """
+        try:
+            answers = self._answers(_Summed(of))
+        except DataError as error:  # all of them were fine when they were checked
+            raise LostPartition(str(error).removesuffix(".")) from None
+        if any(rounding != self.rounding for _, rounding in answers):
+            raise LostPartition(
+                "engine: a worker has joined whose processor, versions or code differ"
+            )
+        return added(total for total, _ in answers if total is not None)
+
+    @functools.cached_property
+    def content(self) -> dict[str, np.ndarray]:
+        """Bytes that tell these records from others whatever the partitions and the order of rows; private.
+
+        They are the sum of all records' digests. Who keeps or shows them takes a keyed digest of them first.
+        """
+        (limbs,) = dataclasses.replace(self, steps=()).total(_Digests())
+        total = sum(int(limb) << (_LIMB * place) for place, limb in enumerate(limbs))
+        return {"records": as_bytes(total)}
+
+    def known_columns(self) -> dict[str, np.ndarray]:
+        """Return the table's columns as a ledger knows them, before encoding (``data/tables.py``)."""
+        names = tuple(self.data.schema.columns)
+        totals: dict[str, int | None] = dict.fromkeys(names, 0)
+        for sums, _ in self._answers(_Words(names)):
+            for name, one in sums.items():
+                before = totals[name]
+                totals[name] = None if None in (before, one) else before + one
+        return as_known(totals)
+
+    def forget(self) -> None:
+        """Let this process forget what it keeps of the records."""
+        _kept.forget(self.run)
+
+    def _answers(self, do: Callable[[Share], Any]) -> list[tuple[Any, str]]:
+        """Return (what work makes of a partition, rounding of its worker), of each in their order."""
+        rows: Sequence[int | None] = self.rows or [None] * len(self.data.parts)
+        shares = [
+            Share(self.run, number, part, count, self.steps)
+            for number, (part, count) in enumerate(
+                zip(self.data.parts, rows, strict=True)
+            )
+        ]
+        names = [part.name for part in self.data.parts]
+        answers = self.engine.results(Task(do), shares, names)
+        for answer in answers:
+            if answer.failure is not None:
+                raise DataError(*answer.failure)
+        return [(answer.value, answer.rounding) for answer in answers]
+
+
+#: Bits of the parts that digests are added in.
+_LIMB = 32
+
+
+@dataclass(frozen=True)
+class _Digests:
+    """Sum of the records' digests, in parts of 32 bits."""
+
+    def __call__(self, records: PyTree) -> tuple[np.ndarray, ...]:
+        rows = np.concatenate(
+            [
+                np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)
+                for leaf in jax.tree.leaves(records)
+            ],
+            axis=1,
+        )
+        digests = b"".join(hashlib.sha256(row).digest() for row in rows)
+        parts = np.frombuffer(digests, "<u4").reshape(len(rows), -1)
+        return (parts.sum(axis=0, dtype=np.int64),)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Sums of the words of each column of the table, modulo 2^256; None of a column that cannot be read.
+
+    Attributes:
+        names: of the columns.
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, share: Share) -> dict[str, int | None]:
+        totals: dict[str, int | None] = dict.fromkeys(self.names, 0)
+        for rows in share.part.part.tables(self.names):
+            if not len(rows):
+                continue
+            for name, one in sums_of_words(rows, self.names).items():
+                before = totals[name]
+                totals[name] = None if before is None or one is None else before + one
+        return totals
