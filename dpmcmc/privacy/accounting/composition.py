@@ -45,6 +45,9 @@ Proof: the error of each butterfly (Higham 2002, Theorem 24.2), carried to δ.
 Held by: test_the_transform_is_within_its_bound, test_a_spectrum_is_within_its_bound_close_to_one,
 test_a_composition_is_within_its_slack_of_brute_force, test_a_transform_of_fewer_digits_is_caught,
 test_a_step_s_curve_is_within_its_rounding_of_50_digits
+
+Assumed: SciPy's Fourier transform has passes of butterflies, whose roots of unity are rounded within 2^-53.
+Held by: test_the_transform_is_within_its_bound, test_a_transform_of_fewer_digits_is_caught
 """
 
 from __future__ import annotations
