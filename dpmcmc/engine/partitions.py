@@ -12,6 +12,11 @@ the next pass as long as they fit into a bound (:data:`KEEP_MB`).
 **The same bits.** Rows are encoded and summed each by itself (``privacy/query/record_sums.py``), so totals depend on no
 partition. Processors of different types may round a record's own numbers differently, and neighbours are compared on
 one rounding: workers must all be of one type, with the same versions, or the run is refused.
+
+Claim: Each partition counts once, or nothing is released.
+Proof: the driver adds one answer for each partition, whose number of rows is the one that was checked.
+Held by: test_a_partition_that_counts_twice_or_not_at_all_is_seen,
+test_files_that_change_while_a_run_reads_them_end_it, test_draws_are_those_of_the_whole_table
 """
 
 from __future__ import annotations
