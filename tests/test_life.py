@@ -350,8 +350,6 @@ def test_a_program_that_fails_its_self_test_costs_nothing(name, scene):
 def test_what_is_no_plan_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match="plan: dict is no plan"):
         dpmcmc.sample({}, records())
-    with pytest.raises(ValueError, match="mesh: a mechanism's release takes none"):
-        dpmcmc.sample(promised(SufficientStatistics()), records(), mesh=dpmcmc.mesh())
     with pytest.raises(ValueError, match="starts: a mechanism's release takes none"):
         dpmcmc.sample(promised(SufficientStatistics()), records(), starts=np.zeros((1, 2)))
     with pytest.raises(ValueError, match="plans: SufficientStatistics is a mechanism"):
