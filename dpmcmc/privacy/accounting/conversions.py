@@ -70,7 +70,16 @@ _ROUNDING = 1e-12
 
 
 class Bracket(NamedTuple):
-    """Bounds on ε: no accountant that is right says less than ``lower``, and ``upper`` is proved."""
+    """Bounds on ε: no accountant that is right says less than ``lower``, and ``upper`` is proved.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import account
+        >>> guarantee = account(8.0, steps=4, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> lower, upper = guarantee.bracket()
+        >>> lower <= guarantee.epsilon == upper <= 1.001 * lower
+        True
+    """
 
     lower: float
     upper: float
@@ -83,6 +92,15 @@ class GaussianDP(NamedTuple):
         mu: μ; infinite where nothing finite is proved.
         slack: s; 0 where the run is μ-GDP.
         deviation: β, in total variation.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import account
+        >>> guarantee = account(8.0, steps=4, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> round(guarantee.gdp().mu, 3)
+        0.5
+        >>> guarantee.gdp().delta(guarantee.epsilon) <= 1.001e-6
+        True
     """
 
     mu: float
@@ -98,7 +116,15 @@ class GaussianDP(NamedTuple):
 
 
 class ConcentratedDP(NamedTuple):
-    """The ideal run is ρ-zCDP, and the real one is within ``deviation`` of it in total variation."""
+    """The ideal run is ρ-zCDP, and the real one is within ``deviation`` of it in total variation.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import account
+        >>> guarantee = account(8.0, steps=4, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> round(guarantee.zcdp().rho, 3)
+        0.125
+    """
 
     rho: float
     deviation: float
@@ -111,6 +137,13 @@ class RenyiDP(NamedTuple):
         orders: α > 1, (n,).
         divergences: D_α, (n,), of the larger order of the two data sets; infinite where nothing is proved.
         deviation: β.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import account
+        >>> guarantee = account(8.0, steps=4, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> guarantee.renyi([2, 8]).divergences.round(3).tolist()
+        [0.25, 1.0]
     """
 
     orders: np.ndarray
