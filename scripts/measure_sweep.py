@@ -2,7 +2,7 @@
 
 python scripts/measure_sweep.py [--cells 80] [--rounds 2]
 
-Cells are runs of SGLD on 2,000 generated rows with 10 features, eight values of epsilon. Every sweep charges a ledger.
+Cells are runs of SGLD on 20,000 generated rows with 20 features, eight values of epsilon. Every sweep charges a ledger.
 Rounds alternate between one worker and two, and the least time of each counts, since other programs only add to it. The
 ledger's share is the time within calls of ``Ledger`` over that of the whole sweep, in one process.
 """
@@ -23,7 +23,7 @@ import yaml
 import dpmcmc
 from dpmcmc.privacy import Ledger
 
-N, D = 2000, 10
+N, D = 20_000, 20
 #: Methods of a ledger that a run calls.
 _CALLS = ("__init__", "reserve", "find", "identify", "begin", "settle", "give_back")
 
@@ -35,7 +35,7 @@ def grid(folder: Path, cells: int) -> Path:
     x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     y = (rng.random(N) < 1 / (1 + np.exp(-4 * x[:, 0]))).astype(np.int32)
     np.savez(folder / "rows.npz", x=x.astype(np.float32), y=y)
-    terms = {"num_records": N, "adjacency": "replace_one", "epsilon": 8.0, "delta": 1e-4}
+    terms = {"num_records": N, "adjacency": "replace_one", "epsilon": 2.0, "delta": 1e-5}
     Ledger.init(folder / "people.ledger", name="people", **terms)
     body = {
         "name": "measured",

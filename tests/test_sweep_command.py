@@ -16,6 +16,7 @@ import yaml
 
 from dpmcmc.cli import sweep as sweep_room
 from dpmcmc.cli import swept_cell
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import grid as grids
 from dpmcmc.engine import cells as queue
 from dpmcmc.engine.life import Life
@@ -166,6 +167,17 @@ def test_a_lost_cell_without_a_checkpoint_runs_again_on_request_alone_and_is_cha
     assert entries(tmp_path) == ["released", "open", "released"]
     assert done.together.epsilon > first.together.epsilon
     assert sweep_room.RUN_AGAIN in (out / "report.html").read_text()
+
+
+def test_a_lost_cell_that_the_budget_does_not_allow_again_stays_lost(write, tmp_path):
+    path, out = write(budget=1.1), tmp_path / "out"
+    swept(path, out, executor=Dying(2))
+    (out / "cells" / "0002" / "confidential" / "checkpoint").rename(tmp_path / "gone")
+    with pytest.raises(CommandError, match="so none was run"):
+        swept(path, out, again_lost=True)
+    swept(path, out)
+    assert [row["status"] for row in table(out)] == ["released", "lost"]
+    assert entries(tmp_path) == ["released", "open"]
 
 
 def test_what_has_not_begun_is_given_back(write, tmp_path):

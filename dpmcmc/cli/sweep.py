@@ -30,19 +30,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli import swept_cell
+from dpmcmc.cli import sweep_folder, swept_cell
 from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder, own_modules
 from dpmcmc.cli.refusals import CODE, CommandError, keep_in
+from dpmcmc.cli.sweep_folder import GRID_FILE
 from dpmcmc.cli.swept_cell import CHARGED, DONE, MEASURES, Ended, Sent, status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Cell, Grid
-from dpmcmc.config.model import in_database
-from dpmcmc.engine.cells import Lost, Row, Table, csv_of, outcomes
+from dpmcmc.engine.cells import Lost, Row, Table, outcomes
 from dpmcmc.engine.hardware import check_devices
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.errors import InputError, UnsupportedCombination
@@ -54,13 +53,8 @@ from dpmcmc.report import sweep_page
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.storage.files import (
     CONFIDENTIAL,
-    RunFolder,
-    checkpoint_around,
-    day_of,
-    today,
 )
 
-GRID_FILE = "sweep.yaml"
 #: Most processes of ``--workers``.
 _MOST_WORKERS = 256
 #: A cell that ended without being done: it was refused before anything was computed from a record.
@@ -297,10 +291,11 @@ def carry_out(
     keep_compiled_programs()
     check_devices()
     folder = folder.absolute()
-    new = not folder.exists()
-    _check_place(folder)
+    sweep_folder.check_place(folder)
+    made = not folder.exists()
+    new = made or not any(folder.iterdir())
     plans = _plans(grid)
-    about = {"grid": _relative(grid, folder)}
+    about = {"grid": sweep_folder.relative(grid, folder)}
     columns = ("cell", *grid.keys, "repeat", "status", "epsilon", "delta")
     public = (*columns, "usable_for", *MEASURES)
     try:
@@ -309,10 +304,10 @@ def carry_out(
             Table(folder / CONFIDENTIAL, (*public, "reason"), ("cell",), about) as table,
         ):
             if new:  # a sweep that was refused leaves nothing
-                undo.callback(_remove_unbegun, folder)
+                undo.callback(sweep_folder.remove_unbegun, folder, made)
             os.chmod(folder / CONFIDENTIAL, 0o700)
             keep_in(folder / CONFIDENTIAL)
-            released = _released_folder(folder, about["grid"])
+            released = sweep_folder.released_folder(folder, about["grid"])
             sweep = _Sweep(grid, plans, folder, table, allow_code, console)
             sweep.tell()
             reservations = sweep.reserved(again_lost)
@@ -322,10 +317,14 @@ def carry_out(
             finally:
                 sweep.give_back(reservations)
                 done = sweep.done()
-                _publish(done, released, public, grid)
+                page = sweep_page.page(
+                    grid.name, released.day, grid.keys, done.rows, done.together, done.why
+                )
+                told = None if done.private_end else page
+                sweep_folder.publish(done.rows, told, released, public)
     finally:
         keep_in(None)
-        _date(folder)
+        sweep_folder.date(folder)
     for line in sweep_page.lines(
         done.rows, done.together, done.why, len(done.private_end)
     ):
@@ -369,68 +368,6 @@ def _check_charged(cell: Cell, plan: AnyPlan) -> None:
         )
 
 
-def _check_place(folder: Path) -> None:
-    """Refuse a folder that holds something else than a sweep."""
-    if checkpoint_around(folder) is not None:
-        raise CommandError(
-            f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder."
-        )
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise CommandError(
-            f"--out: {folder} is no folder; give one that is new or empty."
-        )
-    there = {path.name for path in folder.iterdir()}
-    if (
-        there
-        and not (folder / CONFIDENTIAL / "about.json").exists()
-        and there != {CONFIDENTIAL}
-    ):
-        raise CommandError(
-            f"--out: {folder} holds something else than a sweep; give a folder that is new or empty."
-        )
-
-
-def _relative(grid: Grid, folder: Path) -> dict[str, Any]:
-    """Return the grid's values with paths as they are written from the sweep's folder."""
-    values = json.loads(json.dumps(grid.about["values"]))
-    base = Path(grid.about["base"])
-
-    def moved(key: str, value: object) -> object:
-        if not isinstance(value, str) or in_database(key.rpartition(".")[2], value):
-            return value
-        return os.path.relpath(base / os.path.expanduser(value), folder)
-
-    for key in ("data.path", "privacy.ledger"):
-        section, _, name = key.partition(".")
-        within = values.get(section)
-        if isinstance(within, dict) and within.get(name) is not None:
-            within[name] = moved(key, within[name])
-        swept = values[grids.SECTION]
-        for lists in (swept.get("over") or {}, *(swept.get("together") or [])):
-            if key in lists:
-                lists[key] = [moved(key, value) for value in lists[key]]
-    return dict(values)
-
-
-def _released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
-    """Return the folder of what is released, with the grid in it; its files bear the day of its first start."""
-    path = folder / GRID_FILE
-    released = RunFolder(folder, day_of(path) if path.exists() else today())
-    if not path.exists():
-        released.write(
-            GRID_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-        )
-    return released
-
-
-def _remove_unbegun(folder: Path) -> None:
-    """Remove the folder of a sweep of which no cell has begun and nothing is reserved."""
-    if all(status_of(path) == "waiting" for path in (folder / "cells").glob("*")):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 class _Sweep:
     """The cells of one start of a sweep."""
 
@@ -450,6 +387,12 @@ class _Sweep:
         self._allowed = allow_code
         self._console = console
         self._tokens = folder / CONFIDENTIAL / "sent"
+        self._cells = folder / "cells"
+        self._again: dict[int, list[Path]] = {}
+        for path in sorted(
+            self._cells.glob("*-again-*"), key=lambda p: (len(p.name), p.name)
+        ):
+            self._again.setdefault(int(path.name.partition("-")[0]), []).append(path)
         self._ends: dict[int, str] = {}
         self._dead: set[int] = set()
         self._faults: set[int] = set()
@@ -467,12 +410,7 @@ class _Sweep:
 
     def folders(self, cell: Cell) -> list[Path]:
         """Return the folders of a cell: its first, and one for each time that it was run again."""
-        first = self._folder / "cells" / f"{cell.number:04d}"
-        again = sorted(
-            first.parent.glob(f"{cell.number:04d}-again-*"),
-            key=lambda p: (len(p.name), p.name),
-        )
-        return [first, *again]
+        return [self._cells / f"{cell.number:04d}", *self._again.get(cell.number, ())]
 
     def folder(self, cell: Cell) -> Path:
         """Return the last folder of a cell."""
@@ -493,6 +431,7 @@ class _Sweep:
         """
         self._tokens.mkdir(exist_ok=True, mode=0o700)
         held: dict[int, Reservation] = {}
+        again: list[Cell] = []
         cell = None
         try:
             for cell in self._grid.cells:
@@ -501,20 +440,23 @@ class _Sweep:
                 if status == "lost" and again_lost:
                     count = len(self.folders(cell))
                     folder = folder.with_name(f"{cell.number:04d}-again-{count}")
+                    self._again.setdefault(cell.number, []).append(folder)
+                    again.append(cell)
                     status = "waiting"
                 if status == "waiting":
                     reservation = swept_cell.made(cell, self.plan(cell), folder)
                     if reservation is not None:
                         held[cell.number] = reservation
-        except LedgerError as error:
+        except BaseException as error:
             self.give_back(held)
+            for one in again:  # or the next start would run it without being asked to
+                shutil.rmtree(self._again[one.number].pop(), ignore_errors=True)
+            if not isinstance(error, LedgerError):
+                raise
             raise CommandError(
                 f"{str(error).removesuffix('.')}; the cells of a sweep are reserved together, so none was run "
                 f"(this is {cell})."
             ) from None
-        except BaseException:
-            self.give_back(held)
-            raise
         return held
 
     def give_back(self, held: dict[int, Reservation]) -> None:
@@ -682,30 +624,6 @@ def _structure(cell: Cell) -> tuple[str, ...]:
 
 def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _publish(
-    done: Swept, released: RunFolder, columns: tuple[str, ...], grid: Grid
-) -> None:
-    """Write the table and the page, where every cell has ended in a way that may be told; else neither is there."""
-    names = ("results.csv", sweep_page.FILE)
-    if done.private_end:
-        for name in names:
-            (released.folder / name).unlink(missing_ok=True)
-    else:
-        released.write(names[0], csv_of(columns, done.rows))
-        page = sweep_page.page(
-            grid.name, released.day, grid.keys, done.rows, done.together, done.why
-        )
-        released.write(names[1], page)
-
-
-def _date(folder: Path) -> None:
-    """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
-    if (folder / GRID_FILE).exists():
-        within = (folder / name for name in ("cells", CONFIDENTIAL))
-        there = [path for path in within if path.exists()]
-        RunFolder(folder, day_of(folder / GRID_FILE)).date(*there, folder)
 
 
 def _where(done: Swept) -> str:

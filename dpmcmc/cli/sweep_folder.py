@@ -1,0 +1,131 @@
+"""The folder of a sweep: what it may hold before, the grid in it, and what is released at the end.
+
+Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a cell ended,
+which depends on records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.cli.swept_cell import status_of
+from dpmcmc.config import grid as grids
+from dpmcmc.config.grid import Grid
+from dpmcmc.config.model import in_database
+from dpmcmc.engine.cells import Row, csv_of
+from dpmcmc.report import sweep_page
+from dpmcmc.storage.files import (
+    CONFIDENTIAL,
+    RunFolder,
+    checkpoint_around,
+    day_of,
+    today,
+)
+
+GRID_FILE = "sweep.yaml"
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder that holds something else than a sweep."""
+    if checkpoint_around(folder) is not None:
+        raise CommandError(
+            f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder."
+        )
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CommandError(
+            f"--out: {folder} is no folder; give one that is new or empty."
+        )
+    there = {path.name for path in folder.iterdir()}
+    if (
+        there
+        and not (folder / CONFIDENTIAL / "about.json").exists()
+        and there != {CONFIDENTIAL}
+    ):
+        raise CommandError(
+            f"--out: {folder} holds something else than a sweep; give a folder that is new or empty."
+        )
+
+
+def relative(grid: Grid, folder: Path) -> dict[str, Any]:
+    """Return the grid's values with paths as they are written from the sweep's folder."""
+    values = json.loads(json.dumps(grid.about["values"]))
+    base = Path(grid.about["base"])
+
+    def moved(key: str, value: object) -> object:
+        if not isinstance(value, str) or in_database(key.rpartition(".")[2], value):
+            return value
+        return os.path.relpath(base / os.path.expanduser(value), folder)
+
+    for key in ("data.path", "privacy.ledger"):
+        section, _, name = key.partition(".")
+        within = values.get(section)
+        if isinstance(within, dict) and within.get(name) is not None:
+            within[name] = moved(key, within[name])
+        swept = values[grids.SECTION]
+        for lists in (swept.get("over") or {}, *(swept.get("together") or [])):
+            if key in lists:
+                lists[key] = [moved(key, value) for value in lists[key]]
+    return dict(values)
+
+
+def released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
+    """Return the folder of what is released, with the grid in it; its files bear the day of its first start."""
+    path = folder / GRID_FILE
+    released = RunFolder(folder, day_of(path) if path.exists() else today())
+    if not path.exists():
+        released.write(
+            GRID_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        )
+    return released
+
+
+def remove_unbegun(folder: Path, whole: bool) -> None:
+    """Empty the folder of a sweep of which no cell has begun, and remove it where the sweep has made it."""
+    if all(status_of(path) == "waiting" for path in (folder / "cells").glob("*")):
+        for name in ("cells", CONFIDENTIAL):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / GRID_FILE).unlink(missing_ok=True)
+        if whole:
+            with contextlib.suppress(OSError):  # it holds something else
+                folder.rmdir()
+
+
+def publish(
+    rows: list[Row],
+    page: str | None,
+    released: RunFolder,
+    columns: tuple[str, ...],
+) -> None:
+    """Write the table and the page.
+
+    Args:
+        rows: of the table; public facts and released values alone.
+        page: None: a cell has ended in a way that only the data holder may learn, so neither is there.
+        released: folder of the sweep.
+        columns: of the table.
+    """
+    names = ("results.csv", sweep_page.FILE)
+    if page is None:
+        for name in names:
+            (released.folder / name).unlink(missing_ok=True)
+        return
+    released.write(names[0], csv_of(columns, rows))
+    released.write(names[1], page)
+
+
+def date(folder: Path) -> None:
+    """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
+    if (folder / GRID_FILE).exists():
+        within = (folder / name for name in ("cells", CONFIDENTIAL))
+        there = [path for path in within if path.exists()]
+        RunFolder(folder, day_of(folder / GRID_FILE)).date(*there, folder)
