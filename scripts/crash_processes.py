@@ -116,8 +116,9 @@ def main(argv: list[str] | None = None) -> int:
     for who, total in enumerate(totals):
         for at in range(arguments.first, total + 1, arguments.every):
             runs += 1
-            wrong += _killed(folder, who, at, TOGETHER - runs % TOGETHER)
-            print(f"  process {who}, point {at} of {total}: {len(wrong)} wrong", flush=True)
+            found = _killed(folder, who, at, TOGETHER - runs % TOGETHER)
+            wrong += found
+            print(f"  process {who}, point {at} of {total}: {'; '.join(found) or 'right'}", flush=True)
     wrong += _wrong_in(Ledger(folder / "ledger.db"), runs)
     print(f"{runs - 1} kills, {len(wrong)} wrong")
     print("\n".join(wrong) or "every run ended with the draws of a run left alone, and was charged once")
