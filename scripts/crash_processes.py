@@ -30,6 +30,7 @@ from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import jax
 import numpy as np
 
 from dpmcmc.cli import run as run_command
@@ -223,7 +224,10 @@ def _one_of(folder: Path, words: list[str], count: int, who: int, at: int) -> in
     run_command.ConfiguredRun.draw_planned = lambda *_: None
     run_command.ConfiguredRun._draw_draws = lambda *_: None
     run_command.ConfiguredRun._draw_predictions = lambda *_: None
-    return command(["run", *words, *(["--distributed"] if count > 1 else [])])
+    code = command(["run", *words, *(["--distributed"] if count > 1 else [])])
+    if count > 1 and code == 0:
+        jax.distributed.shutdown()  # as at the end of a process: waits for the others
+    return code
 
 
 def _known_entropy(seed: int) -> None:
