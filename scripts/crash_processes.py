@@ -30,6 +30,7 @@ from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import jax
 import numpy as np
 
 from dpmcmc.cli import run as run_command
@@ -116,8 +117,9 @@ def main(argv: list[str] | None = None) -> int:
     for who, total in enumerate(totals):
         for at in range(arguments.first, total + 1, arguments.every):
             runs += 1
-            wrong += _killed(folder, who, at, TOGETHER - runs % TOGETHER)
-            print(f"  process {who}, point {at} of {total}: {len(wrong)} wrong", flush=True)
+            found = _killed(folder, who, at, TOGETHER - runs % TOGETHER)
+            wrong += found
+            print(f"  process {who}, point {at} of {total}: {'; '.join(found) or 'right'}", flush=True)
     wrong += _wrong_in(Ledger(folder / "ledger.db"), runs)
     print(f"{runs - 1} kills, {len(wrong)} wrong")
     print("\n".join(wrong) or "every run ended with the draws of a run left alone, and was charged once")
@@ -222,7 +224,10 @@ def _one_of(folder: Path, words: list[str], count: int, who: int, at: int) -> in
     run_command.ConfiguredRun.draw_planned = lambda *_: None
     run_command.ConfiguredRun._draw_draws = lambda *_: None
     run_command.ConfiguredRun._draw_predictions = lambda *_: None
-    return command(["run", *words, *(["--distributed"] if count > 1 else [])])
+    code = command(["run", *words, *(["--distributed"] if count > 1 else [])])
+    if count > 1 and code == 0:
+        jax.distributed.shutdown()  # as at the end of a process: waits for the others
+    return code
 
 
 def _known_entropy(seed: int) -> None:
