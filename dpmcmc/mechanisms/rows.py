@@ -69,10 +69,10 @@ class Rows:
         else:
             there = np.ones((count, 1), bool)
         each = there.shape[1]
-        flat = rounded_rows(x.reshape(count * each, -1), self.row_bound)
+        flat = rounded_rows(x.reshape(count * each, x.shape[-1]), self.row_bound)
         sizes = np.maximum(there.sum(axis=1), 1)
         made = {
-            "x": flat.reshape(count, each, -1),
+            "x": flat.reshape(count, each, x.shape[-1]),
             "y": y.reshape(count, each),
             "there": there.astype(np.float64),
             "sharers": np.repeat(sizes[:, None], each, axis=1).astype(np.float64),

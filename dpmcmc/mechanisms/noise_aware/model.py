@@ -638,10 +638,10 @@ class _ModelReleases:
 
     def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:
         """Return the model of the gradient: H, B, and the error of H."""
-        gram, spread = self.rows.curvature(tau, metric)
+        exact, spread = self.rows.curvature(tau, metric)
         root = metric.root
         most = metric.leverage
-        gram, error = self.gram("curvature", gram, keys.pop())
+        gram, error = self.gram("curvature", exact, keys.pop())
         released = gaussian_release(
             spread, self.settings["spread_noise_std"], keys.pop()
         )[0]

@@ -172,7 +172,7 @@ def weighted_sum(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         (LIMBS, d) or (LIMBS, d, K) int64.
     """
     parts = limbs(numbers)
-    flat = parts.reshape(len(parts), -1)
+    flat = parts.reshape(len(parts), math.prod(parts.shape[1:]))
     total = np.zeros((rows.shape[1], flat.shape[1]), np.int64)
     for at in row_blocks(len(rows)):
         total += (rows[at].T @ flat[at]).astype(np.int64)

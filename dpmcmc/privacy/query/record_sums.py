@@ -35,14 +35,14 @@ MOST_RECORDS = 1 << 13
 #: Largest size of an entry that a Sum returns.
 LARGEST = 2**62
 
-#: What a total is: arrays of Python integers, dtype object, which have no largest one.
+#: A total: arrays of Python integers, dtype object, which have no largest one.
 Total = tuple[np.ndarray, ...]
 #: Records -> as many records, each made of one record alone.
 Preparation = Callable[[PyTree], PyTree]
 
 
 class Sum(Protocol):
-    """What records add to a release; see the contract above."""
+    """The sum of records' integers in a release; see the contract above."""
 
     def __call__(self, records: PyTree) -> tuple[np.ndarray, ...]:
         """Return what these records add, int64 arrays; at most :data:`MOST_RECORDS` of them."""
@@ -109,7 +109,7 @@ def asked(records: Records | PyTree) -> Records:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What records add once they are prepared: a Sum of records that are not.
+    """The Sum of records that are yet to be prepared.
 
     Attributes:
         by: of the records.
@@ -126,9 +126,10 @@ class Prepared:
 
 def blocks_of(records: PyTree) -> Iterable[PyTree]:
     """Yield all records in their order, at most :data:`MOST_RECORDS` at once; no record is one empty block."""
+    leaves, structure = jax.tree.flatten(records)
     for start in range(0, max(1, length_of(records)), MOST_RECORDS):
         part = slice(start, start + MOST_RECORDS)
-        yield jax.tree.map(lambda leaf, part=part: leaf[part], records)
+        yield jax.tree.unflatten(structure, [leaf[part] for leaf in leaves])
 
 
 def summed(of: Sum, records: PyTree) -> Total:
