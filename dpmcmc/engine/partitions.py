@@ -46,7 +46,7 @@ from dpmcmc.storage.pytree import PyTree, length_of
 
 #: Environment variable, and its default: MiB of encoded records that a process keeps between passes.
 KEEP_MB = "DPMCMC_KEEP_MB"
-_KEEP = 448
+_KEEP = 480
 
 
 #: Preparations in their order, each with a token that no other one has.
