@@ -1,6 +1,6 @@
 """Time and memory of a noise-aware release of a table in partitions, beside one process that holds the table.
 
-python scripts/measure_partitions.py [--rows 1e5 1e6 1e7] [--steps 32] [--partitions 64] [--folder DIR] [--keep-mb 512]
+python scripts/measure_partitions.py [--rows 1e5 1e6 1e7] [--steps 32] [--partitions 64] [--folder DIR] [--keep-mb 480]
 
 Tables of 20 columns are generated as Parquet files, and removed at the end. Each release is made in a process of its
 own, whose workers have one thread each: by one worker process, by two, and whole, by one process that reads the files
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--partitions", type=int, default=64)
     parser.add_argument("--folder", type=Path, help="for the tables; None: a temporary one")
-    parser.add_argument("--keep-mb", type=int, nargs="+", default=[512])
+    parser.add_argument("--keep-mb", type=int, nargs="+", default=[480])
     parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS])
     parser.add_argument("--release", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()

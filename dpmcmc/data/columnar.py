@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 
@@ -364,6 +364,18 @@ def table(source: Path) -> pyarrow.Table:
         raise DataError(
             f"{source}: the files differ in their columns; store all alike."
         ) from None
+
+
+def is_dataset(data: object) -> TypeGuard[Any]:
+    """Return whether an object is a dataset of Arrow."""
+    names = {(kind.__module__, kind.__name__) for kind in type(data).__mro__}
+    return ("pyarrow._dataset", "Dataset") in names
+
+
+def is_dask(data: object) -> TypeGuard[Any]:
+    """Return whether an object is a DataFrame of Dask."""
+    ours = any(kind.__module__.startswith("dask.") for kind in type(data).__mro__)
+    return ours and hasattr(data, "to_delayed") and hasattr(data, "columns")
 
 
 def of_dataset(data: pyarrow.dataset.Dataset) -> pyarrow.Table:

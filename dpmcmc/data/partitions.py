@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpmcmc.data import columnar, tables
+from dpmcmc.data import columnar
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import DataError
 from dpmcmc.storage.pytree import PyTree
@@ -178,9 +178,9 @@ def partitioned(data: object, schema: Schema) -> EncodedPartitions | None:
     table: PartitionedTable | None = None
     if isinstance(data, str | os.PathLike):
         table = _of_files(Path(data))
-    elif tables.is_dataset(data):
+    elif columnar.is_dataset(data):
         table = _of_dataset(data)
-    elif tables.is_dask(data):
+    elif columnar.is_dask(data):
         table = _of_dask(data, [*schema.columns])
     return None if table is None else EncodedPartitions(table, schema)
 

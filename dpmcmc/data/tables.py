@@ -512,21 +512,9 @@ def is_table(data: object) -> TypeGuard[Table]:
     """Return whether data are a table, and not the pytree of arrays that a target takes."""
     if isinstance(data, str | os.PathLike) or type(data).__name__ == _LAZY:
         return True
-    if is_dataset(data) or is_dask(data):
+    if columnar.is_dataset(data) or columnar.is_dask(data):
         return True
     return _fields(data) is not None or any(hasattr(data, name) for name in _INTERCHANGE)
-
-
-def is_dataset(data: object) -> TypeGuard[Any]:
-    """Return whether an object is a dataset of Arrow."""
-    names = {(kind.__module__, kind.__name__) for kind in type(data).__mro__}
-    return ("pyarrow._dataset", "Dataset") in names
-
-
-def is_dask(data: object) -> TypeGuard[Any]:
-    """Return whether an object is a DataFrame of Dask."""
-    ours = any(kind.__module__.startswith("dask.") for kind in type(data).__mro__)
-    return ours and hasattr(data, "to_delayed") and hasattr(data, "columns")
 
 
 def in_memory(table: Table) -> Frame | Mapping[str, Any]:
@@ -538,9 +526,9 @@ def in_memory(table: Table) -> Frame | Mapping[str, Any]:
     if isinstance(table, str | os.PathLike):
         path = Path(table)
         return _csv(path) if path.suffix.lower() == ".csv" else columnar.table(path)
-    if is_dataset(table):
+    if columnar.is_dataset(table):
         return columnar.of_dataset(table)
-    if is_dask(table):
+    if columnar.is_dask(table):
         raise DataError(
             "data: this needs all rows in one memory, and a Dask DataFrame holds them in partitions: give what its "
             "compute() returns, or take noise_aware, which reads partitions."
@@ -702,9 +690,9 @@ def no_schema(table: Table, asked: str | Sequence[str] | None = None) -> InputEr
 
 def _without_rows(table: Table) -> Frame | Mapping[str, Any]:
     """Return a table of the same columns; one in partitions is not read."""
-    if is_dataset(table):
+    if columnar.is_dataset(table):
         return table.schema.empty_table()
-    if is_dask(table):
+    if columnar.is_dask(table):
         return table._meta
     path = Path(table) if isinstance(table, str | os.PathLike) else None
     if path is not None and path.suffix.lower() != ".csv":

@@ -51,7 +51,7 @@ from dpmcmc.storage.pytree import PyTree, length_of
 
 #: Environment variable, and its default: MiB of encoded records that a process keeps between passes.
 KEEP_MB = "DPMCMC_KEEP_MB"
-_KEEP = 512
+_KEEP = 480
 
 
 #: Preparations in their order, each with a token that no other one has.

@@ -106,7 +106,7 @@ def workers(
     Raises:
         InputError: there is no such engine, it cannot be reached, or its links are neither local nor encrypted.
     """
-    if isinstance(given, Pool | Cluster):  # of a context that goes on
+    if isinstance(given, Pool | Cluster):  # the context that made it goes on
         return nullcontext(given)
     if given is None or (isinstance(given, str) and given == THREADS):
         return Pool([ThreadPoolExecutor(cores())], own=True)

@@ -393,7 +393,7 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     fits = Fits(plan.target)
     fits.check_bounds(records)
     if fits.row_bound is None or plan.mechanism.reads_sums(plan.target):
-        return records  # sums bring rows within the bound
+        return records  # a sum brings rows within the bound
     # Rows that rounding left beyond the bound are scaled back.
     x = records["x"]
     rows = within(np.asarray(fits.rows(records), np.float64), fits.row_bound)
