@@ -10,6 +10,7 @@
 ``rows_on_disk``  records beyond memory; what a thread computes ahead
 ``self_test``     an executable's first steps beside those of a program that no cache served
 ``reservation``   a run's place in a ledger, and its output folder
+``cells``         a queue of cells that survives a kill: workers, and a table with a row for each
 ``result``        draws, guarantee, and the files that hold them; the count of runs that no ledger was charged for
 """
 
