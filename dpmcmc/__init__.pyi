@@ -7,6 +7,7 @@ from . import mechanisms as mechanisms
 from . import privacy as privacy
 from . import samplers as samplers
 from . import targets as targets
+from .cli.sweep import sweep as sweep
 from .engine import processes as processes
 from .engine.hardware import mesh as mesh
 from .engine.life import sample as sample

@@ -20,6 +20,7 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
+from dpmcmc.engine.cells import Table, numbers, outcomes
 from dpmcmc.errors import InputError
 from experiments.calibration import cells, predictive
 from experiments.calibration.cells import Row, measured
@@ -27,7 +28,7 @@ from experiments.calibration.picture import draw
 from experiments.calibration.tasks import TASKS, Cell
 from experiments.calibration.ways import WAYS
 from experiments.commands import command, folder_for
-from experiments.figure_files import FigureSection, arguments_of, load, read_table, report, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 Positive = Annotated[float, Field(gt=0)]
 #: Coverage of nominal 90 % intervals that counts as right, beyond two Monte Carlo errors.
@@ -98,24 +99,23 @@ def _among(value: str, known: dict[str, Any], what: str) -> str:
     return value
 
 
-def _key(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the key of a row: its cell, as the table writes it."""
-    number = (f"{float(row[name]):.6g}" for name in ("d", "N", "epsilon", "truth_scale", "tables"))
-    return (str(row["task"]), str(row["way"]), *number)
+#: Columns that tell a cell.
+_KEY = ("task", "way", "d", "N", "epsilon", "truth_scale", "tables")
+
+
+def _measured(asked: tuple[Cell, int]) -> Row:
+    return measured(*asked)
 
 
 def rows_of(grids: list[Grid], out: Path) -> list[Row]:
     """Return the rows of all cells, those in ``out`` as they are; written after each."""
-    path = out / "results.csv"
-    kept = {_key(row): row for row in read_table(path)} if path.exists() else {}
-    rows: list[Row] = []
-    for grid in grids:
-        for cell in grid.cells():
-            asked = dict(zip(cells.COLUMNS, (*cell, grid.tables), strict=False))
-            rows.append(kept.pop(_key(asked), None) or measured(cell, grid.tables))
-            write_table(path, cells.COLUMNS, [*rows, *kept.values()])
-    write_table(path, cells.COLUMNS, rows)
-    return rows
+    asked = [(cell, grid.tables) for grid in grids for cell in grid.cells()]
+    keys = [dict(zip(_KEY, (*cell, tables), strict=True)) for cell, tables in asked]
+    with Table(out, cells.COLUMNS, _KEY) as table:
+        missing = [one for one, key in zip(asked, keys, strict=True) if not table.has(key)]
+        for _, row in outcomes(_measured, missing):
+            table.add([row])
+        return [numbers(row) for row in map(table.row, keys) if row is not None]
 
 
 def summary(rows: list[Row]) -> list[str]:

@@ -28,7 +28,7 @@ from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import checked
 from experiments.panel import choose, compare, draw, posterior, scores, summary
-from experiments.panel.cells import Results, Row, alone
+from experiments.panel.cells import Results, Row
 from experiments.panel.config import Panel, load
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
 from experiments.panel.trial import Outcome, Report, Site, Trial, clock, seed_of
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
         folder = Path(arguments.out)
         panel = panel.shortened() if arguments.quick else panel
         methods, encodings = selected(arguments.methods), encodings_of(panel, arguments.encodings)
-        with folder_for(folder), alone(folder):
+        with folder_for(folder):
             if arguments.repeats is not None:
                 panel = checked(path, Panel, {**panel.model_dump(), "repeats": arguments.repeats})
             figure(panel, folder, console, methods, encodings)
@@ -106,8 +106,28 @@ def figure(
         )
     for encoding in encodings:  # before anything is written
         dpmcmc.data.describe(panel.data, encoding=encoding)
-    results = Results(folder, panel)
-    notes = {}
+    with Results(folder, panel) as results:
+        notes = _fill(panel, folder, console, methods, encodings, results)
+        means = summary.summarised(results.rows)
+        summary.write(folder / "summary.csv", means)
+        for encoding in encodings:
+            draw.panel_figure(folder / f"{panel.name}_{encoding}.png", panel, means, encoding, notes[encoding])
+        lines = compare.table(panel, results.rows)
+        compare.write(folder / "comparison.csv", lines)
+        for line in compare.lines_of(lines):
+            console.print(line)
+
+
+def _fill(
+    panel: Panel,
+    folder: Path,
+    console: Console,
+    methods: Sequence[Method],
+    encodings: Sequence[str],
+    results: Results,
+) -> dict[str, str | None]:
+    """Run the cells that the results lack; return a note on the records of each encoding."""
+    notes: dict[str, str | None] = {}
     columns = (
         TextColumn("{task.description:<44}"),
         BarColumn(),
@@ -135,14 +155,7 @@ def figure(
                 done = bar.tasks[0].completed
                 bench.run(method, lambda share, done=done: bar.update(task, completed=done + round(share * each)))
                 bar.update(task, completed=done + each)
-    means = summary.summarised(results.rows)
-    summary.write(folder / "summary.csv", means)
-    for encoding in encodings:
-        draw.panel_figure(folder / f"{panel.name}_{encoding}.png", panel, means, encoding, notes[encoding])
-    lines = compare.table(panel, results.rows)
-    compare.write(folder / "comparison.csv", lines)
-    for line in compare.lines_of(lines):
-        console.print(line)
+    return notes
 
 
 class _Bench:
@@ -168,7 +181,7 @@ class _Bench:
         }
         for name, make in fits.items():
             cell = {"version": "non-private", "method": name, "encoding": self.encoding, "epsilon": float("inf")}
-            if not self.results.has(**cell, repeat=0):
+            if not self.results.has({**cell, "repeat": 0}):
                 outcome = Outcome(make(), None, elapsed())
                 self.results.add([self._row({**cell, "repeat": 0}, outcome, "not private")])
 
@@ -187,7 +200,7 @@ class _Bench:
             for epsilon in self.panel.epsilons
             for repeat in range(self.panel.repeats)
         ]
-        cells = [cell for cell in cells if not self.results.has(**cell)]
+        cells = [cell for cell in cells if not self.results.has(cell)]
         if not cells:
             return
         trials = [

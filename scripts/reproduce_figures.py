@@ -2,23 +2,28 @@
 
 Each one in a folder and a process of its own, whose memory goes back when it ends; N of them at a time, each on cores
 of its own. One that was stopped goes on from its finished cells when this is started again, and one that is finished is
-left alone: its folder has a file ``finished``. ``times.csv`` and the last lines say what each took; docs/figures.md has
-the measured ones.
+left alone, unless its folder was removed. ``times.csv`` and the last lines say what each took; docs/figures.md has the
+measured ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+
+from dpmcmc.engine.cells import Table, outcomes
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Of ``times.csv``; seconds are those of all starts of a figure.
+COLUMNS = ("figure", "seconds", "cpu_seconds", "exit_code")
 #: Longest first; the headline reads two of the others.
 NAMES = (
     "fig3_1",
@@ -49,52 +54,46 @@ def command(name: str, out: Path) -> list[str]:
     return [f"experiments.{name}", *folder]
 
 
-class Cores:
-    """Hands each job a share of this process's cores."""
-
-    def __init__(self, jobs: int) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        self.free = [set(cores[i::jobs]) for i in range(min(jobs, len(cores)))]
-        self.lock = threading.Lock()
-
-    def run(self, name: str, out: Path, quick: bool) -> int:
-        """Make one figure, unless it is finished; returns the exit code."""
-        done = out / name / "finished"
-        if done.exists():
-            print(f"== {name}: finished before", flush=True)
-            return 0
-        with self.lock:
-            cores = self.free.pop()
-        line = [sys.executable, "-m", *command(name, out), *(["--quick"] if quick else [])]
+def made(line: list[str], free: SimpleQueue[set[int]]) -> tuple[int, float, float]:
+    """Carry out a command line on cores that are free; return (exit code, seconds, seconds of CPU)."""
+    cores = free.get()
+    try:
         started = time.perf_counter()
-        process = subprocess.Popen(line, cwd=ROOT)
+        process = subprocess.Popen([sys.executable, "-m", *line], cwd=ROOT)
         os.sched_setaffinity(process.pid, cores)
         _, status, used = os.wait4(process.pid, 0)
-        with self.lock:
-            self.free.append(cores)
         # ``process`` does not know that it was waited for.
-        code = process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - started
-        (out / name).mkdir(parents=True, exist_ok=True)
-        with (out / name / "spent").open("a") as file:  # a line for each time that it was started
-            file.write(f"{seconds:.1f} {used.ru_utime + used.ru_stime:.1f}\n")
-        if code == 0:
-            done.touch()
-        print(f"== {name}: {seconds:.0f} s, exit code {code}", flush=True)
-        return code
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return process.returncode, time.perf_counter() - started, used.ru_utime + used.ru_stime
+    finally:
+        free.put(cores)
 
 
-def report(names: Iterable[str], out: Path) -> None:
-    """Print, and write to ``times.csv``, the seconds and CPU seconds that each figure took, all its starts together."""
-    rows = []
-    for name in (name for name in names if (out / name / "spent").exists()):
-        starts = [line.split() for line in (out / name / "spent").read_text().splitlines()]
-        rows.append((name, *(sum(float(start[i]) for start in starts) for i in (0, 1))))
-    rows.append(("all", *(sum(row[i] for row in rows) for i in (1, 2))))
-    lines = [f"{name},{seconds:.0f},{cpu:.0f}" for name, seconds, cpu in rows]
-    (out / "times.csv").write_text("\n".join(["figure,seconds,cpu_seconds", *lines, ""]))
-    for name, seconds, cpu in rows:
-        print(f"{name:<20} {seconds:6.0f} s  {cpu:6.0f} s of CPU")
+def make(names: Sequence[str], out: Path, quick: bool, jobs: int, times: Table) -> None:
+    """Make figures that are not finished, so many at a time; each start of one adds to its times."""
+    cores = sorted(os.sched_getaffinity(0))
+    free: SimpleQueue[set[int]] = SimpleQueue()
+    for at in range(min(jobs, len(cores))):
+        free.put(set(cores[at::jobs]))
+    missing = []
+    for name in names:
+        before = times.row({"figure": name})
+        if before is not None and before["exit_code"] == "0" and (out / name).is_dir():
+            print(f"== {name}: finished before", flush=True)
+        else:
+            missing.append(name)
+            times.add([{"figure": name, "seconds": 0, "cpu_seconds": 0} if before is None else before])
+    with ThreadPoolExecutor(free.qsize()) as pool:
+        work = functools.partial(_made, out=out, quick=quick, free=free)
+        for name, (code, *took) in outcomes(work, missing, executor=pool):
+            before = times.row({"figure": name})
+            spent = [float(before[key]) + one for key, one in zip(("seconds", "cpu_seconds"), took, strict=True)]
+            times.add([{"figure": name, "seconds": spent[0], "cpu_seconds": spent[1], "exit_code": code}])
+            print(f"== {name}: {took[0]:.0f} s, exit code {code}", flush=True)
+
+
+def _made(name: str, out: Path, quick: bool, free: SimpleQueue[set[int]]) -> tuple[int, float, float]:
+    return made([*command(name, out), *(["--quick"] if quick else [])], free)
 
 
 def main() -> int:
@@ -107,18 +106,19 @@ def main() -> int:
     arguments = parser.parse_args()
     # Results of a quick run are another configuration's.
     out = Path(arguments.out).resolve() / ("quick" if arguments.quick else "full")
-    cores = Cores(max(1, arguments.jobs))
     started = time.perf_counter()
-    with ThreadPoolExecutor(len(cores.free)) as pool:
-        names = ["fig3_2_adult", "fig3_2_abalone", *NAMES]
-        codes = dict(zip(names, pool.map(lambda name: cores.run(name, out, arguments.quick), names), strict=True))
-    codes["headline"] = cores.run("headline", out, arguments.quick)
-    for name, code in codes.items():
-        if code:
-            print(f"failed: {name}", file=sys.stderr)
-    report(codes, out)
+    names = ["fig3_2_adult", "fig3_2_abalone", *NAMES]
+    with Table(out, COLUMNS, ("figure",), file="times.csv") as times:
+        make(names, out, arguments.quick, max(1, arguments.jobs), times)
+        make(["headline"], out, arguments.quick, 1, times)  # reads two of the others
+        rows = times.rows
+    for row in rows:
+        print(f"{row['figure']:<20} {float(row['seconds']):6.0f} s  {float(row['cpu_seconds']):6.0f} s of CPU")
+    for row in rows:
+        if row["exit_code"] != "0":
+            print(f"failed: {row['figure']}", file=sys.stderr)
     print(f"{time.perf_counter() - started:.0f} s in all")
-    return 1 if any(codes.values()) else 0
+    return 1 if any(row["exit_code"] != "0" for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import yaml
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.cli.refusals import CommandError
+from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
 from dpmcmc.targets import LogisticRegression
 from experiments import fig3_2
 from experiments.panel import choose, compare, config, scores
-from experiments.panel.cells import COLUMNS, Results, alone
+from experiments.panel.cells import COLUMNS, Results
 from experiments.panel.methods import METHODS, named
 from experiments.panel.samplers import SGLD
 from experiments.panel.trial import Outcome, Site
@@ -164,9 +164,9 @@ def test_a_killed_run_goes_on_at_its_finished_cells(tmp_path):
 
 def test_only_the_missing_cells_of_a_method_are_run(tmp_path):
     panel = panel_of()
-    results = Results(tmp_path, panel)
     cell = {"version": "tight", "method": "sgld", "encoding": "public", "epsilon": 0.5}
-    results.add([{**cell, "repeat": 1, "accuracy": 0.9}])
+    with Results(tmp_path, panel) as results:
+        results.add([{**cell, "repeat": 1, "accuracy": 0.9}])
     seen = []
 
     def run(trials, site, report):
@@ -204,8 +204,8 @@ def test_another_configuration_is_refused_in_one_sentence(finished, tmp_path, ca
         ({"settings": CHANGED}, r"settings\.tight\.sgld\.public\.0\.5"),
     ):
         body = panel_body(**change)
-        with pytest.raises(CommandError, match=said):
-            Results(finished, config.Panel.model_validate(body))
+        with pytest.raises(InputError, match=said), Results(finished, config.Panel.model_validate(body)):
+            pass
     path.write_text(yaml.safe_dump(panel_body(transitions=11)))
     assert fig3_2.main(["--panel", str(path), "--out", str(finished)]) == 2
     told = capsys.readouterr().err
@@ -241,7 +241,8 @@ def test_printed_methods_carry_the_claim(tmp_path):
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
-    with alone(tmp_path), pytest.raises(CommandError, match="another run is writing"), alone(tmp_path):
+    panel = panel_of()
+    with Results(tmp_path, panel), pytest.raises(InputError, match="another run is writing"), Results(tmp_path, panel):
         pass
 
 

@@ -161,6 +161,73 @@ def run(
     )
 
 
+@app.command(
+    epilog="Example: dpmcmc sweep grid.yaml --workers 2 --out runs/grid",
+)
+def sweep(
+    grid: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GRID]",
+            help="A config with a section sweep of the lists to sweep over; not needed with --resume.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the sweep; runs/NAME-DAY-RANDOM by default. One that was stopped goes on.",
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Go on with the sweep in this folder."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes of one thread each; by default the cells run in this process.",
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dask://HOST:PORT",
+            help="Scheduler whose workers run the cells, and see DIR under the same path.",
+        ),
+    ] = None,
+    again_lost: Annotated[
+        bool,
+        typer.Option(
+            "--again-lost",
+            help="Run lost cells without a checkpoint again; each is charged again.",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print only the folder of the sweep.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Run every cell of a grid of configurations, and write one table and one page."""
+    with _libraries():
+        from dpmcmc.cli import sweep as done_by
+    return done_by.command(
+        grid,
+        overrides,
+        allow_code,
+        out=out,
+        resume=resume,
+        workers=workers,
+        on=on,
+        again_lost=again_lost,
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
 @app.command(epilog="Example: dpmcmc plan adult --set privacy.epsilon=0.5")
 def plan(
     config: ConfigName,

@@ -211,7 +211,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     config = config_file.load(
         asked.config, asked.overrides, allow_code=asked.allow_code, note=note
     )
-    wanted = Path(_default_folder(config.name) if asked.out is None else asked.out)
+    wanted = Path(default_folder(config.name) if asked.out is None else asked.out)
     apart = (
         wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     )
@@ -221,7 +221,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
         if (wanted / "config.yaml").exists():
             return resumed(asked._replace(out=None, resume=str(wanted)))
         return config, Place(
-            wanted, apart, _own_modules(config), every=asked.every, named=asked.named
+            wanted, apart, own_modules(config), every=asked.every, named=asked.named
         )
     folder = _free_folder("--out", wanted)
     confidential = folder / CONFIDENTIAL
@@ -234,7 +234,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     return config, Place(
         folder,
         confidential,
-        _own_modules(config),
+        own_modules(config),
         every=asked.every,
         named=asked.named,
     )
@@ -284,11 +284,11 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
     day = day_of(folder / "config.yaml")
     words = str(folder / "config.yaml")
     return config, Place(
-        folder, confidential, _own_modules(config), True, day, asked.every, words
+        folder, confidential, own_modules(config), True, day, asked.every, words
     )
 
 
-def _own_modules(config: Config) -> tuple[str, ...]:
+def own_modules(config: Config) -> tuple[str, ...]:
     """Modules outside this library that a config names, each once."""
     names = config_room.modules_of_ones_own(config)
     return tuple(dict.fromkeys(module for _, module in config_file.foreign(names, ())))
@@ -375,7 +375,7 @@ def _held(folder: Path) -> str:
     )
 
 
-def _default_folder(name: str) -> Path:
+def default_folder(name: str) -> Path:
     """Return a folder name that holds the day but not the time: who sees a run end could compute its length from its
     start."""
     return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"

@@ -157,7 +157,7 @@ def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[s
             yield section, module
 
 
-def _in_run_folder(path: Path) -> bool:
+def in_run_folder(path: Path) -> bool:
     """Whether a config lies in or below a run folder, and so may be somebody else's."""
     ways = [
         list(p.parents) for p in (path.absolute(), path.resolve())
@@ -175,6 +175,44 @@ def _in_run_folder(path: Path) -> bool:
 
 def _holds(folder: Path, names: Collection[str]) -> bool:
     return any(os.path.lexists(folder / name) for name in names)
+
+
+def read_values(path: str | Path) -> tuple[dict, Path, Path]:
+    """Return (values of a YAML file, its path, folder that its paths are relative to).
+
+    Args:
+        path: YAML file, or the name of a shipped config, whose paths are relative to the current folder.
+
+    Raises:
+        ConfigError: it cannot be read, or holds no mapping.
+    """
+    given = Path(path)
+    path = located(path)
+    base = path.parent if path == given else Path.cwd()
+    try:
+        with opened_text(path, encoding="utf-8-sig") as stream:
+            text = stream.read(_MOST_CHARACTERS + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: there is no such config file{meant(path, shipped())}; give the path of a YAML file, or a name "
+            "that dpmcmc configs lists."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{path}: cannot be read ({reason}); give the path of a YAML text file."
+        ) from None
+    if len(text) > _MOST_CHARACTERS:
+        raise ConfigError(
+            f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
+        )
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
+            f"{'nothing' if values is None else type(values).__name__}."
+        )
+    return values, path, base.resolve()
 
 
 def load(
@@ -200,40 +238,14 @@ def load(
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
     """
-    given = Path(path)
-    path = located(path)
-    # Paths of a shipped config are relative to the current folder, not to the package.
-    base = path.parent if path == given else Path.cwd()
-    try:
-        with opened_text(path, encoding="utf-8-sig") as stream:
-            text = stream.read(_MOST_CHARACTERS + 1)
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: there is no such config file{meant(path, shipped())}; give the path of a YAML file, or a name "
-            "that dpmcmc configs lists."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"{path}: cannot be read ({reason}); give the path of a YAML text file."
-        ) from None
-    if len(text) > _MOST_CHARACTERS:
-        raise ConfigError(
-            f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
-        )
-    values = parse_yaml(text, str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
-            f"{'nothing' if values is None else type(values).__name__}."
-        )
+    values, path, base = read_values(path)
     try:
         config = of_values(values, overrides, completed, note)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
-    if resumed or _in_run_folder(path):
+    if resumed or in_run_folder(path):
         refuse_foreign_code(path, config, allow_code)
-    return _with_base(config, base.resolve())
+    return with_base(config, base)
 
 
 def of_values(
@@ -244,7 +256,7 @@ def of_values(
 ) -> Config:
     """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
     for override in overrides or []:
-        dropped = _apply(values, override)
+        dropped = apply(values, override)
         if dropped:
             note(f"--set {override} takes {', '.join(dropped)} away")
     values = values if completed is None else completed(values)
@@ -269,7 +281,7 @@ def refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) ->
         )
 
 
-def _with_base(config: Config, folder: Path) -> Config:
+def with_base(config: Config, folder: Path) -> Config:
     """The config with its paths made absolute, which are relative to its file's folder."""
     update = {}
     for (name, section), key in zip(
@@ -288,11 +300,10 @@ def _with_base(config: Config, folder: Path) -> Config:
     return config.model_copy(update=update)
 
 
-def _apply(values: dict, override: str) -> list[str]:
-    """Set a key; return the keys of the old choice that it takes away."""
+def apply(values: dict, override: str) -> list[str]:
+    """Set the key of ``a.b=value``; return the keys of the old choice that it takes away."""
     key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
+    if not equals or not all(key.strip().split(".")):
         raise ConfigError(
             f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5."
         )
@@ -301,12 +312,25 @@ def _apply(values: dict, override: str) -> list[str]:
             f"--set {override}: give a value; null is written {key.strip()}=null."
         )
     value = parse_yaml(text, f"--set {key.strip()}")
+    return assign(values, key.strip(), value, f"--set {override}")
+
+
+def assign(values: dict, key: str, value: object, said: str) -> list[str]:
+    """Set a key, ``a.b``, to a value; return the keys of the old choice that it takes away.
+
+    Args:
+        values: of a YAML, changed in place.
+        key: dotted.
+        value: of it.
+        said: begins the error of a key that lies in no section.
+    """
+    parts = key.split(".")
     place = values
     for part in parts[:-1]:
         following = place.get(part)
         if not isinstance(following, dict | None):
             raise ConfigError(
-                f"--set {override}: {part} is a value, not a section, in the config; name one of its sections."
+                f"{said}: {part} is a value, not a section, in the config; name one of its sections."
             )
         # A copy: sections that share an alias are changed one by one.
         place[part] = dict(following or {})

@@ -379,6 +379,8 @@ class Config(Keyed):
     @classmethod
     def meant(cls, key: object) -> str:
         """Return which key was meant, one of a section if it has this name."""
+        if key == "sweep":
+            return " (this is a grid; run it with dpmcmc sweep)"
         path = path_of(key)
         return f" (did you mean {path}?)" if path else super().meant(key)
 

@@ -142,8 +142,20 @@ class Table:
         text = csv_of(self.columns, self._rows.values())
         write_atomically(self.path, lambda path: path.write_bytes(text.encode()))
 
+    def arrange(self, order: Callable[[list[Row]], list[Row]]) -> None:
+        """Write the rows in the order that a function returns them in."""
+        self._rows = {self._key_of(row): row for row in order(self.rows)}
+        self.add([])
+
     def _key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(text_of(number_of(row[name])) for name in self._key)
+        """Return the key of a row; 1, 1.0 and a text of either are one value of it."""
+        values = (number_of(row[name]) for name in self._key)
+        return tuple(
+            str(int(value))
+            if isinstance(value, float) and value.is_integer()
+            else text_of(value)
+            for value in values
+        )
 
     def _check_about(self, about: Mapping[str, Any]) -> None:
         path = self.folder / ABOUT

@@ -4,6 +4,7 @@
 ``summary``       the table of a result, in the units of its columns
 ``figures``       traces, calibration, ε against δ, intervals
 ``page``          ``report.html``, from ``templates/page.html``; the contents of ``draws.nc`` and ``privacy.json``
+``sweep_page``    the page of a sweep, and its lines on a console
 ``pictures``      figures drawn by a process of their own
 ``per_record``    cost of a run to each record; confidential
 """

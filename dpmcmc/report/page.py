@@ -364,7 +364,9 @@ def page(
         names["added_noise"] = all(
             event.mechanism in _ADDED for event in guarantee.events
         )
-    return _template().render(plan=plan, summary=summary, context=context, **names)
+    return template("page.html").render(
+        plan=plan, summary=summary, context=context, **names
+    )
 
 
 def plain_numbers(guarantee: Guarantee) -> dict[str, object]:
@@ -388,7 +390,8 @@ def plain_numbers(guarantee: Guarantee) -> dict[str, object]:
 
 
 @functools.cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """Return a template of this room; what is put into it is escaped."""
     loader = PackageLoader("dpmcmc.report")
     known = Environment(
         loader=loader,
@@ -397,4 +400,4 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return known.get_template("page.html")
+    return known.get_template(name)

@@ -19,16 +19,18 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.engine.cells import Lost, Table, numbers, outcomes
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
-from experiments.figure_files import CONFIGS, load, read_table, report
+from experiments.figure_files import CONFIGS, load, report
 from experiments.intervals import table
 from experiments.intervals.designs import design
-from experiments.intervals.measure import Row, Task, running, summarised
+from experiments.intervals.measure import Failure, Row, Seen, Task, seen, summarised
 
 _MOST_WORKERS = 64
 
@@ -54,28 +56,45 @@ def asked_rows(chosen: table.Quick, only: list[str] | None, tables: int | None) 
 
 def measured(asked: list[table.Asked], out: Path, workers: int) -> list[Row]:
     """Return the rows, those in ``out`` as they are; the table is written after each."""
-    path = out / "results.csv"
-    before = {table.key_of(row): row for row in (read_table(path) if path.exists() else [])}
-    rows: list[Row] = []
+    rows: dict[int, Row] = {}
 
-    def add(one: table.Asked, row: Row) -> None:
-        row = row | one.facts
-        rows.append(row | {"finding": "; ".join(table.findings(row, one.goal))})
-        done = {table.key_of(row) for row in rows}
-        table.write(path, [*rows, *(row for key, row in before.items() if key not in done)])
+    def add(at: int, row: Row) -> None:
+        row = row | asked[at].facts
+        rows[at] = row | {"finding": "; ".join(table.findings(row, asked[at].goal))}
+        kept.add([rows[at]])
 
-    for one in asked:
-        if one.key in before:
-            add(one, before[one.key])
-    missing = [one for one in asked if one.key not in before]
-    # New processes a design: programs that a process compiles stay in its memory.
-    for name, those in groupby(missing, key=lambda one: one.design):
-        with running(workers) as run:
-            for one in those:
-                facts = (name, one.records, one.epsilon, one.delta, one.level)
-                tasks = [Task(*facts, number, _estimand(name), one.chain) for number in range(one.tables)]
-                add(one, summarised(run(tasks), tasks[0]))
-    return rows
+    with Table(out, table.COLUMNS, table.KEY) as kept:
+        for at, one in enumerate(asked):
+            before = kept.row(one.facts)
+            if before is not None:
+                add(at, numbers(before))
+        missing = [at for at in range(len(asked)) if at not in rows]
+        # New processes a design: programs that a process compiles stay in its memory.
+        for _, those in groupby(missing, key=lambda at: asked[at].design):
+            chosen = {at: asked[at] for at in those}
+            for at, tables in _tables(chosen, None if workers == 1 else workers):
+                add(at, summarised(tables, _task(asked[at], 0)))
+        kept.arrange(lambda every: table.ordered([numbers(row) for row in every]))
+    return [rows[at] for at in range(len(asked))]
+
+
+def _task(one: table.Asked, number: int) -> Task:
+    facts = (one.design, one.records, one.epsilon, one.delta, one.level)
+    return Task(*facts, number, _estimand(one.design), one.chain)
+
+
+def _seen(task: tuple[int, Task]) -> Seen | Failure:
+    return seen(task[1])
+
+
+def _tables(rows: dict[int, table.Asked], workers: int | None) -> Iterator[tuple[int, list[Seen | Failure]]]:
+    """Yield rows of one design with the outcomes of all their tables; a table whose worker died has failed."""
+    tasks = [(at, _task(one, number)) for at, one in rows.items() for number in range(one.tables)]
+    found: dict[int, dict[int, Seen | Failure]] = {at: {} for at in rows}
+    for (at, task), end in outcomes(_seen, tasks, workers=workers):
+        found[at][task.table] = Failure(end.why, False) if isinstance(end, Lost) else end
+        if len(found[at]) == rows[at].tables:
+            yield at, [found[at][number] for number in range(rows[at].tables)]
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -7,17 +7,13 @@ interval covers are not taken for certainty.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import multiprocessing
-import os
 import time
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +26,6 @@ from experiments.intervals import reference
 from experiments.intervals.designs import INTERCEPT, Chain, design
 
 Row = dict[str, str | float | int]
-#: A worker does its sums on one thread.
-_ONE_THREAD = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
 
 
 class Task(NamedTuple):
@@ -139,29 +130,6 @@ def _predicted(result: dpmcmc.Result) -> float:
         return math.nan
     with np.errstate(all="ignore"):
         return float(np.exp(np.mean(np.log(np.asarray(found, float)))))
-
-
-#: (task of every table) -> their outcomes.
-Runner = Callable[[list[Task]], list[Seen | Failure]]
-
-
-@contextlib.contextmanager
-def running(workers: int) -> Iterator[Runner]:
-    """Yield a runner of tasks in that many new processes of one thread each; in this process if there is one."""
-    if workers == 1:
-        yield lambda tasks: [seen(task) for task in tasks]
-        return
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(_ONE_THREAD)
-    try:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            yield lambda tasks: list(pool.map(seen, tasks))
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def summarised(outcomes: list[Seen | Failure], task: Task) -> Row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import pydantic
@@ -12,7 +11,7 @@ from pydantic import Field
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.samplers import SAMPLERS
-from experiments.figure_files import FigureSection, write_table
+from experiments.figure_files import FigureSection
 from experiments.intervals.designs import NAMES, Chain, design
 from experiments.intervals.measure import Row
 
@@ -30,6 +29,8 @@ COLUMNS = (
     *("predicted_width", "predicted_over_realised"),
     *("usable", "misses", "misses_flagged", "false_alarms", "seconds"),
 )
+#: Columns that tell a row.
+KEY = ("cell", "design", "N", "epsilon", "level", "tables")
 HOLDS, FLAGGED_WHERE_IT_MISSES = "holds", "flagged where it misses"
 #: All findings, the worst first.
 FINDINGS = (
@@ -78,12 +79,6 @@ class Asked(NamedTuple):
             **{"width_goal": self.width, "mean_width_goal": self.mean_width},
         }
         return {name: value for name, value in facts.items() if value is not None}
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Key of the row, as :func:`key_of` finds it in a file."""
-        numbers = (self.records, self.epsilon, self.level, self.tables)
-        return (self.cell, self.design, *(f"{number:.6g}" for number in numbers))
 
 
 class Cell(FigureSection):
@@ -141,12 +136,6 @@ class Settings(Quick):
     quick: Quick
 
 
-def key_of(row: Row) -> tuple[str, ...]:
-    """Return the key of a row of the table."""
-    numbers = (f"{float(row[name]):.6g}" for name in ("N", "epsilon", "level", "tables"))
-    return (str(row["cell"]), str(row["design"]), *numbers)
-
-
 def findings(row: Row, goal: Goal) -> list[str]:
     """Return what a row shows against its goal, the worst first; ``holds`` where it meets it."""
     if not row["measured"]:
@@ -198,11 +187,6 @@ def ordered(rows: list[Row]) -> list[Row]:
 
     # A row without coverage is refused or failed.
     return sorted(rows, key=lambda row: place(row) if "coverage" in row else (place(row | {"coverage": 0.0})[0], 0.0))
-
-
-def write(path: Path, rows: list[Row]) -> None:
-    """Write results.csv in order."""
-    write_table(path, COLUMNS, ordered(rows))
 
 
 def told(rows: list[Row]) -> list[str]:

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
+from dpmcmc.engine.cells import alone
 from dpmcmc.storage.files import opened_text
 from experiments.commands import folder_for
 from experiments.panel import scores
-from experiments.panel.cells import alone
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
 from experiments.panel.trial import Site, Trial, seed_of

@@ -46,6 +46,8 @@ INPUTS = (
     "suggest IN",
     "run IN --out HERE/out --quiet",
     "run --resume IN --quiet",
+    "sweep IN --out HERE/out --quiet",
+    "sweep --resume IN --quiet",
     "audit IN",
     "per_record IN --out HERE/out",
     "verify IN",
@@ -86,6 +88,7 @@ BAD_INPUTS = (
 OUTPUTS = (
     "run HERE/config.yaml --quiet --out OUT",
     "run HERE/config.yaml --quiet --out HERE/out --confidential OUT",
+    "sweep HERE/grid.yaml --quiet --out OUT",
     "per_record HERE/config.yaml --out OUT",
     "data HERE/rows.parquet OUT --x a --y b",
     f"ledger init OUT {_BUDGET}",
@@ -111,6 +114,7 @@ BAD_OUTPUTS = (
 _NUMBERS = ("9" * 31, "-1", "0", "x", "nan", "1.5", "EMPTY", "--quick=1")
 #: Options that take a number, which NUMBER stands for.
 NUMBERED = (
+    "sweep HERE/grid.yaml --out HERE/out --workers NUMBER",
     "audit HERE/config.yaml --runs NUMBER",
     "audit HERE/config.yaml --steps NUMBER",
     "audit HERE/config.yaml --seed NUMBER",
@@ -146,6 +150,8 @@ FLAGS = (
     *("plan", "run", "audit", "per_record", "verify", "ledger", "ledger show", "ledger init HERE/new", "data"),
     *("plan a b", "run a b", "audit a b", "per_record a b --out c", "verify a b", "ledger show a b", "data a b c"),
     *("run a --out", "per_record a", "per_record a --out", "data HERE/rows.parquet HERE/out --x a", "audit a --set"),
+    *("sweep", "sweep a b", "sweep --nonsense", "sweep a --resume b", "sweep HERE/config.yaml --out HERE/out"),
+    *(f"sweep HERE/grid.yaml --out HERE/out --on {url}" for url in ("here", "dask://", "http://h:1", "dask://[")),
     *("plan a --allow-code", "run a --allow-code", "audit a --allow-code", "per_record a --out b --allow-code"),
     *("data HERE/rows.parquet HERE/out --x EMPTY --y b", "data HERE/rows.parquet HERE/out --x a --y a"),
     *("data HERE/rows.parquet HERE/out --x z --y b", "data HERE HERE/out --x a --y b"),
@@ -226,6 +232,7 @@ def _before(folder: Path) -> list[str]:
             "bytes.yaml": random.Random(12).randbytes(3000),
             "list.yaml": b"[1, 2]\n",
             "ops.yaml": _OPS.encode(),
+            "grid.yaml": f"{_OPS}sweep: {{repeats: 2}}\n".encode(),
             "small.ledger": good_ledger(),
             "rows.parquet": _parquet(),
             "receipt.json": b'{"id": "a", "sequence": Infinity, "hash": "b"}',

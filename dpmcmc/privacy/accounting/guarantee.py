@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -550,33 +550,7 @@ class Guarantee:
         Raises:
             UnsupportedCombination: different adjacency, or no accountant covers both.
         """
-        if other.adjacency.of_records != self.adjacency.of_records:
-            raise UnsupportedCombination(
-                "cannot compose a guarantee about one label, whose features are taken as public, with one about whole "
-                "records: no sum of the two epsilons protects a record; state the two promises side by side."
-            )
-        if other.adjacency != self.adjacency:
-            raise UnsupportedCombination(
-                f"cannot compose a guarantee under {self.adjacency} with one under {other.adjacency}: they "
-                "promise different things; recompute one of them under the other's adjacency."
-            )
-        events = run_length((*self.events, *other.events))
-        failures = []
-        for name in dict.fromkeys((self.accountant, other.accountant)):
-            try:
-                return Guarantee.from_events(
-                    events,
-                    delta=max(self.delta, other.delta) if delta is None else delta,
-                    adjacency=self.adjacency,
-                    accountant=name,
-                    release=joined(self.release, other.release),
-                    assumptions=tuple(
-                        dict.fromkeys((*self.assumptions, *other.assumptions))
-                    ),
-                )
-            except UnsupportedCombination as error:
-                failures.append(str(error))
-        raise UnsupportedCombination(" ".join(failures))
+        return composed((self, other), delta)
 
     def cross_check(self) -> dict[str, float | None]:
         """ε at the same δ by every general accountant; None where a pair has no derivation."""
@@ -634,6 +608,52 @@ class Guarantee:
         if self.assumptions:
             text += "; assuming: " + " ".join(self.assumptions)
         return text
+
+
+def composed(guarantees: Sequence[Guarantee], delta: float | None = None) -> Guarantee:
+    """Return all releases together, recomputed once from the union of their events.
+
+    Every release is fixed before the first, or each is charged given those before it, so their losses add: the
+    composition is that of the dominating pairs of all events, as within one run.
+
+    Args:
+        guarantees: at least one, all of one adjacency.
+        delta: of the result; by default the largest of theirs.
+
+    Raises:
+        UnsupportedCombination: different adjacency, or no accountant covers all.
+    """
+    first = guarantees[0]
+    for other in guarantees[1:]:
+        if other.adjacency.of_records != first.adjacency.of_records:
+            raise UnsupportedCombination(
+                "cannot compose a guarantee about one label, whose features are taken as public, with one about whole "
+                "records: no sum of the two epsilons protects a record; state the two promises side by side."
+            )
+        if other.adjacency != first.adjacency:
+            raise UnsupportedCombination(
+                f"cannot compose a guarantee under {first.adjacency} with one under {other.adjacency}: they "
+                "promise different things; recompute one of them under the other's adjacency."
+            )
+    events = run_length([event for each in guarantees for event in each.events])
+    failures = []
+    for name in dict.fromkeys(each.accountant for each in guarantees):
+        try:
+            return Guarantee.from_events(
+                events,
+                delta=max(each.delta for each in guarantees) if delta is None else delta,
+                adjacency=first.adjacency,
+                accountant=name,
+                release=joined(*(each.release for each in guarantees)),
+                assumptions=tuple(
+                    dict.fromkeys(
+                        said for each in guarantees for said in each.assumptions
+                    )
+                ),
+            )
+        except UnsupportedCombination as error:
+            failures.append(str(error))
+    raise UnsupportedCombination(" ".join(failures))
 
 
 def _epsilon(

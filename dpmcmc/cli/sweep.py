@@ -1,0 +1,705 @@
+"""``dpmcmc sweep GRID.yaml``: every cell of a grid, in workers, into one folder with one table and one page.
+
+    sweep.yaml                      the grid, with every override
+    cells/0001/, cells/0002/, ...   run folders: ``dpmcmc verify`` and ``dpmcmc run --resume`` take each
+    results.csv, report.html        a row for each cell, and a page: public facts and released values alone
+    confidential/                   results.csv with what is for the data holder alone, and why a cell ended as it did
+
+Every cell is planned before anything is written, and reserved in its ledger before any is sent: all of them, or none. A
+cell is tried once. One whose worker died stays charged, and the table says ``lost``; the same command goes on with its
+checkpoint at no further charge. Where that is gone too, a further run is a further charge, which ``--again-lost`` asks
+for. ``swept_cell.py`` is one cell.
+
+**Cost.** Cells that are published together cost their composition, not the largest of them: the page states the epsilon
+of all that were charged, where an accountant covers them together. A person may be in the data of every cell, whatever
+the cells name as their data, so all cells are composed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from rich.console import Console
+
+from dpmcmc import config as config_room
+from dpmcmc.cli import swept_cell
+from dpmcmc.cli.options import note
+from dpmcmc.cli.place import default_folder, own_modules
+from dpmcmc.cli.refusals import CODE, CommandError, keep_in
+from dpmcmc.cli.swept_cell import CHARGED, DONE, MEASURES, Ended, Sent, status_of
+from dpmcmc.config import grid as grids
+from dpmcmc.config.grid import Cell, Grid
+from dpmcmc.config.model import in_database
+from dpmcmc.engine.cells import Lost, Row, Table, csv_of, outcomes
+from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
+from dpmcmc.privacy.ledger import LedgerError
+from dpmcmc.report import sweep_page
+from dpmcmc.storage.compiled_programs import keep_compiled_programs
+from dpmcmc.storage.files import (
+    CONFIDENTIAL,
+    RunFolder,
+    checkpoint_around,
+    day_of,
+    today,
+)
+
+GRID_FILE = "sweep.yaml"
+#: Most processes of ``--workers``.
+_MOST_WORKERS = 256
+#: A cell that ended without being done: it was refused before anything was computed from a record.
+REFUSED = "refused"
+
+
+@dataclass
+class Swept:
+    """Outcome of a sweep.
+
+    Attributes:
+        folder: of the sweep.
+        rows: one for each cell; public facts and released values alone.
+        together: guarantee of all cells that were charged; None where none is proved.
+        why: why there is none.
+        private_end: numbers of cells whose end depends on the records, which nobody but their holder may learn.
+    """
+
+    folder: Path
+    rows: list[Row]
+    together: Guarantee | None = None
+    why: str = ""
+    private_end: list[int] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell has released its draws, or withheld them for want of a guarantee."""
+        return all(row["status"] in ("released", "withheld") for row in self.rows)
+
+
+def command(
+    grid: str | None,
+    overrides: list[str] | None,
+    allow_code: list[str] | None,
+    *,
+    out: str | None,
+    resume: str | None,
+    workers: int | None,
+    on: str | None,
+    again_lost: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Run every cell of a grid; the exit code is 0 where all have released their draws."""
+    if quiet and as_json:
+        raise CommandError("--json: prints the folder already; leave --quiet out.")
+    if resume is not None and (out is not None or overrides or grid is not None):
+        raise CommandError(
+            "--resume: goes on in its own folder with its own grid; leave GRID, --out and --set out."
+        )
+    if grid is None and resume is None:
+        raise CommandError(
+            "grid: give a YAML file with a section sweep, or --resume DIR."
+        )
+    if resume is not None and not (Path(resume) / GRID_FILE).is_file():
+        raise CommandError(
+            f"--resume: {resume} holds no {GRID_FILE}, so no sweep was begun there; start a new one."
+        )
+    if workers is not None and not 1 <= workers <= _MOST_WORKERS:
+        raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
+    loaded = grids.load(
+        Path(resume) / GRID_FILE if resume is not None else str(grid),
+        overrides,
+        allow_code=allow_code or [],
+        note=note,
+    )
+    wanted = resume or out
+    folder = Path(wanted) if wanted is not None else default_folder(loaded.name)
+    console = Console(
+        quiet=quiet or as_json, highlight=False, soft_wrap=True, markup=False
+    )
+    with contextlib.ExitStack() as stack:
+        executor = None
+        if on is not None:
+            executor, there = stack.enter_context(_cluster(on))
+            workers = workers or there
+        done = carry_out(
+            loaded,
+            folder,
+            workers=workers,
+            executor=executor,
+            again_lost=again_lost,
+            allow_code=tuple(allow_code or ()),
+            console=console,
+        )
+    if as_json:
+        print(json.dumps(_as_json(done), indent=2, allow_nan=False))
+    elif quiet:
+        print(done.folder)
+    return 0 if done.complete else 1
+
+
+def _as_json(done: Swept) -> dict[str, Any]:
+    told = [] if done.private_end else done.rows
+    return {
+        "folder": str(done.folder),
+        "cells": told,
+        "together": None
+        if done.together is None
+        else {
+            "epsilon": done.together.epsilon,
+            "delta": done.together.delta,
+            "adjacency": done.together.adjacency,
+        },
+    }
+
+
+def sweep(
+    grid: str | Path,
+    *,
+    overrides: list[str] | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    again_lost: bool = False,
+    allow_code: Collection[str] = (),
+) -> Swept:
+    """Run every cell of a grid of configs, as ``dpmcmc sweep`` does; each is a run of its own, charged by itself.
+
+    Args:
+        grid: YAML file, a config with a section ``sweep``.
+        overrides: ``a.b=value`` strings, applied to the whole grid.
+        out: folder of the sweep; a new one below ``runs`` by default. A sweep that was stopped goes on in its folder.
+        workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
+        executor: carries out the cells in place of own processes, for example a Dask client's ``get_executor()``. It
+            must not try a call again. Its workers see the folder and the data under the same paths; nothing of the
+            records is sent.
+        again_lost: whether to run cells again that were lost with their checkpoint; each is charged again.
+        allow_code: modules outside this library that a grid in a run folder may name.
+
+    Returns:
+        :class:`~dpmcmc.cli.sweep.Swept`: folder, a row for each cell, and the guarantee of all together.
+
+    Raises:
+        InputError: a value that makes no config; another sweep's folder, or one in use.
+        CommandError: a plan that is refused, with the cell's values; a ledger that does not allow all cells.
+    """
+    loaded = grids.load(grid, overrides, allow_code=allow_code)
+    folder = default_folder(loaded.name) if out is None else Path(out)
+    return carry_out(
+        loaded,
+        folder,
+        workers=workers,
+        executor=executor,
+        again_lost=again_lost,
+        allow_code=tuple(allow_code),
+    )
+
+
+# ------------------------------------------------------------------------------------
+# A cluster of Dask. Its links carry the path of a cell's folder and the worker's answer, and nothing of the records.
+
+
+@contextlib.contextmanager
+def _cluster(url: str) -> Iterator[tuple[Executor, int]]:
+    """Yield (an executor of the scheduler at ``dask://HOST:PORT``, threads of its workers)."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("dask", "tls") and parts.hostname and parts.port
+    except ValueError:  # a port that is no number
+        known = False
+    if not known:
+        raise CommandError(
+            f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler."
+        )
+    try:
+        from distributed import Client
+    except ImportError:
+        raise CommandError(
+            "--on: needs Dask; install it with pip install 'dpmcmc[dask]'."
+        ) from None
+    scheme = "tls" if parts.scheme == "tls" else "tcp"
+    try:
+        client = Client(f"{scheme}://{parts.netloc}", timeout=10, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise CommandError(
+            f"--on: no scheduler answers at {url} ({type(error).__name__}); start it with dask scheduler."
+        ) from None
+    with client:
+        client.run_on_scheduler(_try_once)
+        there = sum(client.nthreads().values())
+        if not there:
+            raise CommandError(f"--on: {url} has no worker; start some with dask worker.")
+        yield client.get_executor(pure=False, retries=0), there
+
+
+def _try_once(dask_scheduler: Any) -> None:
+    """Let a scheduler give a task up when its first worker dies."""
+    dask_scheduler.allowed_failures = 0
+
+
+# ------------------------------------------------------------------------------------
+# The sweep.
+
+
+def carry_out(
+    grid: Grid,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    again_lost: bool = False,
+    allow_code: tuple[str, ...] = (),
+    console: Console | None = None,
+) -> Swept:
+    """Run the cells of a grid that are not done, and write the table and the page.
+
+    Args:
+        grid: cells.
+        folder: new, or of an earlier start of the same grid.
+        workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
+        executor: that carries out cells in place of own processes; its workers see ``folder`` under the same path.
+        again_lost: whether to run cells again that were lost and have no checkpoint; each is charged again.
+        allow_code: modules outside this library that the configs name.
+        console: to print on; None: nothing is printed.
+
+    Raises:
+        CommandError, InputError: a cell's plan is refused, with the cell's values; the folder is another sweep's or in
+            use; the ledger does not allow all cells. Then nothing is charged.
+        KeyboardInterrupt: stopped; what has not begun is given back.
+    """
+    console = Console(quiet=True) if console is None else console
+    keep_compiled_programs()
+    check_devices()
+    folder = folder.absolute()
+    new = not folder.exists()
+    _check_place(folder)
+    plans = _plans(grid)
+    about = {"grid": _relative(grid, folder)}
+    columns = ("cell", *grid.keys, "repeat", "status", "epsilon", "delta")
+    public = (*columns, "usable_for", *MEASURES)
+    try:
+        with (
+            contextlib.ExitStack() as undo,  # left last, when the folder is not locked
+            Table(folder / CONFIDENTIAL, (*public, "reason"), ("cell",), about) as table,
+        ):
+            if new:  # a sweep that was refused leaves nothing
+                undo.callback(_remove_unbegun, folder)
+            os.chmod(folder / CONFIDENTIAL, 0o700)
+            keep_in(folder / CONFIDENTIAL)
+            released = _released_folder(folder, about["grid"])
+            sweep = _Sweep(grid, plans, folder, table, allow_code, console)
+            sweep.tell()
+            reservations = sweep.reserved(again_lost)
+            undo.pop_all()
+            try:
+                sweep.run(workers, executor)
+            finally:
+                sweep.give_back(reservations)
+                done = sweep.done()
+                _publish(done, released, public, grid)
+    finally:
+        keep_in(None)
+        _date(folder)
+    for line in sweep_page.lines(
+        done.rows, done.together, done.why, len(done.private_end)
+    ):
+        console.print(line)
+    console.print(_where(done))
+    return done
+
+
+def _plans(grid: Grid) -> list[AnyPlan]:
+    """Return the plan of every cell; cells that differ in nothing but their number share one."""
+    found: dict[str, AnyPlan] = {}
+    plans = []
+    for cell in grid.cells:
+        key = json.dumps(cell.values, sort_keys=True)
+        if key not in found:
+            try:
+                if cell.config.run is not None and cell.config.run.mesh is not None:
+                    raise InputError(
+                        "run.mesh: a sweep gives each cell one device; leave it out"
+                    )
+                with config_room.run_device(cell.config):
+                    found[key] = config_room.make_plan(cell.config)
+                _check_charged(cell, found[key])
+            except InputError as error:
+                raise CommandError(
+                    f"{str(error).removesuffix('.')}; this refuses {cell}, and nothing was run."
+                ) from None
+        plans.append(found[key])
+    return plans
+
+
+def _check_charged(cell: Cell, plan: AnyPlan) -> None:
+    """Refuse a ledger of a cell that it cannot charge."""
+    promise = cell.config.privacy
+    if promise is None or promise.ledger is None:
+        return
+    if plan.guarantee is None or promise.insecure_noise_seed is not None:
+        raise InputError(
+            "privacy.ledger: a run without a guarantee (privacy null, or known noise) cannot be charged; take the "
+            "ledger out, or make the run private"
+        )
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse a folder that holds something else than a sweep."""
+    if checkpoint_around(folder) is not None:
+        raise CommandError(
+            f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder."
+        )
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CommandError(
+            f"--out: {folder} is no folder; give one that is new or empty."
+        )
+    there = {path.name for path in folder.iterdir()}
+    if (
+        there
+        and not (folder / CONFIDENTIAL / "about.json").exists()
+        and there != {CONFIDENTIAL}
+    ):
+        raise CommandError(
+            f"--out: {folder} holds something else than a sweep; give a folder that is new or empty."
+        )
+
+
+def _relative(grid: Grid, folder: Path) -> dict[str, Any]:
+    """Return the grid's values with paths as they are written from the sweep's folder."""
+    values = json.loads(json.dumps(grid.about["values"]))
+    base = Path(grid.about["base"])
+
+    def moved(key: str, value: object) -> object:
+        if not isinstance(value, str) or in_database(key.rpartition(".")[2], value):
+            return value
+        return os.path.relpath(base / os.path.expanduser(value), folder)
+
+    for key in ("data.path", "privacy.ledger"):
+        section, _, name = key.partition(".")
+        within = values.get(section)
+        if isinstance(within, dict) and within.get(name) is not None:
+            within[name] = moved(key, within[name])
+        swept = values[grids.SECTION]
+        for lists in (swept.get("over") or {}, *(swept.get("together") or [])):
+            if key in lists:
+                lists[key] = [moved(key, value) for value in lists[key]]
+    return dict(values)
+
+
+def _released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
+    """Return the folder of what is released, with the grid in it; its files bear the day of its first start."""
+    path = folder / GRID_FILE
+    released = RunFolder(folder, day_of(path) if path.exists() else today())
+    if not path.exists():
+        released.write(
+            GRID_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        )
+    return released
+
+
+def _remove_unbegun(folder: Path) -> None:
+    """Remove the folder of a sweep of which no cell has begun and nothing is reserved."""
+    if all(status_of(path) == "waiting" for path in (folder / "cells").glob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Sweep:
+    """The cells of one start of a sweep."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        plans: list[AnyPlan],
+        folder: Path,
+        table: Table,
+        allow_code: tuple[str, ...],
+        console: Console,
+    ) -> None:
+        self._grid = grid
+        self._plans = plans
+        self._folder = folder
+        self._table = table
+        self._allowed = allow_code
+        self._console = console
+        self._tokens = folder / CONFIDENTIAL / "sent"
+        self._ends: dict[int, str] = {}
+        self._dead: set[int] = set()
+        self._faults: set[int] = set()
+
+    def tell(self) -> None:
+        """Say what will be run and what it costs together."""
+        grid = self._grid
+        over = ", ".join(grid.keys) or "repeats alone"
+        each = f", {grid.repeats} repeats" if grid.repeats > 1 else ""
+        self._console.print(
+            f"sweep    {grid.name}: {len(grid.cells)} cells over {over}{each}"
+        )
+        guarantee, why = together(list(zip(grid.cells, self._plans, strict=True)))
+        self._console.print(f"privacy  {sweep_page.cost(guarantee, why)}")
+
+    def folders(self, cell: Cell) -> list[Path]:
+        """Return the folders of a cell: its first, and one for each time that it was run again."""
+        first = self._folder / "cells" / f"{cell.number:04d}"
+        again = sorted(
+            first.parent.glob(f"{cell.number:04d}-again-*"),
+            key=lambda p: (len(p.name), p.name),
+        )
+        return [first, *again]
+
+    def folder(self, cell: Cell) -> Path:
+        """Return the last folder of a cell."""
+        return self.folders(cell)[-1]
+
+    def plan(self, cell: Cell) -> AnyPlan:
+        """Return the plan of a cell."""
+        return self._plans[cell.number - 1]
+
+    def reserved(self, again_lost: bool) -> dict[int, Reservation]:
+        """Make the folders of all cells that wait, and reserve their budget; all of them, or none.
+
+        Args:
+            again_lost: whether cells that were lost get a new folder and a further reservation.
+
+        Returns:
+            Number of a cell -> its reservation, where it has a ledger.
+        """
+        self._tokens.mkdir(exist_ok=True, mode=0o700)
+        held: dict[int, Reservation] = {}
+        cell = None
+        try:
+            for cell in self._grid.cells:
+                folder = self.folder(cell)
+                status = status_of(folder)
+                if status == "lost" and again_lost:
+                    count = len(self.folders(cell))
+                    folder = folder.with_name(f"{cell.number:04d}-again-{count}")
+                    status = "waiting"
+                if status == "waiting":
+                    reservation = swept_cell.made(cell, self.plan(cell), folder)
+                    if reservation is not None:
+                        held[cell.number] = reservation
+        except LedgerError as error:
+            self.give_back(held)
+            raise CommandError(
+                f"{str(error).removesuffix('.')}; the cells of a sweep are reserved together, so none was run "
+                f"(this is {cell})."
+            ) from None
+        except BaseException:
+            self.give_back(held)
+            raise
+        return held
+
+    def give_back(self, held: dict[int, Reservation]) -> None:
+        """Void the reservations of cells that have not begun."""
+        for cell in self._grid.cells:
+            reservation = held.get(cell.number)
+            if reservation is not None and status_of(self.folder(cell)) == "waiting":
+                failed = swept_cell.give_back(reservation)
+                if failed:
+                    note(f"{cell}: {failed} What its ledger holds for it stays reserved.")
+
+    def run(self, workers: int | None, executor: Executor | None) -> None:
+        """Send every cell that waits or was stopped, and take note of how each ends."""
+        cells = [
+            cell
+            for cell in self._grid.cells
+            if status_of(self.folder(cell)) in ("waiting", "stopped")
+        ]
+        # Cells of one program follow one another: numbers alone compile nothing anew.
+        cells.sort(key=lambda cell: _structure(cell))
+        count = len(self._grid.cells)
+        number_of = {cell.number: cell for cell in cells}
+        sent = [
+            Sent(
+                cell.number,
+                self.folder(cell),
+                self._tokens / secrets.token_hex(8),
+                tuple(dict.fromkeys((*self._allowed, *own_modules(cell.config)))),
+            )
+            for cell in cells
+        ]
+        finished = count - len(cells)
+        try:
+            for one, end in outcomes(
+                swept_cell.carry_out, sent, workers=workers, executor=executor
+            ):
+                cell = number_of[one.number]
+                if isinstance(end, Lost):
+                    self._dead.add(cell.number)
+                    end = Ended(1, f"its worker died ({end.why})")
+                if end.code == 130:
+                    raise KeyboardInterrupt
+                if end.code:
+                    self._ends[cell.number] = end.said
+                if end.code == CODE:
+                    self._faults.add(cell.number)
+                finished += 1
+                status = self.note(cell)
+                shown = status if status not in (REFUSED, "failed") else "no release"
+                self._console.print(f"{finished:>4} of {count}  {cell}: {shown}")
+        finally:
+            shutil.rmtree(self._tokens, ignore_errors=True)
+
+    def status(self, cell: Cell) -> str:
+        """Return the status of a cell as the table has it."""
+        found = status_of(self.folder(cell))
+        if found == "stopped" and cell.number in self._dead:
+            return "lost"
+        if found == "waiting" and cell.number in self._ends:
+            return "waiting" if cell.number in self._dead else REFUSED
+        return found
+
+    def note(self, cell: Cell) -> str:
+        """Write the row of a cell in the table of the data holder; return its status."""
+        status = self.status(cell)
+        row = self._row(cell, status) | {"reason": self._ends.get(cell.number, "")}
+        if status in DONE:
+            row |= swept_cell.confidential_row(self.folder(cell))
+        self._table.add([row])
+        return status
+
+    def _row(self, cell: Cell, status: str) -> Row:
+        said = swept_cell.stated(self.folder(cell)) if status in DONE else {}
+        planned = (
+            self.plan(cell).guarantee if config_room.is_secret(cell.config) else None
+        )
+        epsilon = said.get("epsilon") if said else getattr(planned, "epsilon", None)
+        delta = said.get("delta") if said else getattr(planned, "delta", None)
+        values = {key: _plain(value) for key, value in cell.values.items()}
+        return {
+            "cell": cell.number,
+            **values,
+            "repeat": cell.repeat,
+            "status": status,
+            "epsilon": None if epsilon is None else round_up(epsilon),
+            "delta": None if delta is None else repr(delta),
+        }
+
+    def done(self) -> Swept:
+        """Return the rows that may be released, and what the charged cells cost together."""
+        rows = []
+        charged = []
+        private = []
+        for cell in self._grid.cells:
+            status = self.status(cell)
+            row = self._row(cell, status)
+            if status in (REFUSED, "failed") or cell.number in self._faults:
+                private.append(cell.number)
+            if status in DONE:
+                row |= swept_cell.released_row(self.folder(cell))
+            rows.append(row)
+            for folder in self.folders(cell):
+                if status_of(folder) in CHARGED:
+                    charged.append((cell, _as_charged(self.plan(cell), folder)))
+        guarantee, why = together(charged)
+        return Swept(self._folder, rows, guarantee, why, private)
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """A plan's unit with the guarantee that its run came to cost, which is more where it went on elsewhere."""
+
+    guarantee: Guarantee | None
+    unit: str
+
+
+def _as_charged(plan: AnyPlan, folder: Path) -> _Charged:
+    said = swept_cell.stated(folder)
+    planned = plan.guarantee
+    if planned is None or not said.get("events"):
+        return _Charged(planned, plan.unit)
+    if said["events"] == planned.to_json()["events"]:
+        return _Charged(planned, plan.unit)
+    return _Charged(Guarantee.from_json(said), plan.unit)
+
+
+def together(
+    cells: Iterable[tuple[Cell, AnyPlan | _Charged]],
+) -> tuple[Guarantee | None, str]:
+    """Return (guarantee of all cells together, or None; why there is none).
+
+    The losses of cells add, whatever data they name: a person may be in all of them (:func:`composed`).
+    """
+    found = list(cells)
+    if not found:
+        return None, "no cell was charged"
+    without = [
+        cell.number
+        for cell, plan in found
+        if plan.guarantee is None or not config_room.is_secret(cell.config)
+    ]
+    if without:
+        return None, f"{len(without)} of {len(found)} cells have no guarantee"
+    if len({plan.unit for _, plan in found}) > 1:
+        return None, "cells protect different units, records and owners"
+    try:
+        return composed([plan.guarantee for _, plan in found if plan.guarantee]), ""
+    except UnsupportedCombination as error:
+        return None, f"nothing covers all cells ({str(error).removesuffix('.')})"
+
+
+def _structure(cell: Cell) -> tuple[str, ...]:
+    """Return the values of a cell that are no numbers: cells that agree in them mostly share a program."""
+    return tuple(
+        _plain(value) if not isinstance(value, int | float) else ""
+        for value in cell.values.values()
+    )
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _publish(
+    done: Swept, released: RunFolder, columns: tuple[str, ...], grid: Grid
+) -> None:
+    """Write the table and the page, where every cell has ended in a way that may be told; else neither is there."""
+    names = ("results.csv", sweep_page.FILE)
+    if done.private_end:
+        for name in names:
+            (released.folder / name).unlink(missing_ok=True)
+    else:
+        released.write(names[0], csv_of(columns, done.rows))
+        page = sweep_page.page(
+            grid.name, released.day, grid.keys, done.rows, done.together, done.why
+        )
+        released.write(names[1], page)
+
+
+def _date(folder: Path) -> None:
+    """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
+    if (folder / GRID_FILE).exists():
+        within = (folder / name for name in ("cells", CONFIDENTIAL))
+        there = [path for path in within if path.exists()]
+        RunFolder(folder, day_of(folder / GRID_FILE)).date(*there, folder)
+
+
+def _where(done: Swept) -> str:
+    if done.private_end:
+        cells = ", ".join(map(str, done.private_end[:10]))
+        more = " and more" if len(done.private_end) > 10 else ""
+        return (
+            f"saved    {done.folder / CONFIDENTIAL / 'results.csv'} says why cells {cells}{more} released nothing. "
+            f"It may depend on the records: keep {done.folder} to yourself."
+        )
+    left = [row for row in done.rows if row["status"] in ("waiting", "stopped", "lost")]
+    goes_on = (
+        f"; the rest goes on with: dpmcmc sweep --resume {done.folder}" if left else ""
+    )
+    return f"saved    {done.folder / sweep_page.FILE}{goes_on}"
