@@ -3,9 +3,9 @@
     python -m experiments.benchmark [--tables NAME ...] [--methods NAME ...] [--epsilons E ...] [--repeats N]
                                     [--workers N] [--quick] [--printed] [--page docs/benchmark.md] --out DIR
 
-``results.csv`` has a row for each table, method, ε and repeat (``run.COLUMNS``). ``summary.csv`` has a row for each method
-and ε, ``losses.md`` a paragraph for each loss, and ``ranks.svg`` is the picture. Rows that DIR has are kept: a run that
-was stopped goes on there. Splits and simulated labels are the same in every run; the noise of privacy is not.
+``results.csv`` has a row for each table, method, ε and repeat (``run.COLUMNS``). ``summary.csv`` has a row for each
+method and ε, ``losses.md`` a paragraph for each loss, and ``ranks.png`` is the picture. Rows that DIR has are kept: a
+run that was stopped goes on there. Splits and simulated labels are the same in every run; the noise of privacy is not.
 
 ``--quick`` runs the tables that come with scikit-learn. Methods and tables whose package is not installed are listed as
 skipped. ``--printed`` runs the tables that others have printed, in place of the list (``printed.py``).
@@ -36,10 +36,10 @@ _MOST_REPEATS, _MOST_WORKERS, _MOST_EPSILON = 1000, 64, 1000.0
 def tasks_of(
     tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: cells.Table
 ) -> list[Task]:
-    """Return tasks whose rows the table lacks, by repeat, so that a run that is stopped has all methods."""
+    """Return tasks whose rows the table lacks, table by table, so that what is compiled is of use."""
     tasks = []
-    for repeat in range(repeats):
-        for name in tables:
+    for name in tables:
+        for repeat in range(repeats):
             for method in methods:
                 cell = {"table": name, "method": method, "repeat": repeat}
                 missing = tuple(e for e in epsilons if not table.has(cell | {"epsilon": e}))
@@ -53,8 +53,9 @@ def run(tasks: Sequence[Task], table: cells.Table, workers: int) -> None:
     for task, found in cells.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
         if isinstance(found, cells.Lost):
             cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
-            why = {"status": "failed", "reason": f"its process died ({found.why})", "family": METHODS[task.method].family}
-            table.add([cell | {"epsilon": epsilon} | why for epsilon in task.epsilons])
+            why = f"its process died ({found.why})"
+            cell |= {"status": "failed", "reason": why, "family": METHODS[task.method].family}
+            table.add([cell | {"epsilon": epsilon} for epsilon in task.epsilons])
         else:
             table.add(found)
 
@@ -67,9 +68,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help=f"splits and simulations, {REPEATS} if it is not given")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each, 2 by default")
     parser.add_argument("--quick", action="store_true", help="the tables of scikit-learn, one ε")
-    parser.add_argument("--printed", action="store_true", help="tables that others have printed, in place of the list")
+    parser.add_argument("--printed", action="store_true", help="the tables that others have printed instead")
     parser.add_argument("--page", type=Path, metavar="FILE", help="page whose tables are replaced by these")
-    parser.add_argument("--out", type=Path, default=Path("runs") / "benchmark", metavar="DIR", help="folder to write in")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs") / "benchmark", metavar="DIR", help="folder to write in"
+    )
     given = parser.parse_args(argv)
     for option, known in (("tables", TABLES), ("methods", METHODS)):
         for name in getattr(given, option) or []:
@@ -101,7 +104,7 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
     (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
     text = losses.page(rows, found, given.quick)
     (given.out / "losses.md").write_text(text, encoding="utf-8")
-    picture.draw(given.out / "ranks.svg", rows)
+    picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:
         given.page.write_text(losses.placed(given.page.read_text(encoding="utf-8"), text), encoding="utf-8")
     return summary.told(rows, found)

@@ -123,7 +123,7 @@ def _dispersion(x: np.ndarray, y: np.ndarray, kind: str, theta: np.ndarray) -> f
     if kind == "real":
         return float(np.sqrt(np.sum((y - eta) ** 2) / free))
     mean = np.exp(eta)
-    return max(float(np.sum(((y - mean) ** 2 - mean) / mean**2 * mean**2) / np.sum(mean**2)), 0.0)
+    return max(float(np.sum((y - mean) ** 2 - mean) / np.sum(mean**2)), 0.0)
 
 
 def clipped_mean(mean: np.ndarray, dispersion: float, most: int) -> np.ndarray:

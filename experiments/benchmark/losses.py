@@ -49,7 +49,9 @@ def paragraphs(rows: Sequence[Row]) -> list[str]:
                 out.append((table, epsilon, found))
         coverage, width = (cell.mean.get(name, math.nan) for name in ("coverage", "width"))
         if cell.fit and coverage < summary.BAND[0] - 2 * cell.error:
-            said = f"its intervals cover {coverage:.2f} ± {cell.error:.2f} of simulated truths, at a width of {width:.2f}"
+            said = (
+                f"its intervals cover {coverage:.2f} ± {cell.error:.2f} of simulated truths; their width is {width:.2f}"
+            )
             out.append((table, epsilon, _paragraph(table, epsilon, said, "coverage")))
         if cell.fit and width > _WIDE:
             said = f"its intervals are {width:.1f} times as wide as without privacy"

@@ -12,10 +12,10 @@ from matplotlib.ticker import NullLocator
 from experiments.benchmark import summary
 from experiments.benchmark.run import LEVEL, Row
 from experiments.benchmark.summary import number
-from experiments.pictures import BLUE, GREEN, GREY, RED, saved
+from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, saved
 
 #: Methods that are drawn with a line of their own, and their colours; others are grey.
-_LINES = {"fit": BLUE, "sgld": GREEN, "jax_privacy_dpsgd": RED, "diffprivlib_logistic": "#e69f00", "binagg": "#cc79a7"}
+_LINES = {"fit": BLUE, "sgld": GREEN, "jax_privacy_dpsgd": RED, "diffprivlib": ORANGE, "binagg": PURPLE}
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Standard deviation, over the length of its encoded contrast, beyond which a coefficient is not identified.
 _UNIDENTIFIED = 100.0
-#: Quantiles that stand for a table's residuals, and the precision that keeps a truth finite where classes are separated.
+#: Quantiles that stand for a table's residuals; precision that keeps a truth finite where classes are separated.
 _QUANTILES, _PRECISION = 200, 0.01
 
 
@@ -70,7 +70,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Units:
-    """From encoded coefficients to those in the units of the columns, by one matrix.
+    """The map from encoded coefficients to those in the units of the columns, by one matrix.
 
     Attributes:
         matrix: (m, d·K).

@@ -1,8 +1,8 @@
 r"""Average ranks of methods over tables, with the critical difference of Friedman and Nemenyi (Demšar 2006).
 
 On each table methods are ranked by the mean of a score over repeats, 1 is best, and ties share the mean of their ranks.
-A method that failed, or that does not take the table's labels, is last on that table; two such share a rank. Two average
-ranks differ at the level α if they are further apart than
+A method that failed, or that does not take the table's labels, is last on that table; two such share a rank. Two
+average ranks differ at the level α if they are further apart than
 
     CD = q_α √(k(k + 1)/(6n)),    q_α the upper α quantile of the studentised range of k groups over √2,
 

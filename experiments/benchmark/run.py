@@ -29,14 +29,15 @@ _Z = float(norm.ppf((1 + LEVEL) / 2))
 KEY = ("table", "method", "epsilon", "repeat")
 #: Columns of ``results.csv``. ``coverage`` to ``crps`` are of simulated labels, ``score`` to ``expected_other`` of real
 #: ones. ``width`` is the median over coefficients of the width over the non-private one, and ``predicted`` what the
-#: method predicted for it. ``crps`` is in non-private standard errors. ``score`` is accuracy, or R² of counts and real
-#: labels. ``own`` and ``other`` are shares of the non-private estimates of the same half, and of the other, that
-#: intervals contain; ``expected_…`` is what the two sampling laws predict from the widths. ``baseline`` columns are
-#: those of the non-private maximum likelihood on the same labels.
+#: method predicted for it. ``error`` is the median distance of an estimate from the truth. It and ``crps`` are in
+#: non-private standard errors. ``score`` is accuracy, or R² of counts and real labels. ``own`` and ``other`` are shares
+#: of the non-private estimates of the same half, and of the other, that intervals contain; ``expected_…`` is what the
+#: two sampling laws predict from the widths. ``baseline`` columns are those of the non-private maximum likelihood on
+#: the same labels.
 COLUMNS = (
     *KEY,
     *("status", "reason", "family", "kind", "records", "coefficients", "intervals", "guarantee"),
-    *("coverage", "width", "predicted", "crps", "baseline_coverage", "baseline_crps"),
+    *("coverage", "width", "predicted", "error", "crps", "baseline_coverage", "baseline_crps"),
     *("score", "log_score", "own", "expected_own", "other", "expected_other", "intervals_real"),
     *("seconds", "memory"),
 )
@@ -61,6 +62,7 @@ def rows_of(task: Task) -> list[Row]:
         table = prepared(task.table)
     except ImportError as error:
         return [_row(task, e, status="skipped", reason=f"{error.name} is not installed") for e in task.epsilons]
+    _forget_other_tables(task.table)
     if table.whole.kind not in method.kinds:
         reason = f"it takes no {table.whole.kind} labels"
         return [_row(task, e, status="refused", reason=reason) for e in task.epsilons]
@@ -79,6 +81,19 @@ def rows_of(task: Task) -> list[Row]:
             reason = f"{type(error).__name__}: {_short(error)}"
             rows.append(_row(task, epsilon, status="failed", reason=reason, **facts))
     return rows
+
+
+def _forget_other_tables(name: str) -> None:
+    """Drop what JAX compiled for another table, of which a process would keep all."""
+    import jax
+
+    if _last[0] not in ("", name):
+        jax.clear_caches()
+    _last[0] = name
+
+
+#: Table that this process worked on last.
+_last = [""]
 
 
 def _row(task: Task, epsilon: float, **found: str | float | int) -> Row:
@@ -101,6 +116,8 @@ def _measured(method: Method, table: Prepared, epsilon: float, repeat: int) -> R
     row: Row = {"guarantee": outcome.guarantee, "seconds": seconds, "memory": peak.mebibytes}
     row |= {"intervals": int(outcome.claims), "predicted": outcome.predicted if outcome.claims else math.nan}
     low, high, draws = intervals(table, outcome)
+    away = np.abs(draws.mean(axis=0) - truth) / error
+    row |= {"error": float(np.median(away[identified]))}
     row |= {"crps": float(np.mean((crps(draws, truth) / error)[identified]))}
     row |= {"baseline_coverage": float(np.mean((np.abs(estimate - truth) <= _Z * error)[identified]))}
     row |= {"baseline_crps": float(np.mean((_normal_crps(estimate, error, truth) / error)[identified]))}
@@ -220,10 +237,7 @@ def _halves(name: str, repeat: int) -> tuple[Problem, Problem]:
 def _reference(name: str, repeat: int, which: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return estimates, standard errors and whether they are identified, of the non-private fit."""
     table = prepared(name)
-    if which == "simulated":
-        problem = _simulated(name, repeat)
-    else:
-        problem = _halves(name, repeat)[which == "other"]
+    problem = _simulated(name, repeat) if which == "simulated" else _halves(name, repeat)[which == "other"]
     return table.units.estimate(table.fit(problem))
 
 

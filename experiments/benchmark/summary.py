@@ -133,9 +133,7 @@ def _of_intervals(fit: Sequence[Cell], every: int) -> Row:
 def among(rows: Iterable[Row]) -> list[str]:
     """Return the private methods that are ranked: those that are installed."""
     return list(
-        dict.fromkeys(
-            str(row["method"]) for row in rows if row["family"] != "limit" and row["status"] != "skipped"
-        )
+        dict.fromkeys(str(row["method"]) for row in rows if row["family"] != "limit" and row["status"] != "skipped")
     )
 
 
@@ -162,9 +160,7 @@ def goals(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
     every = [cell for cell in cells_of(rows) if cell.method == OURS]
     fit = [cell for cell in every if cell.fit and math.isfinite(cell.mean.get("coverage", math.nan))]
     if fit:
-        inside = [
-            BAND[0] - 2 * cell.error <= cell.mean["coverage"] <= BAND[1] + 2 * cell.error for cell in fit
-        ]
+        inside = [BAND[0] - 2 * cell.error <= cell.mean["coverage"] <= BAND[1] + 2 * cell.error for cell in fit]
         lines.append(_share(f"coverage within {BAND[0]:g} to {BAND[1]:g}", inside, SHARE))
         near = [
             abs(cell.mean[name] - cell.mean[f"expected_{name}"]) <= GAP + 2 * cell.error

@@ -4,11 +4,15 @@ An ensemble of M = 10 models is trained, each on a part of its own of a public p
 part, so the ensemble costs what one model does. Point estimate: the mean of the models. Interval: mean ± t_{M−1} · sd /
 √M, which has the spread of sampling and of privacy both.
 
-Settings follow the advice of both libraries and of De et al. (2022) for a convex loss: a clip at the bound of the
-gradients (rows have norm at most 1), large Poisson batches (a quarter of the part), 100 steps, a step of 1/L for the
-curvature bound L (4 for binary labels, 2 for classes, 1 for real ones and counts), and the mean of the last half of the
-iterates. Neighbours differ by one record added or removed, which is the adjacency of both libraries: it is a weaker
-promise than the replacement of a record at the same ε.
+Settings follow the advice of both libraries and of De et al. (2022) for a convex loss:
+
+* a clip at the bound of the gradients, since rows have norm at most 1;
+* Poisson batches of a quarter of the part, 100 steps;
+* a step of 1/L for the curvature bound L: 4 for binary labels, 2 for classes, 1 for real ones and counts;
+* the mean of the last half of the iterates.
+
+Neighbours differ by one record added or removed, which is the adjacency of both libraries: it is a weaker promise than
+the replacement of a record at the same ε.
 """
 
 from __future__ import annotations

@@ -71,11 +71,13 @@ def _opendp_theil_sen(problem: Problem, epsilon: float) -> Outcome:
     return Outcome(theta[None], False, f"{epsilon:g}-DP, symmetric distance 2")
 
 
+def _diffprivlib(problem: Problem, epsilon: float) -> Outcome:
+    return (_diffprivlib_linear if problem.kind == "real" else _diffprivlib_logistic)(problem, epsilon)
+
+
 METHODS = (
-    Method("diffprivlib_logistic", "rival", ("binary", "classes"), "pure ε, one record replaced",
-           "data_norm from the schema, else defaults", _diffprivlib_logistic, "diffprivlib"),
-    Method("diffprivlib_linear", "rival", ("real",), "pure ε, one record replaced",
-           "bounds from the schema, else defaults", _diffprivlib_linear, "diffprivlib"),
+    Method("diffprivlib", "rival", ("binary", "classes", "real"), "pure ε, one record replaced",
+           "`data_norm` and bounds from the schema, else defaults", _diffprivlib, "diffprivlib"),
     Method("opendp_theil_sen", "rival", ("real",), "pure ε, one record replaced",
            "bounds from the schema, 100 candidates", _opendp_theil_sen, "opendp"),
 )  # fmt: skip

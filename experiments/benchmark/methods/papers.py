@@ -2,17 +2,17 @@ r"""Two methods with intervals, from the formulas of their papers.
 
 **DP bootstrap** (Wang, Cheng and Awan 2022, arXiv 2210.06140). B estimates, each from a bootstrap sample and μ_B-GDP,
 together are asymptotically μ-GDP if μ_B = μ/√((2 − 2/e)B). An estimate is the minimiser of the mean logistic loss plus
-(c/2)‖θ‖², whose sensitivity is 2/(nc) for rows of norm at most 1, with Gaussian noise. The law of the noise is known, so
-the variance of sampling is the variance of the B estimates less that of the noise: the deconvolution of normal laws.
-The centre is the mean of the estimates. B = 50, and c = .01.
+(c/2)‖θ‖², whose sensitivity is 2/(nc) for rows of norm at most 1, with Gaussian noise. The noise is known, so the
+variance of sampling is the variance of the B estimates less that of the noise: the deconvolution of normal laws. The
+centre is the mean of the estimates. B = 50, and c = .01.
 
-**BinAgg** (Lin, Slavković and Bhoomireddy 2025, arXiv 2510.16974). A private tree (PrivTree) cuts the features' box into
-bins. Of each bin the count c, the sum s of rows and the sum t of labels are released with Gaussian noise, with budgets
-1:3:3:3 for μ of the tree, counts, rows and labels. Weighted least squares of t on s with weights 1/c are corrected for
-the noise of s: β = (Σ s s'/c − Σ D/c)⁻¹ Σ s t/c, where D is the covariance of a bin's noise, with the sandwich of the
-scores s(t − s'β)/c + Dβ/c. Bins of a noisy count below 2 are left out. The noise of s has standard deviation √d Δ/μ_s in
-each of d coordinates, Δ being the largest entry of the bin in that coordinate, so that all coordinates together are
-μ_s-GDP. Neighbours differ by one record added or removed.
+**BinAgg** (Lin, Slavković and Bhoomireddy 2025, arXiv 2510.16974). A private tree (PrivTree) cuts the features' box
+into bins. The count c, the sum s of rows and the sum t of labels of each bin are released with Gaussian noise, with
+budgets 1:3:3:3 for μ of the tree, counts, rows and labels. Weighted least squares of t on s, weights 1/c, are corrected
+for the noise of s: β = (Σ s s'/c − Σ D/c)⁻¹ Σ s t/c, where D is the covariance of a bin's noise, with the sandwich of
+the scores s(t − s'β)/c + Dβ/c. Bins of a noisy count below 2 are left out. The noise of s has standard deviation √d
+Δ/μ_s in each of d coordinates, Δ being the largest entry of the bin in that coordinate, so that all coordinates
+together are μ_s-GDP. Neighbours differ by one record added or removed.
 """
 
 from __future__ import annotations
