@@ -47,13 +47,12 @@ def test_every_column_has_a_reason_and_no_range_is_the_data_s_own(table):
         pytest.skip(f"{table.package} is not installed")
     frame = table.load()
     assert len(frame) == table.records
-    # A survey or a code may end where its table does; not most ranges of a table.
-    own = [
-        (one.kind.low, one.kind.high) == (frame[name].min(), frame[name].max())
-        for name, one in table.columns.items()
-        if isinstance(one.kind, Range) and one.why not in ("an indicator", "two codes", "shades of a pixel")
-    ]
-    assert not own or np.mean(own) <= 0.8
+    # Only a design, a code or a unit may end where the data does.
+    designed = ("sample", "survey", "study", "of a year", "of a month", "dictionary", "code", "indicator", "shades",
+                "proportion", "in Germany", "percentage")  # fmt: skip
+    for name, one in table.columns.items():
+        if isinstance(one.kind, Range) and not any(word in one.why for word in designed):
+            assert (one.kind.low, one.kind.high) != (frame[name].min(), frame[name].max()), name
 
 
 def test_a_package_with_another_table_is_refused():
@@ -67,7 +66,7 @@ def test_a_package_with_another_table_is_refused():
 
 def test_ranks_agree_with_scipy_and_a_failure_is_last():
     rng = np.random.default_rng(0)
-    scores = rng.normal(size=(12, 4)) + [0, 0, 0, 1]
+    scores = rng.normal(size=(12, 4)) + np.array([0, 0, 0, 1])
     found = ranks.average("abcd", scores)
     expected = np.mean([stats.rankdata(-row) for row in scores], axis=0)
     np.testing.assert_allclose(found.mean, expected)
