@@ -25,7 +25,7 @@ from experiments.benchmark.methods import METHODS
 from experiments.benchmark.run import COLUMNS, KEY, Row, Task, rows_of
 from experiments.benchmark.tables import TABLES
 from experiments.commands import command, folder_for
-from experiments.figure_files import report
+from experiments.figure_files import report, text_of
 
 EPSILONS, REPEATS = (0.1, 0.3, 1.0, 3.0, 10.0), 10
 #: ε and repeats of ``--quick``.
@@ -87,6 +87,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     for option, most in (("repeats", _MOST_REPEATS), ("workers", _MOST_WORKERS)):
         if not 1 <= getattr(given, option) <= most:
             raise CommandError(f"--{option}: must lie in 1..{most}, got {getattr(given, option)}.")
+    if given.page is not None:
+        losses.placed(text_of(given.page), "")  # before hours of work
     given.tables = given.tables or [name for name, one in TABLES.items() if one.quick or not given.quick]
     given.methods = given.methods or list(METHODS)
     return given
@@ -106,7 +108,7 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:
-        given.page.write_text(losses.placed(given.page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        given.page.write_text(losses.placed(text_of(given.page), text), encoding="utf-8")
     return summary.told(rows, found)
 
 

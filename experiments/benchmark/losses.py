@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpmcmc.cli.refusals import CommandError
 from experiments.benchmark import summary
 from experiments.benchmark.run import Row
 from experiments.benchmark.summary import OURS, Cell, number
@@ -121,9 +122,9 @@ def placed(page_text: str, text: str) -> str:
     """Return a page with the text between its marks.
 
     Raises:
-        ValueError: the page has no such marks.
+        CommandError: the page has no such marks.
     """
     if BEGIN not in page_text or END not in page_text:
-        raise ValueError(f"--page: the page has no lines {BEGIN} and {END}")
+        raise CommandError(f"--page: the page has no lines {BEGIN} and {END}; give docs/benchmark.md.")
     before, _, rest = page_text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}"
