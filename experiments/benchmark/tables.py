@@ -639,7 +639,6 @@ _DIGITS = Table(
     {**_PIXELS, "target": Declared(Levels(list(range(10))), "digits")},
     1_797,
     ("classes", "strong", "collinear", "many_columns"),
-    quick=True,
 )
 _EVEN_DIGITS = Table(
     "even_digits",
