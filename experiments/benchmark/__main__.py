@@ -104,7 +104,8 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
         rows = _numbers(table)
     found = summary.summarised(rows)
     (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
-    text = losses.page(rows, found, given.quick)
+    whole = all((len(given.tables) >= len(TABLES) - 1, given.methods == list(METHODS), given.repeats >= REPEATS))
+    text = losses.page(rows, found, not whole)
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:

@@ -28,8 +28,27 @@ _WIDE = 3.0
 #: Marks in a page between which the text stands.
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
+_LOST = (
+    "The smallest eigenvalue of Σ x x′ over rows of norm at most 1 is {}. The noise of the released second moment has a "
+    "standard deviation of about 17 at ε = 1 and 45 at .3. The declared ranges are wide beside the data, so a "
+    "direction of the coefficients is lost in the noise. Verdict and predicted width suppose rows that fill their "
+    "ranges."
+)
+_PRECISION = (
+    "`fit` learns the residual's standard deviation, but its draws predict with a public one. The direction that the "
+    "noise hides makes its predictions uncertain, and a ridge estimate leaves that direction out."
+)
 #: Causes by (table, kind of loss), found by reading the rows and by experiments of their own.
-WHY: dict[tuple[str, str], str] = {}
+WHY: dict[tuple[str, str], str] = {
+    **{
+        (table, "width"): _LOST.format(value)
+        for table, value in (
+            *(("arrests", "0.2"), ("computers", "6.9"), ("nmes1988", "6.3"), ("wells", "8.4"), ("maths", "27")),
+            ("default", "57, and of the logistic curvature 0.6"),
+        )
+    },
+    **{(table, "log_score"): _PRECISION for table in ("computers", "maths")},
+}
 
 
 def paragraphs(rows: Sequence[Row]) -> list[str]:
@@ -103,12 +122,12 @@ def page(rows: Sequence[Row], found: Sequence[Row], partial: bool) -> str:
     Args:
         rows: of ``results.csv``.
         found: of ``summary.csv``.
-        partial: whether the run was a quick one.
+        partial: whether the run left out tables, methods, ε or repeats of the whole.
     """
     tables = sorted({str(row["table"]) for row in rows})
     repeats = {number(row, "repeat") for row in rows}
     about = f"{len(tables)} tables ({', '.join(tables)}), {len(repeats)} repeats"
-    note = "This is a quick run, and no result of the benchmark: " if partial else "Run: "
+    note = "This is a part of the benchmark, and no result of it: " if partial else "Run: "
     lines = [f"{note}{about}.", "", "```text", *summary.goals(rows, found), "```", ""]
     for epsilon in sorted({number(row, "epsilon") for row in found}):
         lines += [f"### ε = {epsilon:g}", "", *summary.markdown(found, epsilon), ""]

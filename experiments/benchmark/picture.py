@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 from experiments.benchmark import summary
 from experiments.benchmark.run import LEVEL, Row
 from experiments.benchmark.summary import number
-from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, saved
+from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, name_ends, saved
 
 #: Methods that are drawn with a line of their own, and their colours; others are grey.
 _LINES = {"fit": BLUE, "sgld": GREEN, "jax_privacy_dpsgd": RED, "diffprivlib": ORANGE, "binagg": PURPLE}
@@ -33,7 +33,6 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
             _ranks(axis, found, epsilons, f"rank_{score}")
             axis.set_ylabel(title)
         _coverage(right, found, min(epsilons, key=lambda e: abs(math.log(e))))
-        left.legend(fontsize=7.5, loc="best")
 
 
 def _ranks(axis: Axes, found: Sequence[Row], epsilons: Sequence[float], column: str) -> None:
@@ -41,9 +40,8 @@ def _ranks(axis: Axes, found: Sequence[Row], epsilons: Sequence[float], column: 
     for method in [*(m for m in methods if m not in _LINES), *(m for m in _LINES if m in methods)]:
         points = [(number(row, "epsilon"), number(row, column)) for row in found if row["method"] == method]
         colour = _LINES.get(method)
-        label = method if colour else None
         style = {"lw": 1.8, "zorder": 3} if colour else {"lw": 0.8, "alpha": 0.6}
-        axis.plot(*zip(*points, strict=True), marker="o", ms=4, color=colour or GREY, label=label, **style)
+        axis.plot(*zip(*points, strict=True), marker="o", ms=4, color=colour or GREY, **style)
     critical = max((number(row, "critical") for row in found if "critical" in row), default=math.nan)
     if math.isfinite(critical):
         axis.plot([epsilons[0] * 0.85] * 2, [1, 1 + critical], color="0.2", lw=2)
@@ -51,6 +49,9 @@ def _ranks(axis: Axes, found: Sequence[Row], epsilons: Sequence[float], column: 
     axis.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.invert_yaxis()
+    last = [row for row in found if row["epsilon"] == epsilons[-1] and column in row]
+    ends = [(number(row, column), str(row["method"]), _LINES.get(str(row["method"]), GREY)) for row in last]
+    name_ends(axis, ends, 7.0)
 
 
 def _coverage(axis: Axes, found: Sequence[Row], epsilon: float) -> None:
@@ -69,5 +70,6 @@ def _coverage(axis: Axes, found: Sequence[Row], epsilon: float) -> None:
         axis.errorbar(width, coverage, error, fmt="o", ms=5, color=colour, elinewidth=0.8)
         axis.annotate(method, (width, coverage), xytext=(5, 3), textcoords="offset points", fontsize=7, color=colour)
     axis.set(xscale="log", ylim=(-0.02, 1.05), xlabel=f"width ÷ without privacy, ε = {epsilon:g}")
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_ylabel("coverage of 90 % intervals")

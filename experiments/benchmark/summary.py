@@ -85,7 +85,7 @@ def cells_of(rows: Iterable[Row]) -> list[Cell]:
 
 
 def summarised(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of ``summary.csv``; ranks are among private methods."""
+    """Return the rows of ``summary.csv``: medians over tables, and ranks among private methods."""
     every = cells_of(rows)
     tables = sorted({str(row["table"]) for row in rows})
     out: list[Row] = []
@@ -104,9 +104,8 @@ def summarised(rows: Sequence[Row]) -> list[Row]:
                 at = order.index(method)
                 row |= {f"rank_{score}": float(found[score].mean[at]) for score in found}
                 row["critical"] = found["crps"].critical
-            for name in ("log_score", "score", "seconds", "memory"):
-                row[name] = _mean(cell.mean.get(name, math.nan) for cell in those)
-            row["crps"] = _median(cell.mean.get("crps", math.nan) for cell in those)
+            for name in ("log_score", "score", "crps", "seconds", "memory"):
+                row[name] = _median(cell.mean.get(name, math.nan) for cell in those)
             row |= _of_intervals([cell for cell in those if cell.fit], len(those))
             out.append(row)
     return out
