@@ -175,6 +175,11 @@ FLAGS = (
     ),
     *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml", "suggest --json"),
     *(f"experiments.suggest --{flag}" for flag in ("nonsense", "out", "tables nothing", "splits x", "truths x")),
+    *(
+        f"benchmark --{flag}"
+        for flag in ("nonsense", "out", "tables diamonds", "methods x", "epsilons 0", "epsilons nan", "repeats x")
+    ),
+    *(f"benchmark --{flag}" for flag in ("repeats 0", "workers 0", "page HERE/nowhere", "page HERE/config.yaml")),
     *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
     *(f"fig3_2 --panel {panel} --out HERE/out" for panel in ("nothing", "EMPTY", "../adult", "LONG")),
     *("fig3_2 guess --panel two_normals --out HERE/out", "fig3_2 --panel two_normals --out HERE/out extra"),

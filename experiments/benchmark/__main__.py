@@ -1,0 +1,134 @@
+"""Run the benchmark of private regression on public tables, and write what it shows.
+
+    python -m experiments.benchmark [--tables NAME ...] [--methods NAME ...] [--epsilons E ...] [--repeats N]
+                                    [--workers N] [--quick] [--printed] [--page docs/benchmark.md] --out DIR
+
+``results.csv`` has a row for each table, method, ε and repeat (``run.COLUMNS``). ``summary.csv`` has a row for each
+method and ε, ``losses.md`` a paragraph for each loss, and ``ranks.png`` is the picture. Rows that DIR has are kept: a
+run that was stopped goes on there. Splits and simulated labels are the same in every run; the noise of privacy is not.
+
+``--quick`` runs the tables that come with scikit-learn. Methods and tables whose package is not installed are listed as
+skipped. ``--printed`` runs the tables that others have printed, in place of the list (``printed.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.engine import cells
+from experiments.arguments import Parser
+from experiments.benchmark import losses, picture, printed, summary
+from experiments.benchmark.methods import METHODS
+from experiments.benchmark.run import COLUMNS, KEY, Row, Task, rows_of
+from experiments.benchmark.tables import TABLES
+from experiments.commands import command, folder_for
+from experiments.figure_files import report, text_of
+
+EPSILONS, REPEATS = (0.1, 0.3, 1.0, 3.0, 10.0), 10
+#: ε and repeats of ``--quick``.
+_QUICK_EPSILONS, _QUICK_REPEATS = (1.0,), 2
+_MOST_REPEATS, _MOST_WORKERS, _MOST_EPSILON = 1000, 64, 1000.0
+
+
+def tasks_of(
+    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: cells.Table
+) -> list[Task]:
+    """Return tasks whose rows the table lacks, table by table, so that what is compiled is of use."""
+    tasks = []
+    for name in tables:
+        for repeat in range(repeats):
+            for method in methods:
+                cell = {"table": name, "method": method, "repeat": repeat}
+                missing = tuple(e for e in epsilons if not table.has(cell | {"epsilon": e}))
+                if missing:
+                    tasks.append(Task(name, method, missing, repeat))
+    return tasks
+
+
+def run(tasks: Sequence[Task], table: cells.Table, workers: int) -> None:
+    """Run tasks, and add their rows; a task whose process died is a failure of its method."""
+    for task, found in cells.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
+        if isinstance(found, cells.Lost):
+            cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
+            why = f"its process died ({found.why})"
+            cell |= {"status": "failed", "reason": why, "family": METHODS[task.method].family}
+            table.add([cell | {"epsilon": epsilon} for epsilon in task.epsilons])
+        else:
+            table.add(found)
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="python -m experiments.benchmark", description="Private regression on public tables.")
+    parser.add_argument("--tables", nargs="+", metavar="NAME", help="tables of the list; all if it is not given")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods; all if it is not given")
+    parser.add_argument("--epsilons", nargs="+", type=float, metavar="E", help=f"ε, {EPSILONS} if it is not given")
+    parser.add_argument("--repeats", type=int, help=f"splits and simulations, {REPEATS} if it is not given")
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each, 2 by default")
+    parser.add_argument("--quick", action="store_true", help="the tables of scikit-learn, one ε")
+    parser.add_argument("--printed", action="store_true", help="the tables that others have printed instead")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="page whose tables are replaced by these")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs") / "benchmark", metavar="DIR", help="folder to write in"
+    )
+    given = parser.parse_args(argv)
+    for option, known in (("tables", TABLES), ("methods", METHODS)):
+        for name in getattr(given, option) or []:
+            if name not in known:
+                raise CommandError(f"--{option}: there is no {name!r}; give one of {', '.join(known)}.")
+    given.epsilons = given.epsilons or list(_QUICK_EPSILONS if given.quick else EPSILONS)
+    for epsilon in given.epsilons:
+        if not 0 < epsilon <= _MOST_EPSILON:
+            raise CommandError(f"--epsilons: must lie in (0, {_MOST_EPSILON:g}], got {epsilon:g}.")
+    if given.repeats is None:
+        given.repeats = _QUICK_REPEATS if given.quick else REPEATS
+    for option, most in (("repeats", _MOST_REPEATS), ("workers", _MOST_WORKERS)):
+        if not 1 <= getattr(given, option) <= most:
+            raise CommandError(f"--{option}: must lie in 1..{most}, got {getattr(given, option)}.")
+    if given.page is not None:
+        losses.placed(text_of(given.page), "")  # before hours of work
+    given.tables = given.tables or [name for name, one in TABLES.items() if one.quick or not given.quick]
+    given.methods = given.methods or list(METHODS)
+    return given
+
+
+def _numbers(table: cells.Table) -> list[Row]:
+    return [cells.numbers(row) for row in table.rows]
+
+
+def _benchmark(given: argparse.Namespace) -> list[str]:
+    with cells.Table(given.out, COLUMNS, KEY) as table:
+        run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
+        rows = _numbers(table)
+    found = summary.summarised(rows)
+    (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
+    whole = all((len(given.tables) >= len(TABLES) - 1, given.methods == list(METHODS), given.repeats >= REPEATS))
+    text = losses.page(rows, found, not whole)
+    (given.out / "losses.md").write_text(text, encoding="utf-8")
+    picture.draw(given.out / "ranks.png", rows)
+    if given.page is not None:
+        given.page.write_text(losses.placed(text_of(given.page), text), encoding="utf-8")
+    return summary.told(rows, found)
+
+
+def _printed(given: argparse.Namespace) -> list[str]:
+    with cells.Table(given.out, printed.COLUMNS, printed.KEY) as table:
+        todo = printed.tasks(given.quick, table)
+        for _, row in cells.outcomes(printed.row_of, todo, workers=given.workers if given.workers > 1 else None):
+            if not isinstance(row, cells.Lost):
+                table.add([row])
+        return printed.told(_numbers(table))
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    given = _arguments(argv)
+    with folder_for(given.out):
+        report(_printed(given) if given.printed else _benchmark(given), given.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,78 @@
+"""The library's one-shot mechanisms: estimates, or a few draws, that say nothing of intervals.
+
+Each plans with its defaults for the model and the prior of ``fit``. OPS that is pure needs a public radius: three prior
+standard deviations times √d. Not here are ``Exponential``, which chooses from a public set of hypotheses,
+``PrivateSelection``, which chooses among runs, and ``RandomisedResponse``, whose ε is that of a label alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import dpmcmc
+from dpmcmc.mechanisms import (
+    OPS,
+    AdaOPS,
+    AdaSSP,
+    CertifiedOPS,
+    Hybrid,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    SufficientStatistics,
+)
+from experiments.benchmark.methods.contract import Method, Outcome
+from experiments.benchmark.methods.ours import bound_model, outcome_of, records_of, refusing
+from experiments.benchmark.problem import Problem
+
+_PROMISE = "(ε, δ), one record replaced"
+#: Radius of the ball over √d, in prior standard deviations; share of the budget of a hybrid's first draw.
+_RADIUS, _SHARE = 3.0, 0.25
+
+
+def _objective(target: Any, epsilon: float) -> ObjectivePerturbation:
+    """Return objective perturbation with the prior's precision, or the least at which the curvature costs ε/2.
+
+    The logistic loss of a row of norm 1 has curvature at most 1/4, which costs log(1 + (1/4)/Λ).
+    """
+    least = 0.25 / math.expm1(epsilon / 2)
+    return ObjectivePerturbation(regularisation=max(target.prior_precision, least))
+
+
+def _released(make: Callable[[Any, float], Any]) -> Callable[[Problem, float], Outcome]:
+    @refusing
+    def run(problem: Problem, epsilon: float) -> Outcome:
+        target = bound_model(problem)
+        plan = make(target, epsilon).plan(
+            target, num_records=len(problem.y), epsilon=epsilon, delta=problem.delta, adjacency="replace_one"
+        )
+        return outcome_of(dpmcmc.sample(plan, records_of(problem), progress=False))
+
+    return run
+
+
+def _pure(target: Any, epsilon: float) -> OPS:
+    return OPS("range", radius=_RADIUS * target.prior_scale * math.sqrt(target.num_features))
+
+
+def _hybrid(target: Any, epsilon: float) -> Hybrid:
+    return Hybrid(OPS("gdp"), dpmcmc.SGLD(step_size=1.0), steps=80, burn_in=40, clip=1.0, share=_SHARE)
+
+
+_CONVEX, _LINEAR = ("binary", "classes"), ("real",)
+
+METHODS = (
+    Method("objective", "ours", ("binary",), _PROMISE, "curvature costs ε/2 at most", _released(_objective)),
+    Method("output", "ours", _CONVEX, _PROMISE, "defaults", _released(lambda t, e: OutputPerturbation())),
+    Method("ops", "ours", _CONVEX, _PROMISE + "; the chain is taken to converge", "defaults",
+           _released(lambda t, e: OPS())),
+    Method("ops_pure", "ours", ("binary",), "pure ε, one record replaced; the chain is taken to converge",
+           "radius 3 prior standard deviations · √d", _released(_pure)),
+    Method("certified_ops", "ours", _CONVEX, _PROMISE, "defaults", _released(lambda t, e: CertifiedOPS())),
+    Method("hybrid", "ours", _CONVEX, _PROMISE + "; the chain is taken to converge",
+           "OPS with a quarter of the budget, then SGLD", _released(_hybrid)),
+    Method("adassp", "ours", _LINEAR, _PROMISE, "defaults (Wang 2018)", _released(lambda t, e: AdaSSP())),
+    Method("sufficient", "ours", _LINEAR, _PROMISE, "defaults", _released(lambda t, e: SufficientStatistics())),
+    Method("adaops", "ours", _LINEAR, _PROMISE, "defaults (Wang 2018)", _released(lambda t, e: AdaOPS())),
+)  # fmt: skip
