@@ -29,7 +29,7 @@ _WIDE = 3.0
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 _LOST = (
-    "The smallest eigenvalue of Σ x x′ over rows of norm at most 1 is {}. The noise of the released second moment has a "
+    "The smallest eigenvalue of Σ x x′ over rows of norm at most 1 is {}. The released second moment has noise of a "
     "standard deviation of about 17 at ε = 1 and 45 at .3. The declared ranges are wide beside the data, so a "
     "direction of the coefficients is lost in the noise. Verdict and predicted width suppose rows that fill their "
     "ranges."
