@@ -256,7 +256,7 @@ def test_svec_of_exact_entries_is_no_longer_than_the_matrix():
 @pytest.mark.parametrize("each", [1, EACH], ids=["records", "owners"])
 @pytest.mark.parametrize("name", SCORES)
 def test_an_absent_record_adds_nothing_to_any_sum(name, each):
-    """Under add_remove it is a row of zeros, or an owner without rows; sums of labels are among those that it adds to."""
+    """Under add_remove it is a row of zeros, or an owner without rows."""
     records = table(each)
     absent = {name: np.zeros_like(leaf[:1]) for name, leaf in records.items()}
     for about, one in sums_of(SCORES[name]).items():
