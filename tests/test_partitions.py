@@ -334,6 +334,17 @@ def test_a_loss_before_the_run_begins_costs_nothing_and_one_after_costs_it(folde
         dpmcmc.sample(plan, folder, ledger=ledger)
 
 
+def test_workers_that_round_differently_are_another_platform_for_a_run_that_goes_on(folder, tmp_path, monkeypatch):
+    """Or a copy of its checkpoint would add the same noise to other integers."""
+    plan = plan_of()
+    options = {"checkpoint": tmp_path / "checkpoint", "trusted_network": True}
+    with pytest.raises(LostPartition, match="goes on from its checkpoint"):
+        dpmcmc.sample(plan, folder, engine=OwnExecutor(30), **options)
+    monkeypatch.setattr(engine_partitions, "rounding_facts", lambda: "another kind")
+    again = dpmcmc.sample(plan, folder, **options)
+    assert again.guarantee.epsilon > plan.guarantee.epsilon
+
+
 def test_files_that_change_while_a_run_reads_them_end_it(folder, monkeypatch):
     monkeypatch.setenv(engine_partitions.KEEP_MB, "0")
     with workers() as crew:
