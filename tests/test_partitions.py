@@ -305,6 +305,24 @@ def test_processes_that_may_meet_over_a_network_need_a_word(monkeypatch):
         processes.connect()
 
 
+def test_processes_that_meet_on_loopback_listen_there_alone(monkeypatch):
+    given = []
+
+    def initialize(**who):
+        given.append(who.get("coordinator_bind_address"))
+        raise ValueError
+
+    monkeypatch.setattr(processes.jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(processes.jax.config, "update", lambda *_: None)
+    monkeypatch.setenv(processes.PROCESSES, "2")
+    monkeypatch.setenv(processes.PROCESS, "0")
+    for address in ("127.0.0.1:1234", "node7:1234"):
+        monkeypatch.setenv(processes.COORDINATOR, address)
+        with pytest.raises(InputError, match="no saying which processes"):
+            processes.connect(trusted_network=True)
+    assert given == ["127.0.0.1:1234", None]
+
+
 # ----------------------------------------------------------------------------------------------------
 # Losses: before the run has begun, or after.
 
