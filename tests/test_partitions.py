@@ -174,6 +174,14 @@ def test_what_is_kept_between_passes_changes_nothing_and_is_forgotten(folder, mo
     assert engine_partitions._kept._bytes == 0
 
 
+@pytest.mark.parametrize("numbers", [[0.0, -0.0], [0, 0], [-0.0, -0.0], [1.5, 1.5], [0.1, 0.2], [np.nan, np.nan]])
+def test_what_is_kept_is_the_same_to_the_sign_of_a_zero(numbers):
+    array = np.array(numbers)
+    found = engine_partitions.Packed.of(array).array
+    assert found.dtype == array.dtype
+    assert found.tobytes() == array.tobytes()
+
+
 def test_draws_are_those_of_the_whole_table(folder):
     plan = plan_of()
     want = dpmcmc.sample(plan, TABLE, key=3).draws

@@ -132,7 +132,7 @@ class Packed(NamedTuple):
     def of(cls, array: np.ndarray) -> Packed:
         """Pack an array; no number of it changes."""
         numbers = array
-        if array.size and np.all(array == array.flat[0]):
+        if array.size and _alike(array):
             numbers = np.array(array.flat[0])
         elif array.dtype == np.float64:
             narrow = array.astype(np.float32)
@@ -143,6 +143,14 @@ class Packed(NamedTuple):
     def array(self) -> np.ndarray:
         """The array, made anew."""
         return np.broadcast_to(self.numbers, self.shape).astype(self.dtype)
+
+
+def _alike(array: np.ndarray) -> bool:
+    """Return whether all numbers are one, to the sign of a zero, which digests of records tell."""
+    first = array.flat[0]
+    if not np.all(array == first):
+        return False
+    return bool(first != 0 or np.all(np.signbit(array) == np.signbit(first)))
 
 
 def packed(records: PyTree) -> PyTree:
