@@ -35,8 +35,8 @@ _LOST = (
     "ranges."
 )
 _PRECISION = (
-    "`fit` learns the residual's standard deviation, and its draws then predicted with a public one. The direction that "
-    "the noise hides makes its predictions uncertain, and a ridge estimate leaves that direction out."
+    "`fit` learns the residual's standard deviation, and its draws then predicted with a public one. The direction "
+    "that the noise hides makes its predictions uncertain, and a ridge estimate leaves that direction out."
 )
 #: Causes by (table, kind of loss), found by reading the rows and by experiments of their own.
 WHY: dict[tuple[str, str], str] = {
