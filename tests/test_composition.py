@@ -152,6 +152,21 @@ def test_a_coin_between_two_steps_dominates_one_between_them(direction, loud, qu
     assert least < 0
 
 
+@pytest.mark.parametrize(("direction", "scale"), [("replace", 2), ("remove", 8)])
+@pytest.mark.parametrize(("loud", "quiet"), [(0.05, 0.06), (1.35, 1.45), (10.0, 10.001), (1e5, 1.01e5), (1e8, 1.1e8)])
+def test_the_chance_of_a_coin_is_never_too_small_and_close(direction, scale, loud, quiet):
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+
+        def missing(z):
+            return mpmath.erfc(1 / (mpmath.mpf(float(z)) * mpmath.sqrt(scale)))
+
+        z = np.linspace(loud, quiet, 7)
+        exact = [(missing(quiet) - missing(one)) / (missing(quiet) - missing(loud)) for one in z]
+        for found, want in zip(pld._shares(z, loud, quiet, direction), exact, strict=True):
+            assert min(want, 1) <= found <= want + 3e-9
+
+
 def test_a_blend_is_the_product_of_its_coins():
     interval = 2.0**-5
     loud, quiet = (pld.one_step(z, 0.1, "replace", interval, -30.0) for z in (1.0, 1.2))

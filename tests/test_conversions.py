@@ -14,6 +14,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, account
 from dpmcmc.privacy.accounting import Event, conversions, pld
+from dpmcmc.privacy.accounting.conversions import GaussianDP
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 GOLDEN = {"steps": 2344, "num_records": 60_000, "delta": 1e-5, "sampling": Poisson(256)}
@@ -125,6 +126,13 @@ def test_sampled_steps_lie_below_their_gaussian_trade_off_and_close_to_it(adjace
     if adjacency == "zero_out":
         assert found.mu >= q * math.sqrt(count * math.expm1(1 / z**2))
         assert found.mu <= 1.25 * q * math.sqrt(count * math.expm1(1 / z**2))
+
+
+@pytest.mark.parametrize("epsilon", [699.0, 701.0, 1e4])
+def test_a_trade_off_is_stated_where_e_to_the_epsilon_is_no_float(epsilon):
+    assert GaussianDP(60.0, 1e-9, 0.0).delta(epsilon) == pytest.approx(min(1.0, gaussian_delta(60.0, epsilon) + 1e-9))
+    assert GaussianDP(math.inf, 0.0, 0.0).delta(epsilon) == 1.0
+    assert GaussianDP(0.1, 0.0, 1e-12).delta(epsilon) == 1.0
 
 
 def test_deviations_are_stated_beside_every_term():

@@ -305,6 +305,24 @@ def test_processes_that_may_meet_over_a_network_need_a_word(monkeypatch):
         processes.connect()
 
 
+def test_processes_that_meet_on_loopback_listen_there_alone(monkeypatch):
+    given = []
+
+    def initialize(**who):
+        given.append(who.get("coordinator_bind_address"))
+        raise ValueError
+
+    monkeypatch.setattr(processes.jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(processes.jax.config, "update", lambda *_: None)
+    monkeypatch.setenv(processes.PROCESSES, "2")
+    monkeypatch.setenv(processes.PROCESS, "0")
+    for address in ("127.0.0.1:1234", "node7:1234"):
+        monkeypatch.setenv(processes.COORDINATOR, address)
+        with pytest.raises(InputError, match="no saying which processes"):
+            processes.connect(trusted_network=True)
+    assert given == ["127.0.0.1:1234", None]
+
+
 # ----------------------------------------------------------------------------------------------------
 # Losses: before the run has begun, or after.
 
@@ -332,6 +350,17 @@ def test_a_loss_before_the_run_begins_costs_nothing_and_one_after_costs_it(folde
     assert ledger.state().spent > 0
     with pytest.raises(LedgerError, match="is refused"):
         dpmcmc.sample(plan, folder, ledger=ledger)
+
+
+def test_workers_that_round_differently_are_another_platform_for_a_run_that_goes_on(folder, tmp_path, monkeypatch):
+    """Or a copy of its checkpoint would add the same noise to other integers."""
+    plan = plan_of()
+    options = {"checkpoint": tmp_path / "checkpoint", "trusted_network": True}
+    with pytest.raises(LostPartition, match="goes on from its checkpoint"):
+        dpmcmc.sample(plan, folder, engine=OwnExecutor(30), **options)
+    monkeypatch.setattr(engine_partitions, "rounding_facts", lambda: "another kind")
+    again = dpmcmc.sample(plan, folder, **options)
+    assert again.guarantee.epsilon > plan.guarantee.epsilon
 
 
 def test_files_that_change_while_a_run_reads_them_end_it(folder, monkeypatch):

@@ -253,6 +253,27 @@ def test_svec_of_exact_entries_is_no_longer_than_the_matrix():
     assert exact * (1 - 2.0**-50) <= square <= exact
 
 
+@pytest.mark.parametrize("each", [1, EACH], ids=["records", "owners"])
+@pytest.mark.parametrize("name", SCORES)
+def test_an_absent_record_adds_nothing_to_any_sum(name, each):
+    """Under add_remove it is a row of zeros, or an owner without rows."""
+    records = table(each)
+    absent = {name: np.zeros_like(leaf[:1]) for name, leaf in records.items()}
+    for about, one in sums_of(SCORES[name]).items():
+        added_by = summed(one, absent)
+        if about == "rows" and each == 1:  # records are not counted; owners are
+            added_by = added_by[:-1]
+        assert all(not part.any() for part in added_by), about
+        assert any(part.any() for part in summed(one, records)), about
+
+
+def test_an_offset_that_is_no_number_moves_its_sum_within_its_bound():
+    records = {name: leaf[:3] for name, leaf in table().items()}
+    records["offset"] = np.array([np.nan, np.inf, -np.inf])
+    offsets = summed(sums_of(SCORES["logistic"])["rows"], records)[2]
+    assert [*offsets] == [0, 2 << 30]
+
+
 def test_mechanisms_say_which_targets_they_read_through_sums_alone():
     from dpmcmc.mechanisms import OutputPerturbation
     from tests.noise_aware_tables import linear, logistic

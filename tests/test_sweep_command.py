@@ -226,6 +226,20 @@ def test_an_end_that_depends_on_the_records_is_told_to_their_holder_alone(write,
     assert {row["status"] for row in table(out / "confidential")} == {"refused"}
     assert all("row_bound" in row["reason"] for row in table(out / "confidential"))
     assert entries(tmp_path) == ["void"] * 2
+    # An executor's links may be open to others.
+    answers = []
+
+    class Watched(Dying):
+        def submit(self, work, /, *arguments):
+            future = super().submit(work, *arguments)
+            answers.append(future.result())
+            return future
+
+    swept(path, tmp_path / "other", executor=Watched())
+    assert all("row_bound" in row["reason"] for row in table(tmp_path / "other" / "confidential"))
+    assert len(answers) == 2
+    assert "row" not in repr(answers)
+    assert not (tmp_path / "other" / "confidential" / "sent").exists()
 
 
 def test_cells_without_a_guarantee_have_none_together(write, tmp_path):

@@ -501,7 +501,7 @@ class _Sweep:
                 if end.code == 130:
                     raise KeyboardInterrupt
                 if end.code:
-                    self._ends[cell.number] = end.said
+                    self._ends[cell.number] = swept_cell.why_of(one, end)
                 if end.code == CODE:
                     self._faults.add(cell.number)
                 finished += 1

@@ -2,9 +2,10 @@
 
 A cell is an ordinary run in a folder of its own, ``cells/0007``. The sweep makes the folder with its config and its
 checkpoint, reserves the cell's budget under a name that the checkpoint holds, and then sends the folder's path to a
-worker. A worker is given nothing else, and answers with an exit code and a sentence. So neither records nor keys nor
-results travel: a worker reads the data by the path in the config, takes its keys from its own system, and writes the
-run folder, which every worker must see under one path.
+worker. A worker is given nothing else, and answers with an exit code. So neither records nor keys nor results travel: a
+worker reads the data by the path in the config, takes its keys from its own system, and writes the run folder, which
+every worker must see under one path. Why a cell ended as it did may depend on the records, and is left in a
+confidential file.
 
 How far a cell has come is read from its folder, so that nothing is lost with the process that watched it:
 
@@ -50,7 +51,7 @@ CHARGED = ("stopped", "lost", *DONE)
 
 
 class Ended(NamedTuple):
-    """A worker's answer: exit code and sentence of the run, as ``dpmcmc run`` has them."""
+    """A worker's answer: exit code of the run, as ``dpmcmc run`` has it, and a sentence of public facts, or none."""
 
     code: int
     said: str
@@ -63,8 +64,8 @@ class Sent:
     Attributes:
         number: of the cell.
         folder: of its run.
-        token: file that the worker makes. An executor that tries a cell again finds it there, and the cell is left
-            alone: the first try may have begun.
+        token: confidential file that the worker makes, and in which it says how the run ended. An executor that tries
+            a cell again finds it there, and the cell is left alone: the first try may have begun.
         allow_code: as of ``dpmcmc run``.
         pictures: whether the cell's page has pictures.
     """
@@ -104,7 +105,18 @@ def carry_out(sent: Sent) -> Ended:
         code = exit_code(lambda: _run(sent))
     lines = said.getvalue().splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
-    return Ended(code, errors[-1].removeprefix("error: ") if errors else "")
+    # Links of an executor may be open to others, and a refusal may name rows.
+    with contextlib.suppress(OSError):
+        sent.token.write_text(errors[-1].removeprefix("error: ") if errors else "")
+    return Ended(code, "")
+
+
+def why_of(sent: Sent, ended: Ended) -> str:
+    """Return why a run ended with its exit code, as its worker says; for the data holder alone."""
+    try:
+        return ended.said or read_text(sent.token)
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _run(sent: Sent) -> None:

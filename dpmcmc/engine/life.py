@@ -264,7 +264,11 @@ class Life:
         if self._own is None:
             return fresh
         shape = None if self.mesh is None else sizes(self.mesh)
-        streams: Streams = self._own.keys(self.plan, data, fresh, self.secret, shape)
+        records = self.work.records
+        workers = records.rounding if isinstance(records, PartitionedRecords) else ""
+        streams: Streams = self._own.keys(
+            self.plan, data, fresh, self.secret, shape, workers
+        )
         self._new = self._own.new
         self._claims = self._own.claims
         return streams

@@ -93,6 +93,9 @@ def connect(trusted_network: bool = False) -> None:
             "lead over a network; say trusted_network (run.trusted_network: true in a config, or "
             f"{TRUSTED}=1 in the environment) if it is your own"
         )
+    if is_loopback(host):
+        # JAX would listen on every address of this machine.
+        who["coordinator_bind_address"] = who["coordinator_address"]
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(

@@ -78,9 +78,9 @@ class Rows:
             "sharers": np.repeat(sizes[:, None], each, axis=1).astype(np.float64),
         }
         if "offset" in records:
-            made["offset"] = np.asarray(records["offset"], np.float64).reshape(
-                count, each
-            )
+            offset = np.asarray(records["offset"], np.float64).reshape(count, each)
+            # One that is no number has no integer, and must not move a sum beyond its bound.
+            made["offset"] = np.where(np.isnan(offset), 0.0, offset)
         if "weight" in records:
             weight = np.asarray(records["weight"], np.float64).reshape(count, each)
             # Sensitivities rest on weights within [0, 1].

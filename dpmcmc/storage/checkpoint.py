@@ -324,6 +324,7 @@ class Checkpoint:
         streams: PyTree,
         secret: bool,
         mesh: tuple[int, int] | None = None,
+        workers: str = "",
     ) -> PyTree:
         """Return the keys of the run that was started here, or fresh ones for a new run or one that goes on elsewhere.
 
@@ -336,13 +337,15 @@ class Checkpoint:
             streams: pytree of fresh JAX keys.
             secret: whether they are.
             mesh: devices along the chains and along the records, another of which is another platform; None: no mesh.
+            workers: digest of how other processes round records, another of which is another platform; empty: none do.
 
         Raises:
             CheckpointError: another plan, other records or another kind of key than what was started; or chains that
                 the mesh cannot share as they were.
         """
         # A different device layout changes the order of rounding.
-        self._here = here = platform() if mesh is None else f"{platform()} {mesh}"
+        here = platform() if mesh is None else f"{platform()} {mesh}"
+        self._here = here = f"{here} {workers}" if workers else here
         self.elsewhere = False
         self.new = None
         if not self.begun:

@@ -64,7 +64,7 @@ from dpmcmc.report import console
 # * The gradient is F⁻¹ Σ x r of integers r = uψ/C. Each |r| is at most C⁻¹ of the limit, rounded down, so that the
 #   whitened x r is within 1.
 # * Spread and curvature are second moments of rows √h·z, rounded to integers whose norm is within the bound exactly.
-# * Statistics of labels are rounded toward zero, which keeps them within their range.
+# * Statistics of labels are rounded toward zero, which keeps them within their range. Those of a row of zeros are 0.
 
 #: A typical whitened row is taken for no shorter than this, whatever was released.
 _SHORTEST = 0.1
@@ -447,7 +447,9 @@ class Labels:
     def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
         """Return what these records add, (k,)."""
         eta = self.access.predictors(records, self.columns)
-        y, there = records["y"].ravel(), records["there"].ravel() * 2.0**FINE_BITS
+        # A row of zeros is an absent record under add_remove: it adds nothing, here as to all other sums.
+        there = records["there"].ravel() * (records["norm"].ravel() > 0)
+        y, there = records["y"].ravel(), there * 2.0**FINE_BITS
         total = np.zeros(0, np.int64)
         for start in range(0, max(1, len(y)), _LABELS):
             block = slice(start, start + _LABELS)
@@ -505,7 +507,7 @@ def whole_within(numbers: np.ndarray, most: np.ndarray) -> np.ndarray:
     # Rounding adds √K/2 at most, and float64 less than a part of 2^-40, which ``most`` has room for.
     longest = np.maximum(most - math.sqrt(numbers.shape[1]) / 2, 0.0)
     norms = np.sqrt(squares(numbers.T))
-    shrunk = np.where(norms > longest, longest / np.maximum(norms, 1e-300), 1.0)
+    shrunk = np.where(norms > longest, longest / np.maximum(norms, 1e-200), 1.0)
     return np.rint(numbers * shrunk[:, None])
 
 
@@ -517,7 +519,7 @@ def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
     norms = np.sqrt(squares(scores.T))
     # The margin keeps rounding of norm and product below the limit.
     shrunk = np.where(
-        norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0
+        norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-200), 1.0
     )
     return scores * shrunk[:, None]
 

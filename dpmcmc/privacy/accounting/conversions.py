@@ -109,10 +109,11 @@ class GaussianDP(NamedTuple):
 
     def delta(self, epsilon: float) -> float:
         """Total δ at ε >= 0 that this proves."""
-        if epsilon > 700:
-            return 1.0 if self.deviation else min(1.0, self.slack)
         total = gaussian_delta(self.mu, epsilon) + self.slack
-        return min(1.0, total + (1 + math.exp(epsilon)) * self.deviation)
+        if self.deviation:
+            # Beyond, e^ε is no float.
+            total += (1 + math.exp(epsilon)) * self.deviation if epsilon < 700 else 1.0
+        return min(1.0, total)
 
 
 class ConcentratedDP(NamedTuple):

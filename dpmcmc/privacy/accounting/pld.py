@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from scipy.special import erfc, log_ndtr, logsumexp, ndtri_exp
+from scipy.special import erf, erfc, log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import rdp
@@ -295,12 +295,15 @@ def _shares(z: np.ndarray, loud: float, quiet: float, direction: str) -> np.ndar
     """λ of each z: the chance of the louder step, rounded up."""
     scale = math.sqrt(2) if direction == "replace" else math.sqrt(8)
 
-    def missing(z: np.ndarray | float) -> np.ndarray:
-        """1 − u, which is exact where u is near 1."""
-        return erfc(1 / (np.asarray(z) * scale))
+    def more(z: np.ndarray | float) -> np.ndarray:
+        """u less that of the quiet step, to the last digits where u is near 1 and where it is near 0."""
+        own, other = 1 / (np.asarray(z) * scale), 1 / (quiet * scale)
+        return (
+            erf(own) - erf(other) if 1 / (loud * scale) < 0.5 else erfc(other) - erfc(own)
+        )
 
     with np.errstate(invalid="ignore"):
-        share = (missing(quiet) - missing(z)) / (missing(quiet) - missing(loud))
+        share = more(z) / more(loud)
     share = np.where(np.isfinite(share), share, 1.0)
     return np.clip(share * (1 + 1e-9) + 1e-9, 0.0, 1.0)
 
