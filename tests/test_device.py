@@ -130,9 +130,10 @@ def test_a_one_shot_mechanism_takes_a_device_and_nothing_else_of_a_run(overrides
     assert loaded.one_shot
     path = tmp_path / "config.yaml"
     path.write_text(config.dump(loaded, tmp_path))
-    assert yaml.safe_load(path.read_text())["run"] == {"device": "cpu"}
+    where = {"device": "cpu", "engine": None, "mesh": None, "trusted_network": False}
+    assert yaml.safe_load(path.read_text())["run"] == where
     assert config_file.load(path).run.device == "cpu"
-    with pytest.raises(InputError, match="run: mechanism noise_aware takes none but device; leave it out"):
+    with pytest.raises(InputError, match="noise_aware takes none but device, engine, mesh, trusted_network; leave"):
         config_file.load(name, [*overrides, "run.steps=5"])
 
 

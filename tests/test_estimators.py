@@ -19,6 +19,7 @@ from dpmcmc.estimators import (
     PrivatePoissonRegression,
     expected_failed_checks,
 )
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.fingerprint import fingerprint
@@ -59,6 +60,9 @@ def test_linear_intervals_hold_where_nobody_declared_the_noise():
     assert np.max(np.abs(model.predict(x[:50]) - mean[:50])) < 0.5
     assert isinstance(model.result_.plan.mechanism, NoiseAware)
     assert model.result_.plan.mechanism.covariance == "sandwich"
+    # Labels are encoded on [-1, 1], and the noise has a twelfth of the range.
+    assert model.result_.evidence.label_scale == pytest.approx(0.4 / 6, rel=0.2)
+    assert Evidence.of(model.result_.evidence.content()).label_scale == model.result_.evidence.label_scale
 
 
 def test_poisson_coefficients_are_those_of_the_log_mean():
@@ -69,6 +73,7 @@ def test_poisson_coefficients_are_those_of_the_log_mean():
     low, high = model.intervals_.T
     assert ((low < COEFFICIENTS) & (high > COEFFICIENTS)).all()
     np.testing.assert_allclose(model.predict(x[:50]), np.exp(mean[:50]), rtol=0.2)
+    assert model.result_.evidence.label_scale < 0.3
 
 
 @pytest.mark.filterwarnings("ignore::dpmcmc.NoGuarantee")

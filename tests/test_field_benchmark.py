@@ -133,7 +133,7 @@ def test_goals_and_losses_of_fixed_rows():
     assert any("crps" in line for line in missed)
     assert any("below 0.8" in line and line.endswith("u") for line in missed)
     said = losses.paragraphs([*rows, refused])
-    for words in ("CRPS of `a` is 0.2", "cover 0.50", "4.0 times as wide", "it refused: too few records"):
+    for words in ("CRPS of `a` is 0.2", "cover 0.50", "4.0 times as wide", "`fit` refused: too few records"):
         assert sum(words in one for one in said) >= 1, words
     assert not any("`mle`" in one for one in said)
     page = losses.placed(f"x {losses.BEGIN} old {losses.END} y", losses.page(rows, found, True))

@@ -13,7 +13,8 @@ from scipy import stats
 
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import convergence, predictive
-from dpmcmc.targets import TargetError
+from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, TargetError
+from dpmcmc.targets.transformed import with_label_scale
 from tests.test_command_line import call, refused
 
 RNG = np.random.default_rng(7)
@@ -116,6 +117,23 @@ def test_regression_scores_and_density_match_their_closed_forms():
     body = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert body["accuracy"] is None
     assert set(body["rmse"]) == {"posterior_predictive", "mean", "std"}
+
+
+def test_labels_vary_as_a_release_tells():
+    draws, rows = np.zeros((2, 1)), {"x": np.ones((1, 1)), "y": np.ones(1)}
+
+    def density(target, scale):
+        return predictive.predict(with_label_scale(target, scale), draws, rows).log_predictive_density
+
+    line, counts = LinearRegression(noise_scale=1.0, num_features=1), PoissonRegression(num_features=1)
+    assert density(line, None) == pytest.approx(stats.norm.logpdf(1.0), rel=1e-5)
+    assert density(line, 0.5) == pytest.approx(stats.norm.logpdf(1.0, scale=0.5), rel=1e-5)
+    assert density(counts, 0.0) == pytest.approx(stats.poisson.logpmf(1, 1.0), rel=1e-5)
+    assert density(counts, 2.0) == pytest.approx(stats.nbinom.logpmf(1, 0.5, 1 / 3), rel=1e-5)
+    owners = with_label_scale(PerOwner(line, records_per_owner=2), 0.5)
+    assert owners.target.noise_scale == 0.5
+    binary = LogisticRegression(num_features=1)
+    assert with_label_scale(binary, 0.5) is binary
 
 
 def test_a_density_far_in_the_tail_is_finite():

@@ -51,6 +51,7 @@ from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
+from dpmcmc.targets.transformed import with_label_scale
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -249,10 +250,12 @@ class ConfiguredRun:
         shown = {}
         if facts.test is not None:
             name = "draws" if guarantee is None else "private draws"
-            shown[name] = predictive.predict(self.target, flat, dict(facts.test))
+            shown[name] = predictive.predict(
+                self._predicting(result), flat, dict(facts.test)
+            )
             metrics |= shown[name].to_json()
         run_folder.json("metrics.json", _finite(metrics))
-        fitted = self._save_confidential(flat, result.wall_seconds)
+        fitted = self._save_confidential(result)
         # A non-private fit may leave only where the records themselves may.
         if fitted is not None and facts.spec.public:
             metrics["non_private"] = fitted.summary
@@ -296,14 +299,19 @@ class ConfiguredRun:
             run_text.print_withheld(facts, self.place.confidential, console)
         return run_folder.folder
 
-    def _save_confidential(
-        self, flat: PyTree, wall_seconds: dict[str, float]
-    ) -> _Fitted | None:
+    def _predicting(self, result: Result) -> Target:
+        """Return the target, whose labels vary as the release tells."""
+        evidence = result.evidence
+        return with_label_scale(
+            self.target, None if evidence is None else evidence.label_scale
+        )
+
+    def _save_confidential(self, result: Result) -> _Fitted | None:
         """Write diagnostics.json; the non-private fit, where there is one."""
-        body, fitted = self._confidential(flat)
+        body, fitted = self._confidential(result)
         if fitted is not None and not self.facts.spec.public:
             body["non_private"] = fitted.summary
-        body["wall_seconds"] = wall_seconds
+        body["wall_seconds"] = result.wall_seconds
         body["outside_schema"] = self._outside
         body["about"] = (
             "Computed from training records without privacy. Never publish or archive this folder."
@@ -418,17 +426,18 @@ class ConfiguredRun:
         """metrics.json before anything is measured."""
         return self.facts.metrics() | {"device": self.life.device}
 
-    def _confidential(self, flat: PyTree) -> tuple[dict[str, object], _Fitted | None]:
+    def _confidential(self, result: Result) -> tuple[dict[str, object], _Fitted | None]:
         """Return (diagnostics of records, non-private fit or None).
 
         Whether they can be computed, and whether a library warns, depends on the records: a failure is written to these
         diagnostics and changes nothing else.
         """
         out: dict[str, object] = {"train": None}
+        flat = result.flat_draws()
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
-                out |= self._scores(flat)
+                out |= self._scores(self._predicting(result), flat)
             except Exception as error:  # whatever a target of a user's own raises
                 out["failed"] = str(error)
             if self.on_disk:
@@ -439,18 +448,18 @@ class ConfiguredRun:
                 out["non_private"] = {"failed": str(error)}
                 return out, None
 
-    def _scores(self, flat: PyTree) -> dict[str, object]:
+    def _scores(self, target: Target, flat: PyTree) -> dict[str, object]:
         """Return scores of training records, and of held-out ones that are not public."""
         if self.on_disk:
             out: dict[str, object] = {"train": None, "skipped": _SKIPPED}
         else:
             out = {
                 "train": predictive.predict(
-                    self.target, _some(flat), self.data.train
+                    target, _some(flat), self.data.train
                 ).to_json()
             }
         if self.data.test is not None and not self.data.test_is_public:
-            out |= predictive.predict(self.target, flat, self.data.test).to_json()
+            out |= predictive.predict(target, flat, self.data.test).to_json()
         return out
 
     def _fitted(self, flat: PyTree) -> _Fitted:

@@ -475,8 +475,7 @@ def verify(
     files = _files(path, body)
     if as_json:
         stated = _stated(found, together, [*remarks, files])
-        with _bounded(path, patient):
-            stated["epsilon_lower"] = found.guarantee.bracket().lower or None
+        stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
             stated["after"] = {
                 name: value if isinstance(value, str) or math.isfinite(value) else None
@@ -486,6 +485,15 @@ def verify(
         return
     print(rows([files]))
     print(f"{YES} verified: the stated epsilon covers the events")
+
+
+def _lower(guarantee: Guarantee, patient: bool) -> float | None:
+    """Return a lower bound on ε; None where none is known, or none within the limit of work."""
+    try:
+        with contextlib.nullcontext() if patient else at_most(MOST_WORK):
+            return guarantee.bracket().lower or None
+    except TooMuchWork:
+        return None
 
 
 def _afterwards(guarantee: Guarantee, delta: float) -> dict[str, float | str]:

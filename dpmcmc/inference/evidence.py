@@ -72,6 +72,7 @@ class Evidence:
         means: of the prior, (d,); None: 0.
         doubts: why intervals may not hold, clauses that the release itself gave.
         chosen: whether the scales were chosen from the release.
+        label_scale: standard deviation of residuals, or dispersion of counts, which the release tells; or None.
 
     Example:
         >>> import dpmcmc
@@ -95,6 +96,7 @@ class Evidence:
     means: np.ndarray | None = None
     doubts: tuple[str, ...] = ()
     chosen: bool = False
+    label_scale: float | None = None
 
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"

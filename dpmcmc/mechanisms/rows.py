@@ -150,7 +150,8 @@ class RowSums:
         rows = x.reshape(-1, x.shape[2])
         offsets = np.zeros(2, np.int64)
         if self.offset_bound is not None:
-            offset = np.clip(records["offset"] / self.offset_bound, -1.0, 1.0).ravel()
+            share = np.nan_to_num(records["offset"] / self.offset_bound)
+            offset = np.clip(share, -1.0, 1.0).ravel()
             steps = np.rint(np.stack([offset, offset * offset]) * 2.0**FINE_BITS)
             offsets = steps.astype(np.int64).sum(axis=1)
         sizes = records["there"].sum(axis=1).astype(np.int64)

@@ -381,6 +381,10 @@ class SoftmaxRegression(GeneralisedLinear):
 # mechanism ``noise_aware`` bounds scores without bias.
 
 
+#: Smallest dispersion of a negative binomial law; below it counts are Poisson's.
+LEAST_DISPERSION = 1e-3
+
+
 class CountRegression(LinearPredictor):
     """Facts that both families share."""
 
@@ -457,7 +461,7 @@ class NegativeBinomialRegression(CountRegression):
         Array([1., 1., 1.], dtype=float32)
     """
 
-    dispersion: Annotated[float, Ge(1e-3)] = dataclasses.field(
+    dispersion: Annotated[float, Ge(LEAST_DISPERSION)] = dataclasses.field(
         default=1.0, metadata=STATIC
     )
 

@@ -35,7 +35,13 @@ from dpmcmc.targets.base import (
     bind,
     target_offers,
 )
-from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
+from dpmcmc.targets.glm import (
+    LEAST_DISPERSION,
+    GeneralisedLinear,
+    LinearRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -537,6 +543,25 @@ def by_row(target: Target, records: PyTree) -> tuple[Target, PyTree]:
         records = rows_of(records) if MASK in records else records
         target = target.target
     return _with_offset_column(_unweighted(target), records)
+
+
+def with_label_scale(target: Target, scale: float | None) -> Target:
+    """Return a regression whose labels vary about their means as a release tells; another target as it is.
+
+    Args:
+        target: of the release; its parameters stay the same.
+        scale: standard deviation of a linear regression's residuals, or α of counts, Var[y] = μ + αμ²; None: as the
+            target supposes.
+    """
+    if scale is None:
+        return target
+    if isinstance(target, PerOwner):
+        return dataclasses.replace(target, target=with_label_scale(target.target, scale))
+    if type(target) is LinearRegression:
+        return dataclasses.replace(target, noise_scale=scale)
+    if type(target) is PoissonRegression and scale >= LEAST_DISPERSION:
+        return NegativeBinomialRegression(**vars(target), dispersion=scale)
+    return target
 
 
 def _unweighted(target: Target) -> Target:

@@ -29,14 +29,14 @@ _WIDE = 3.0
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
 _LOST = (
-    "The smallest eigenvalue of Σ x x′ over rows of norm at most 1 is {}. The released second moment has noise of a "
-    "standard deviation of about 17 at ε = 1 and 45 at .3. The declared ranges are wide beside the data, so a "
+    "The smallest eigenvalue of Σ x x′ over rows of norm at most 1 is {} here. The noise of the released second moment "
+    "has a standard deviation of about 17 at ε = 1 and 45 at .3. The declared ranges are wide beside the data, so a "
     "direction of the coefficients is lost in the noise. Verdict and predicted width suppose rows that fill their "
     "ranges."
 )
 _PRECISION = (
-    "`fit` learns the residual's standard deviation, but its draws predict with a public one. The direction that the "
-    "noise hides makes its predictions uncertain, and a ridge estimate leaves that direction out."
+    "`fit` learns the residual's standard deviation, and its draws then predicted with a public one. The direction "
+    "that the noise hides makes its predictions uncertain, and a ridge estimate leaves that direction out."
 )
 #: Causes by (table, kind of loss), found by reading the rows and by experiments of their own.
 WHY: dict[tuple[str, str], str] = {
@@ -44,7 +44,7 @@ WHY: dict[tuple[str, str], str] = {
         (table, "width"): _LOST.format(value)
         for table, value in (
             *(("arrests", "0.2"), ("computers", "6.9"), ("nmes1988", "6.3"), ("wells", "8.4"), ("maths", "27")),
-            ("default", "57, and of the logistic curvature 0.6"),
+            ("default", "57, and 0.6 of the logistic curvature,"),
         )
     },
     **{(table, "log_score"): _PRECISION for table in ("computers", "maths")},
@@ -69,16 +69,15 @@ def paragraphs(rows: Sequence[Row]) -> list[str]:
                 out.append((table, epsilon, found))
         coverage, width = (cell.mean.get(name, math.nan) for name in ("coverage", "width"))
         if cell.fit and coverage < summary.BAND[0] - 2 * cell.error:
-            said = (
-                f"its intervals cover {coverage:.2f} ± {cell.error:.2f} of simulated truths; their width is {width:.2f}"
-            )
+            share = f"{coverage:.2f} ± {cell.error:.2f}"
+            said = f"intervals of `{OURS}` cover {share} of simulated truths; their width is {width:.2f}"
             out.append((table, epsilon, _paragraph(table, epsilon, said, "coverage")))
         if cell.fit and width > _WIDE:
-            said = f"its intervals are {width:.1f} times as wide as without privacy"
+            said = f"intervals of `{OURS}` are {width:.1f} times as wide as without privacy"
             out.append((table, epsilon, _paragraph(table, epsilon, said, "width")))
     for row in rows:
         if row["method"] == OURS and row["status"] in ("failed", "refused"):
-            said = f"it {row['status']}: {row.get('reason', '')}"
+            said = f"`{OURS}` {row['status']}: {row.get('reason', '')}"
             out.append((str(row["table"]), number(row, "epsilon"), _paragraph(str(row["table"]), number(row, "epsilon"),
                                                                                said, str(row["status"]))))  # fmt: skip
     return list(dict.fromkeys(text for _, _, text in sorted(out)))

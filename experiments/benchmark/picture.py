@@ -6,16 +6,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from experiments.benchmark import summary
 from experiments.benchmark.run import LEVEL, Row
 from experiments.benchmark.summary import number
-from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, name_ends, saved
+from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, saved, spread
 
 #: Methods that are drawn with a line of their own, and their colours; others are grey.
 _LINES = {"fit": BLUE, "sgld": GREEN, "jax_privacy_dpsgd": RED, "diffprivlib": ORANGE, "binagg": PURPLE}
+#: Least distance of two names on the axis of ranks, over the number of methods.
+_APART = 0.04
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
@@ -50,8 +53,12 @@ def _ranks(axis: Axes, found: Sequence[Row], epsilons: Sequence[float], column: 
     axis.xaxis.set_minor_locator(NullLocator())
     axis.invert_yaxis()
     last = [row for row in found if row["epsilon"] == epsilons[-1] and column in row]
-    ends = [(number(row, column), str(row["method"]), _LINES.get(str(row["method"]), GREY)) for row in last]
-    name_ends(axis, ends, 7.0)
+    last.sort(key=lambda row: number(row, column))
+    places = spread(np.array([number(row, column) for row in last]), _APART * len(methods))
+    for row, place in zip(last, places, strict=True):
+        colour = _LINES.get(str(row["method"]), GREY)
+        where = ("axes fraction", "data")
+        axis.annotate(str(row["method"]), (1.02, place), xycoords=where, color=colour, fontsize=7, va="center")
 
 
 def _coverage(axis: Axes, found: Sequence[Row], epsilon: float) -> None:

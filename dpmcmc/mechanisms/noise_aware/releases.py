@@ -26,6 +26,7 @@ from dpmcmc.inference.noise_aware import (
     Local,
     denoised,
 )
+from dpmcmc.inference.scores import Counts, Huber
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.facts import (
     FIRST,
@@ -455,5 +456,15 @@ class Releases:
             gram=self.noisy,
             structure=self.strategy.options.structure,
             doubts=tuple(doubts),
+            label_scale=self._label_scale(),
         )
         return concluded._replace(evidence=evidence)
+
+    def _label_scale(self) -> float | None:
+        """Return how labels vary about their means, where that was learnt; see ``Evidence.label_scale``."""
+        score = self.learnt.score
+        if self.strategy.scale is None:
+            return None
+        if isinstance(score, Counts):
+            return score.dispersion
+        return score.std if isinstance(score, Huber) else None

@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmcmc.errors import InputError
+
 #: Largest norm of a row, of a public vector and of a row of a second moment, in bits of the grid.
 ROW_BITS, VECTOR_BITS, MOMENT_BITS = 24, 28, 20
 #: Rows that BLAS adds at once.
@@ -58,7 +60,15 @@ class Exact(NamedTuple):
 
 
 def unit_of(bound: float, bits: int) -> float:
-    """Return the power of two in which a public bound is within (2^(bits − 1), 2^bits]."""
+    """Return the power of two in which a public bound is within (2^(bits − 1), 2^bits].
+
+    Raises:
+        InputError: a bound so small or large that squares of its steps are no numbers of float64.
+    """
+    if not 1e-100 < bound < 1e100:
+        raise InputError(
+            f"a public bound of {bound:g} leaves float64; scale the column to between 1e-100 and 1e100"
+        )
     mantissa, exponent = math.frexp(bound)
     return 2.0 ** (exponent - bits - (mantissa == 0.5))
 
@@ -139,7 +149,7 @@ def rounded_vector(vector: np.ndarray) -> tuple[np.ndarray, float]:
     vector = np.asarray(vector, np.float64)
     columns = vector.reshape(len(vector), -1)
     norm = float(np.max(np.linalg.norm(columns, axis=0), initial=0.0))
-    if not norm > 0:
+    if not norm > 1e-90:  # as good as 0
         return np.zeros_like(vector), 1.0
     # Rounding adds √d/2 steps, and float64 a part of (d + 10)·2^-53.
     room = 1 + math.sqrt(len(vector)) * 2.0 ** (1 - VECTOR_BITS)

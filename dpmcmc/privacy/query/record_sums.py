@@ -27,6 +27,7 @@ test_rounding_leaves_every_row_within_its_bound, test_a_bound_that_rounding_exce
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,6 +39,8 @@ from dpmcmc.storage.pytree import PyTree, length_of
 
 #: Most records of one call of a Sum. Blocks of so many rows of usual tables stay in a processor's cache.
 MOST_RECORDS = 1 << 13
+#: Numbers of a block, about, and fewest records of one.
+_MOST_NUMBERS, _FEWEST = 1 << 21, 64
 #: Largest size of an entry that a Sum returns.
 LARGEST = 2**62
 
@@ -131,10 +134,15 @@ class Prepared:
 
 
 def blocks_of(records: PyTree) -> Iterable[PyTree]:
-    """Yield all records in their order, at most :data:`MOST_RECORDS` at once; no record is one empty block."""
+    """Yield all records in their order, at most :data:`MOST_RECORDS` at once, and fewer of large ones.
+
+    No record is one empty block.
+    """
     leaves, structure = jax.tree.flatten(records)
-    for start in range(0, max(1, length_of(records)), MOST_RECORDS):
-        part = slice(start, start + MOST_RECORDS)
+    each = max(1, sum(math.prod(leaf.shape[1:]) for leaf in leaves))
+    at_once = min(MOST_RECORDS, max(_FEWEST, _MOST_NUMBERS // each))
+    for start in range(0, max(1, length_of(records)), at_once):
+        part = slice(start, start + at_once)
         yield jax.tree.unflatten(structure, [leaf[part] for leaf in leaves])
 
 

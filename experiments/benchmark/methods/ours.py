@@ -57,7 +57,9 @@ def outcome_of(result: dpmcmc.Result) -> Outcome:
     predicted = result.verdict.predicted_width if predicted is None else predicted
     with np.errstate(all="ignore"):
         width = np.nan if predicted is None else float(np.exp(np.mean(np.log(np.asarray(predicted, float)))))
-    return Outcome(draws[keep], "intervals" in result.usable_for, str(result.guarantee), width)
+    claims = "intervals" in result.usable_for
+    learnt = None if result.evidence is None else result.evidence.label_scale
+    return Outcome(draws[keep], claims, str(result.guarantee), width, learnt)
 
 
 def refusing(run: Callable[[Problem, float], Outcome]) -> Callable[[Problem, float], Outcome]:
