@@ -486,9 +486,11 @@ def test_a_config_with_more_devices_than_there_are_is_refused_before_anything_is
 def test_a_one_shot_mechanism_takes_of_the_run_its_devices_alone():
     chosen = ["mechanism.name=noise_aware", "run.mesh.data=2", "run.device=cpu"]
     loaded = config_file.load("adult", chosen)
-    assert yaml.safe_load(dump(loaded, ROOT))["run"] == {"mesh": {"chain": 1, "data": 2}, "device": "cpu"}
+    run = yaml.safe_load(dump(loaded, ROOT))["run"]
+    assert set(run) == {"device", "engine", "mesh", "trusted_network"}
+    assert run["mesh"] == {"chain": 1, "data": 2}
     # A config that has them keeps them, whichever mechanism is chosen then.
     again = config_file.of_values(yaml.safe_load(dump(loaded, ROOT)), ["mechanism.name=sufficient_statistics"])
     assert again.run.mesh.data == 2
-    with pytest.raises(ConfigError, match="run: mechanism noise_aware takes none but mesh and device"):
+    with pytest.raises(ConfigError, match="run: mechanism noise_aware takes none but device, engine, mesh, trusted"):
         config_file.load("adult", [*chosen, "run.steps=3"])

@@ -55,7 +55,7 @@ def _counts_equal_tables(patch: Patch) -> None:
 
     def read(self: Any, *arguments: Any, **options: Any) -> None:
         real(self, *arguments, **options)
-        seen.append(fingerprint(b"", self.work.records))
+        seen.append(fingerprint(b"", vars(self.work.records)))
 
     def counted(plan: Any, guarantee: Any) -> Uncharged:
         runs = seen.count(seen[-1])
