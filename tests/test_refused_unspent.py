@@ -196,7 +196,7 @@ REFUSED = {
     "a known key": sampled(key=1),
     "a key that is none": sampled(key="secret"),
     "starts that nothing covers": sampled(starts=np.zeros((1, D))),
-    "a mesh of a mechanism": released(NoiseAware(), LINEAR, REAL, mesh=jax.make_mesh((1, 1), ("chain", "data"))),
+    "a mesh of a mechanism": released(OUTPUT, LOGISTIC, TWO, mesh=jax.make_mesh((1, 1), ("chain", "data"))),
     # Options of an estimator.
     "no epsilon": fitted(PrivateLogisticRegression, epsilon=None),
     "a delta of 1/N": fitted(PrivateLogisticRegression, delta=1 / N),

@@ -73,7 +73,7 @@ def paragraphs(rows: Sequence[Row]) -> list[str]:
             said = f"intervals of `{OURS}` cover {share} of simulated truths; their width is {width:.2f}"
             out.append((table, epsilon, _paragraph(table, epsilon, said, "coverage")))
         if cell.fit and width > _WIDE:
-            said = f"intervals of `{OURS}` are {width:.1f} times as wide as without privacy"
+            said = f"observed intervals of `{OURS}` are {width:.1f} times as wide as without privacy"
             out.append((table, epsilon, _paragraph(table, epsilon, said, "width")))
     for row in rows:
         if row["method"] == OURS and row["status"] in ("failed", "refused"):

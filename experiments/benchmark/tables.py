@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpmcmc.data import Counts, Levels, Range, Schema
+from dpmcmc.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ class Table:
             frame = self.changed(frame)
         frame = frame[list(self.columns)].dropna().reset_index(drop=True)
         if len(frame) != self.records:
-            raise ValueError(
+            raise InputError(
                 f"{self.name}: {self.package} has {len(frame):,} complete rows, and the list says {self.records:,}; "
                 "install the version that the list was written for"
             )

@@ -31,7 +31,6 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from dpmcmc.privacy.accounting import composition, pld
 from dpmcmc.privacy.accounting.composition import Composed, Curve
@@ -164,6 +163,8 @@ def one_step(
     z: float, q: float, direction: str, interval: float, log_tail: float
 ) -> Curve:
     """A curve on the grid that one sampled Gaussian step dominates."""
+    from scipy.optimize import isotonic_regression  # a tenth of a second to import
+
     low, high = pld.loss_range(z, q, direction, log_tail)
     first = min(math.floor(max(low, -_MOST_LOSS) / interval), -2)
     last = max(math.ceil(min(high, _MOST_LOSS) / interval), 2)
