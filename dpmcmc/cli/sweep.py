@@ -197,20 +197,23 @@ def sweep(
         :class:`~dpmcmc.cli.sweep.Swept`: folder, a row for each cell, and the guarantee of all together.
 
     Raises:
-        InputError: a value that makes no config; another sweep's folder, or one in use.
-        CommandError: a plan that is refused, with the cell's values; a ledger that does not allow all cells.
+        InputError: a value that makes no config; another sweep's folder, or one in use; a plan that is refused, with the
+            cell's values; a ledger that does not allow all cells.
     """
     loaded = grids.load(grid, overrides, allow_code=allow_code)
     folder = default_folder(loaded.name) if out is None else Path(out)
-    return carry_out(
-        loaded,
-        folder,
-        workers=workers,
-        executor=executor,
-        again_lost=again_lost,
-        pictures=pictures,
-        allow_code=tuple(allow_code),
-    )
+    try:
+        return carry_out(
+            loaded,
+            folder,
+            workers=workers,
+            executor=executor,
+            again_lost=again_lost,
+            pictures=pictures,
+            allow_code=tuple(allow_code),
+        )
+    except CommandError as error:
+        raise InputError(str(error)) from None
 
 
 # ------------------------------------------------------------------------------------

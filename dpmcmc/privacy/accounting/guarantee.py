@@ -530,17 +530,17 @@ class Guarantee:
         return Bracket(_lowest(self.events, self.adjacency, delta), upper)
 
     def gdp(self, slack: float | None = None) -> GaussianDP:
-        """Gaussian trade-off below that of the events; see :func:`conversions.gdp`."""
+        """Gaussian trade-off below that of the events; see ``conversions.gdp``."""
         return conversions.gdp(
             self.accountant, self.events, self.adjacency, self.delta, slack
         )
 
     def zcdp(self) -> ConcentratedDP:
-        """Zero-concentrated differential privacy of the events; see :func:`conversions.zcdp`."""
+        """Zero-concentrated differential privacy of the events; see ``conversions.zcdp``."""
         return conversions.zcdp(self.events, self.adjacency)
 
     def renyi(self, orders: Sequence[float]) -> RenyiDP:
-        """Rényi divergences of the events at these orders; see :func:`conversions.renyi`."""
+        """Rényi divergences of the events at these orders; see ``conversions.renyi``."""
         return conversions.renyi(self.events, self.adjacency, orders)
 
     def delta_at(self, epsilon: float) -> float:
