@@ -197,8 +197,8 @@ def sweep(
         :class:`~dpmcmc.cli.sweep.Swept`: folder, a row for each cell, and the guarantee of all together.
 
     Raises:
-        InputError: a value that makes no config; another sweep's folder, or one in use; a plan that is refused, with the
-            cell's values; a ledger that does not allow all cells.
+        InputError: a value that makes no config; another sweep's folder, or one in use; a plan that is refused, with
+            the cell's values; a ledger that does not allow all cells.
     """
     loaded = grids.load(grid, overrides, allow_code=allow_code)
     folder = default_folder(loaded.name) if out is None else Path(out)
