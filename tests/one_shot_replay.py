@@ -11,7 +11,8 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, base, sufficient
+from dpmcmc.mechanisms import MechanismPlan, sufficient
+from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.mechanisms.noise_aware import model, prior, releases
 from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.privacy.query.integer_rows import Exact
@@ -54,7 +55,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
 
             patch.setattr(module, "gaussian_release", release)
         patch.setattr(model, "draws", _stopped)
-        records = base._check_records(plan, records)
+        records = checked(records, plan.target, plan.num_records, plan.mechanism.reads_sums(plan.target))
         with np.errstate(all="ignore"), contextlib.suppress(_Stop):
             plan.mechanism.draw(plan, records, streams_of(0, plan.guarantee is not None)[0])
     return seen

@@ -20,7 +20,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.config import make_plan
 from dpmcmc.data import DataError, checks, columnar, to_rows
 from dpmcmc.engine import rows_on_disk as records_on_disk
-from dpmcmc.mechanisms.base import _check_records
+from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage import fingerprint
 from dpmcmc.targets import check_rows
@@ -165,7 +165,7 @@ def test_rows_beyond_the_bound_by_rounding_stay_and_the_mechanisms_draw_them_bac
     plan = dpmcmc.mechanisms.OutputPerturbation().plan(
         target, num_records=N, epsilon=1.0, delta=1e-4, adjacency="replace_one"
     )
-    assert np.linalg.norm(_check_records(plan, found)["x"], axis=1).max() <= 1.0
+    assert np.linalg.norm(checked(found, plan.target, plan.num_records, reads_sums=False)["x"], axis=1).max() <= 1.0
 
 
 def test_the_guarantee_of_a_sampler_does_not_rest_on_the_bound_of_rows():

@@ -19,7 +19,7 @@ for rows ‖x‖ <= b and labels |y| <= Y, N public. Three Gaussian-DP stages, e
 
 The parts that may fail (quantiles of stages 1 and 2, slabs) have total probability ``failure``, charged as
 ``approximate_draw``. The slabs belong to a pair of neighbours, so a group pays it for each of its records
-(``accounting/guarantee.py``). The proof with every constant, and what is wrong with the printed version, is in
+(``accounting/deviations.py``). The proof with every constant, and what is wrong with the printed version, is in
 ``docs/per_instance.md``.
 
 Claim: AdaOPS costs its three stages, each of which chooses the constants of the next.

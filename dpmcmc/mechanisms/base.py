@@ -21,7 +21,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.data.checks import Marked
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains, check_room
 from dpmcmc.engine.life import sample
@@ -31,6 +30,7 @@ from dpmcmc.engine.shards import shards_of
 from dpmcmc.engine.work import Progress, Session, Work, released, work_of
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
+from dpmcmc.mechanisms.checked_records import Fits, checked
 from dpmcmc.planning.description import (
     REFUSED,
     Use,
@@ -52,15 +52,14 @@ from dpmcmc.privacy.accounting.charging import (
 from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event, within
+from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Target, check_bound, target_offers
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.checks import check_absent
-from dpmcmc.targets.last_layer import LastLayer
 
 #: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
 _BYTES = 64
@@ -278,7 +277,8 @@ class _OneShot:
         if starts is not None:
             raise InputError("starts: a mechanism's release takes none; leave it out")
         plan = self._plan
-        if mesh is not None and not plan.mechanism.reads_sums(plan.target):
+        sums = self.takes_partitions
+        if mesh is not None and not sums:
             raise InputError(
                 f"mesh: {type(plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
                 "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP, AdaOPS), and so do "
@@ -292,12 +292,13 @@ class _OneShot:
             plan.mechanism.check(plan, one)
             self.records = data.checked(Fits(plan.target), plan.num_records)
         else:
-            checked = _check_records(plan, data)
-            plan.mechanism.check(plan, checked)
-            self._shapes = targets.record_shapes(checked)
-            self.records = (
-                handed_over(plan, checked) if mesh is None else shards_of(checked, mesh)
-            )
+            found = checked(data, plan.target, plan.num_records, sums)
+            plan.mechanism.check(plan, found)
+            self._shapes = targets.record_shapes(found)
+            if mesh is not None:
+                self.records = shards_of(found, mesh)
+            else:
+                self.records = Whole(found) if sums else found
         check_room(self._bound, self._plan.draws, _BYTES)
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
@@ -383,84 +384,6 @@ class _OneShot:
 @work_of.register
 def _(plan: MechanismPlan) -> Work:
     return _OneShot(plan)
-
-
-def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
-    """NumPy arrays of the right length, finite, and within the public bounds that the proof rests on."""
-    targets.check_rows(data, plan.num_records)
-    targets.check(plan.target, data)
-    records = jax.tree.map(np.asarray, data)
-    fits = Fits(plan.target)
-    fits.check_bounds(records)
-    if fits.row_bound is None or plan.mechanism.reads_sums(plan.target):
-        return records  # a sum brings rows within the bound
-    # Rows that rounding left beyond the bound are scaled back.
-    x = records["x"]
-    rows = within(np.asarray(fits.rows(records), np.float64), fits.row_bound)
-    return {**records, "x": rows.reshape(x.shape)}
-
-
-@dataclass(frozen=True)
-class Fits:
-    """Refuses some records of a table that a release does not take, before anything is computed from them.
-
-    Attributes:
-        target: of the plan.
-    """
-
-    target: Target
-
-    def __call__(self, records: PyTree) -> None:
-        """Refuse records, NumPy arrays of one length, by their values.
-
-        Raises:
-            DataError: rows that are not finite, that the target does not take, or beyond a public bound.
-        """
-        targets.check_rows(records, length_of(records))
-        bound = targets.bind(self.target, targets.record_shapes(records))
-        check = target_offers(bound).check_records
-        if check is not None:
-            check(records)
-        self.check_bounds(records)
-
-    def check_bounds(self, records: PyTree) -> None:
-        """Refuse rows and labels beyond the public bounds that a proof rests on."""
-        if self.row_bound is not None:
-            check_bound(self.rows(records), self.row_bound, "the guarantee")
-        label_bound = target_offers(self._model).label_bound
-        if label_bound is not None:
-            beyond = Marked()
-            # In float64: the smallest signed integer has no absolute value of its own type.
-            sizes = np.abs(np.asarray(records["y"], np.float64))
-            beyond.add(0, np.any(sizes.reshape(len(sizes), -1) > label_bound, axis=1))
-            beyond.refuse(
-                f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it."
-            )
-
-    @property
-    def row_bound(self) -> float | None:
-        """Public bound on rows; None where none is declared, or where the model bounds features of its own."""
-        own = isinstance(self._model, LastLayer)
-        return None if own else target_offers(self._model).row_bound
-
-    def rows(self, records: PyTree) -> np.ndarray:
-        """Return the rows of all records, (N, ...), or of all owners, (N·m, ...)."""
-        x: np.ndarray = records["x"]
-        return x.reshape(-1, *x.shape[2:]) if self._owners else x
-
-    @property
-    def _owners(self) -> bool:
-        return isinstance(self.target, targets.PerOwner)
-
-    @property
-    def _model(self) -> Target:
-        owners = isinstance(self.target, targets.PerOwner)
-        return self.target.target if owners else self.target  # type: ignore[attr-defined]
-
-
-def handed_over(plan: MechanismPlan, checked: PyTree) -> PyTree | Records:
-    """Return checked records as the mechanism's ``draw`` takes them."""
-    return Whole(checked) if plan.mechanism.reads_sums(plan.target) else checked
 
 
 def _said(name: str, value: float) -> str:

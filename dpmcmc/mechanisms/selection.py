@@ -8,7 +8,7 @@ not (2ε, δ). Choosing by the plain least validation error would have no guaran
 
 An (ε, δ)-DP pair is within total variation δ/(1 + e^ε) of an ε-DP pair, on both sides (Dwork and Roth 2014, Lemma
 3.17); so the whole is charged as ``pure`` ε and ``approximate_draw`` δ/(1 + e^ε). Every pair of neighbours has its own
-such pair, so a group pays this for each of its records (``accounting/guarantee.py``).
+such pair, so a group pays this for each of its records (``accounting/deviations.py``).
 
 Utility, for losses in [0, B] (corrected: the source takes n for the n_v = N/(a + 1) records that vote). With
 candidates of excess risk at most ξ on average, Markov's inequality leaves all a of them above e·ξ with probability at

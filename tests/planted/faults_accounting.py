@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import sweep
-from dpmcmc.mechanisms import OPS, base
+from dpmcmc.mechanisms import OPS, checked_records
 from dpmcmc.mechanisms.base import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
@@ -197,8 +197,8 @@ def _never_halts(patch: Patch) -> None:
 
 
 def _any_row(patch: Patch) -> None:
-    patch.setattr(base, "check_bound", lambda x, row_bound, resting: None)
-    patch.setattr(base, "within", lambda x, row_bound: np.asarray(x, np.float64))
+    patch.setattr(checked_records, "check_bound", lambda x, row_bound, resting: None)
+    patch.setattr(checked_records, "within", lambda x, row_bound: np.asarray(x, np.float64))
 
 
 def _groups_at_their_most_noise(patch: Patch) -> None:

@@ -387,7 +387,7 @@ def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
 def _epsilon(
     orders: np.ndarray, renyi: np.ndarray, delta: float, beta: float
 ) -> np.ndarray:
-    """Smallest ε of each record with δ_base(ε) + (1 + e^ε)β <= δ, from below, as ``guarantee.with_deviations``."""
+    """Smallest ε of each record with δ_base(ε) + (1 + e^ε)β <= δ, from below, as ``deviations.with_deviations``."""
     epsilon = _converted(orders, renyi, np.full(len(renyi), delta)).min(axis=1)
     for _ in range(100 if beta > 0 else 0):
         left = delta - (1 + np.exp(np.minimum(epsilon, 700))) * beta

@@ -1,6 +1,6 @@
 r"""A run's events as a Gaussian trade-off, as zCDP, and as a Rényi curve, each proved from the same events.
 
-**Deviations.** A batch may be truncated, and noise in integers is near a Gaussian's (``guarantee.py``). So a run is
+**Deviations.** A batch may be truncated, and noise in integers is near a Gaussian's (``deviations.py``). So a run is
 within total variation β of an ideal one, and no such run is μ-GDP, zCDP or Rényi-private by itself: these promise that
 every outcome is possible on both sides. Each result here is of the ideal run and states β beside it; (ε, δ) of the
 ideal run is (ε, δ + (1 + e^ε)β) of the real one.

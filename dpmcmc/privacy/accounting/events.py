@@ -13,7 +13,7 @@ Every accountant reads only this list, so ε can be recomputed from a saved file
 * ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch;
 * ``approximate_draw``    not a query: a draw is within total variation ``rate`` of the one that is charged.
 
-``guarantee.py`` says what the last two cost.
+``deviations.py`` says what the last two cost.
 
 ``noise_multiplier`` is always (std of the noise on the clipped gradient SUM) / (clip norm C). Whether a
 neighbour moves that sum by C or 2C is the adjacency's business, never hidden in z.
@@ -132,7 +132,7 @@ class Event:
         steps: of ``noisy_descent``; only the last leaves.
         contraction: c of ``noisy_descent``, by which a step without noise brings two chains together.
         per_data_set: of ``approximate_draw``: True where each data set has an ideal law of its own, so that a group
-            pays ``rate`` once; left out, the ideal law may be one of a pair of neighbours (``guarantee.py``).
+            pays ``rate`` once; left out, the ideal law may be one of a pair of neighbours (``deviations.py``).
 
     Example:
         >>> from dpmcmc.privacy import Event, Guarantee
