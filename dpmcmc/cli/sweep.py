@@ -28,7 +28,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -44,6 +43,7 @@ from dpmcmc.config.grid import Cell, Grid
 from dpmcmc.engine.cells import Lost, Row, Table, outcomes
 from dpmcmc.engine.hardware import check_devices
 from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.workers import connected, is_cluster
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up
@@ -51,10 +51,10 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
 from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.report import sweep_page
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.storage.files import (
-    CONFIDENTIAL,
-)
+from dpmcmc.storage.files import CONFIDENTIAL
 
+#: Seconds that the scheduler of ``--on`` may take to answer.
+_ANSWER = 10.0
 #: Most processes of ``--workers``.
 _MOST_WORKERS = 256
 #: A cell that ended without being done: it was refused before anything was computed from a record.
@@ -223,29 +223,11 @@ def sweep(
 @contextlib.contextmanager
 def _cluster(url: str) -> Iterator[tuple[Executor, int]]:
     """Yield (an executor of the scheduler at ``dask://HOST:PORT``, threads of its workers)."""
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("dask", "tls") and parts.hostname and parts.port
-    except ValueError:  # a port that is no number
-        known = False
-    if not known:
+    if not is_cluster(url):
         raise CommandError(
             f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler."
         )
-    try:
-        from distributed import Client
-    except ImportError:
-        raise CommandError(
-            "--on: needs Dask; install it with pip install 'dpmcmc[dask]'."
-        ) from None
-    scheme = "tls" if parts.scheme == "tls" else "tcp"
-    try:
-        client = Client(f"{scheme}://{parts.netloc}", timeout=10, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise CommandError(
-            f"--on: no scheduler answers at {url} ({type(error).__name__}); start it with dask scheduler."
-        ) from None
-    with client:
+    with connected(url, "--on", _ANSWER) as client:
         client.run_on_scheduler(_try_once)
         there = sum(client.nthreads().values())
         if not there:
@@ -582,7 +564,7 @@ def _as_charged(plan: AnyPlan, folder: Path) -> _Charged:
     planned = plan.guarantee
     if planned is None or not said.get("events"):
         return _Charged(planned, plan.unit)
-    if said["events"] == planned.to_json()["events"]:
+    if said["events"] == [event.to_json() for event in planned.events]:
         return _Charged(planned, plan.unit)
     return _Charged(Guarantee.from_json(said), plan.unit)
 

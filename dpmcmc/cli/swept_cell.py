@@ -194,7 +194,7 @@ def give_back(reservation: Reservation) -> str:
 
 
 # ------------------------------------------------------------------------------------
-# What the table says of a cell: released numbers, and those of the data holder alone.
+# Rows of a cell in the tables: released numbers, and those of the data holder alone.
 
 #: Names in the table, and how a run's JSON files say them.
 MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {

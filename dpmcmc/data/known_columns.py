@@ -7,11 +7,10 @@ holds digests of both under its own key (``storage/fingerprint.py``), from which
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -25,12 +24,9 @@ _MODULUS = 1 << 256
 
 def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Return columns as bytes that no schema changes, by name; those that cannot be read are left out."""
-    there = in_memory(table)
     found = {}
-    for name in names:
-        with contextlib.suppress(DataError):
-            (column,) = columns(there, [name]).values()
-            words = column.words()
+    for name, words in _words(table, names):
+        if words is not None:
             found[name] = np.frombuffer(json.dumps(words).encode(), np.uint8)
             found |= as_known({name: _in_any_order(words)})
     return found
@@ -38,13 +34,23 @@ def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 def sums_of_words(table: Table, names: Iterable[str]) -> dict[str, int | None]:
     """Return the sum of each column's digests, by name; None of a column that cannot be read."""
-    found: dict[str, int | None] = {}
+    return {
+        name: None if words is None else _in_any_order(words)
+        for name, words in _words(table, names)
+    }
+
+
+def _words(
+    table: Table, names: Iterable[str]
+) -> Iterator[tuple[str, list[str | None] | None]]:
+    """Yield (name, words of a column in their order; None where it cannot be read)."""
+    there = in_memory(table)
     for name in names:
-        found[name] = None
-        with contextlib.suppress(DataError):
-            (column,) = columns(in_memory(table), [name]).values()
-            found[name] = _in_any_order(column.words())
-    return found
+        try:
+            (column,) = columns(there, [name]).values()
+            yield name, column.words()
+        except DataError:
+            yield name, None
 
 
 def as_known(sums: Mapping[str, int | None]) -> dict[str, np.ndarray]:

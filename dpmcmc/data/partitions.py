@@ -12,7 +12,6 @@ change while a run reads them.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -151,19 +150,6 @@ class DaskPart:
             ) from None
 
 
-@dataclass(frozen=True)
-class PartitionedTable:
-    """A table in partitions.
-
-    Attributes:
-        parts: in their order.
-        where: where it is from, for messages.
-    """
-
-    parts: tuple[Partition, ...]
-    where: str
-
-
 def partitioned(data: object, schema: Schema) -> EncodedPartitions | None:
     """Return a table in its partitions, with the schema that encodes it; None of anything that is not read so.
 
@@ -175,17 +161,20 @@ def partitioned(data: object, schema: Schema) -> EncodedPartitions | None:
     Raises:
         DataError: there is no such file, one is damaged, a dataset is filtered, or a cluster holds a Dask DataFrame.
     """
-    table: PartitionedTable | None = None
+    parts: Sequence[Partition] | None = None
     if isinstance(data, str | os.PathLike):
-        table = _of_files(Path(data))
+        parts = _of_files(Path(data))
     elif columnar.is_dataset(data):
-        table = _of_dataset(data)
+        parts = _of_dataset(data)
     elif columnar.is_dask(data):
-        table = _of_dask(data, [*schema.columns])
-    return None if table is None else EncodedPartitions(table, schema)
+        parts = _of_dask(data, [*schema.columns])
+    if parts is None:
+        return None
+    encoded = (EncodedPartition(part, schema) for part in parts)
+    return EncodedPartitions(tuple(encoded), schema)
 
 
-def _of_files(path: Path) -> PartitionedTable | None:
+def _of_files(path: Path) -> list[FilePart] | None:
     alone = path.is_file()
     if alone and path.suffix.lower() not in columnar.SUFFIXES:
         return None
@@ -194,9 +183,7 @@ def _of_files(path: Path) -> PartitionedTable | None:
         path if path.is_dir() else Path(os.path.commonpath([one.parent for one in paths]))
     )
     parts = [part for one in paths for part in _of_file(one, str(one.relative_to(below)))]
-    return (
-        None if alone and len(parts) == 1 else PartitionedTable(tuple(parts), str(path))
-    )
+    return None if alone and len(parts) == 1 else parts
 
 
 def _of_file(path: Path, name: str) -> list[FilePart]:
@@ -210,7 +197,7 @@ def _of_file(path: Path, name: str) -> list[FilePart]:
     ]
 
 
-def _of_dataset(data: Any) -> PartitionedTable:
+def _of_dataset(data: Any) -> list[FragmentPart]:
     try:
         fragments = [*data.get_fragments()]
     except ValueError:
@@ -218,14 +205,13 @@ def _of_dataset(data: Any) -> PartitionedTable:
             "data: the dataset is filtered or projected, so that it has no partitions: give the dataset itself."
         ) from None
     names = (Path(getattr(one, "path", "")).name for one in fragments)
-    parts = tuple(
+    return [
         FragmentPart(name or f"partition {number}", one, data.schema)
         for number, (one, name) in enumerate(zip(fragments, names, strict=True))
-    )
-    return PartitionedTable(parts, "the dataset")
+    ]
 
 
-def _of_dask(data: Any, columns: Sequence[str]) -> PartitionedTable:
+def _of_dask(data: Any, columns: Sequence[str]) -> list[DaskPart]:
     if _is_held(data):
         raise DataError(
             "data: the Dask DataFrame is persisted, so that Dask may write its rows to disk and send them about: give "
@@ -233,10 +219,7 @@ def _of_dask(data: Any, columns: Sequence[str]) -> PartitionedTable:
         )
     there = [name for name in columns if list(data.columns).count(name) == 1]
     parts = enumerate(data[there].to_delayed())
-    return PartitionedTable(
-        tuple(DaskPart(f"partition {number}", one) for number, one in parts),
-        "the Dask DataFrame",
-    )
+    return [DaskPart(f"partition {number}", one) for number, one in parts]
 
 
 def _is_held(data: Any) -> bool:
@@ -306,17 +289,12 @@ class EncodedPartitions:
     """A table in partitions, and the schema that encodes it: what a run takes for its data.
 
     Attributes:
-        table: in partitions.
-        schema: that encodes it.
+        parts: partitions in their order, each with the schema.
+        schema: that encodes them.
     """
 
-    table: PartitionedTable
+    parts: tuple[EncodedPartition, ...]
     schema: Schema
-
-    @functools.cached_property
-    def parts(self) -> tuple[EncodedPartition, ...]:
-        """Partitions, each with its schema."""
-        return tuple(EncodedPartition(part, self.schema) for part in self.table.parts)
 
     def shaped(self, num_records: int) -> PyTree:
         """Return arrays of N records that hold zeros and take no memory, for their shapes and types alone."""

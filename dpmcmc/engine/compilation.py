@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
-import sys
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -35,6 +33,7 @@ from dpmcmc.privacy.query.per_record_gradients import (
 )
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.fingerprint import usable_cores
 from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
 
 # ----------------------------------------------------------------------------------------------------
@@ -133,12 +132,7 @@ def lanes_of(size: int, program: Program) -> int:
 
 def cores(platform: str) -> int:
     """Cores that one CPU device computes on; an accelerator is one."""
-    if platform != "cpu":
-        return 1
-    # Not every system says which cores a process may run on.
-    return (
-        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    )
+    return usable_cores() if platform == "cpu" else 1
 
 
 def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:

@@ -10,7 +10,7 @@ All that must be alike is compared before a step is taken: all add one noise to 
 round alike; and two orders of the records would count a record twice. A process that fails ends at once, so that the
 others see it and end too.
 
-**What is kept once.** Process 0 alone has the checkpoint and the ledger. It uses them in calls of
+**Kept once.** Process 0 alone has the checkpoint and the ledger. It uses them in calls of
 :func:`of_first`, which every process makes: the others wait until it is done and learn what came of it. A refusal there
 ends them all with one sentence, which process 0 says.
 """
@@ -132,7 +132,7 @@ def _fail(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What all must have alike, and what process 0 tells the others.
+# All processes must have the same plan, and process 0 tells the others what only it knows.
 
 
 def several() -> bool:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import multiprocessing
-import os
 import re
 import secrets
 import time
@@ -38,13 +37,13 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pickle import PicklingError
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from dpmcmc.errors import InputError, RunFailed
+from dpmcmc.storage.fingerprint import usable_cores
 
 #: An engine as a user gives it: ``threads``; ``processes``, one a core, or ``processes:8``; the URL of a Dask
 #: scheduler; an Executor; a ``distributed.Client``; or None, which is ``threads``. Dask need not be installed, so its
@@ -109,10 +108,10 @@ def workers(
     if isinstance(given, Pool | Cluster):  # the context that made it goes on
         return nullcontext(given)
     if given is None or (isinstance(given, str) and given == THREADS):
-        return Pool([ThreadPoolExecutor(cores())], own=True)
+        return closing(Pool([ThreadPoolExecutor(usable_cores())], own=True))
     client = getattr(given, "_client", given)  # an executor that a client of Dask made
     if _is_client(client):
-        return Cluster(client, trusted_network)
+        return closing(Cluster(client, trusted_network))
     if isinstance(given, Executor):
         if (
             type(given) not in (ThreadPoolExecutor, ProcessPoolExecutor)
@@ -123,12 +122,13 @@ def workers(
                 "ThreadPoolExecutor or a ProcessPoolExecutor, or say trusted_network if its links are your own",
                 "engine",
             )
-        return Pool([given])
+        return closing(Pool([given]))
     if isinstance(given, str):
         check_engine(given)
         if _PROCESSES.fullmatch(given):
-            return Pool(_processes(int(given.partition(":")[2] or cores())), own=True)
-        return Cluster(_connected(given), trusted_network, own=True)
+            count = int(given.partition(":")[2] or usable_cores())
+            return closing(Pool(_processes(count), own=True))
+        return closing(Cluster(connected(given), trusted_network, own=True))
     raise InputError(
         f"engine: a {type(given).__name__} is none; give {THREADS}, processes, an Executor of concurrent.futures, a "
         "client of Dask, or the URL of its scheduler",
@@ -144,25 +144,12 @@ def check_engine(url: str) -> None:
     """
     if url == THREADS or _PROCESSES.fullmatch(url):
         return
-    try:
-        found = urlsplit(url)
-        good = found.scheme in _SCHEMES and bool(found.hostname) and bool(found.port)
-    except ValueError:  # a port that is no number
-        good = False
-    if not good:
+    if not is_cluster(url):
         raise InputError(
             f"engine: {url!r} is none; give {THREADS}, processes, processes:NUMBER, or the address of a Dask "
             "scheduler, as dask://HOST:PORT or tls://HOST:PORT",
             "engine",
         )
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # another system than Linux
-        return os.cpu_count() or 1
 
 
 def _processes(count: int) -> list[ProcessPoolExecutor]:
@@ -206,15 +193,8 @@ class Pool:
                 future.cancel()
         return found
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the executors that are its own."""
         for executor in self._executors if self._own else ():
             executor.shutdown(cancel_futures=True)
 
@@ -327,15 +307,8 @@ class Cluster:
             )
         return there
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the client that is its own."""
         if self._own:
             self._client.close()
 
@@ -365,8 +338,22 @@ def _is_client(given: object) -> bool:
     )
 
 
-def _connected(url: str) -> Any:
-    """Return a client of a scheduler.
+def is_cluster(url: str) -> bool:
+    """Return whether a text is the URL of a Dask scheduler; nothing is reached."""
+    try:
+        found = urlsplit(url)
+        return found.scheme in _SCHEMES and bool(found.hostname) and bool(found.port)
+    except ValueError:  # a port that is no number
+        return False
+
+
+def connected(url: str, named: str = "engine", seconds: float = _NOBODY) -> Any:
+    """Return a client of the scheduler at a URL, ``distributed.Client``.
+
+    Args:
+        url: of which :func:`is_cluster` is true.
+        named: option that it was given by, for messages.
+        seconds: that it may take to answer.
 
     Raises:
         InputError: Dask is not there, or the scheduler cannot be reached.
@@ -375,16 +362,16 @@ def _connected(url: str) -> Any:
         from distributed import Client
     except ImportError:
         raise InputError(
-            "engine: a Dask cluster needs Dask: pip install 'dpmcmc[dask]'", "engine"
+            f"{named}: a Dask cluster needs Dask: pip install 'dpmcmc[dask]'", named
         ) from None
     found = urlsplit(url)
     address = f"{_SCHEMES[found.scheme]}://{found.netloc}"
     try:
-        return Client(address, set_as_default=False, timeout=_NOBODY)
+        return Client(address, set_as_default=False, timeout=seconds)
     except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
         raise InputError(
-            f"engine: no scheduler answers at {address} ({type(error).__name__}); start it, or correct the address",
-            "engine",
+            f"{named}: no scheduler answers at {address} ({type(error).__name__}); start it, or correct the address",
+            named,
         ) from None
 
 

@@ -120,20 +120,27 @@ def fingerprint(key: bytes, data: PyTree) -> str:
     return digest.hexdigest()
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    # Not every system says which.
+    return (
+        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    )
+
+
 def platform(own: bool = True) -> str:
     """Digest of everything that may decide how a program rounds: two equal ones compute the same bits.
 
     On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
     platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    )
+    threads = usable_cores()
     settings: Any = jax.config
     chosen = settings.jax_default_device
     backend = getattr(chosen, "platform", chosen) or jax.default_backend()
     # A CPU's pool of threads, whose size decides how Eigen splits a product.
-    threads = max(cores, jax.local_device_count("cpu")) if backend == "cpu" else cores
+    if backend == "cpu":
+        threads = max(threads, jax.local_device_count("cpu"))
     fixed = backend == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get(
         "XLA_FLAGS", ""
     )

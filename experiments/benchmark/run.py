@@ -220,7 +220,7 @@ def _normal_crps(mean: np.ndarray, std: np.ndarray, truth: np.ndarray) -> np.nda
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the methods of one table and repeat share.
+# Facts that the methods of one table and repeat share.
 
 
 @functools.lru_cache(maxsize=2)

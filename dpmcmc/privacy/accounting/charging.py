@@ -512,34 +512,6 @@ def account(
         UnsupportedCombination: no derivation for the combination.
         ValueError: wrong lengths or ranges.
     """
-    guarantee = _accounted(
-        noise_multiplier,
-        steps=steps,
-        sampling=sampling,
-        num_records=num_records,
-        delta=delta,
-        chains=chains,
-        adjacency=adjacency,
-        accountant=accountant,
-        release=release,
-        problem=problem,
-    )
-    return guarantee.bracket() if bracket else guarantee
-
-
-def _accounted(
-    noise_multiplier: float | Sequence[float] | np.ndarray,
-    *,
-    steps: int,
-    sampling: Sampling,
-    num_records: int,
-    delta: float,
-    chains: int,
-    adjacency: AdjacencyName,
-    accountant: Accountant | Literal["last_iterate"],
-    release: str,
-    problem: Problem | None,
-) -> Guarantee:
     check_counts(steps, chains)
     sampling.validate(num_records)
     schedule = Schedule(
@@ -553,13 +525,14 @@ def _accounted(
             raise UnsupportedCombination(
                 f"accountant last_iterate covers release last_iterate, not {release}: use accountant pld."
             )
-        return Guarantee.from_events(
+        guarantee = Guarantee.from_events(
             (_last_iterate(schedule, problem),),
             delta=delta,
             adjacency=adjacency,
             accountant="last_iterate",
             release=release,
         )
+        return guarantee.bracket() if bracket else guarantee
     if release != "trace":
         raise UnsupportedCombination(
             f"release {release!r} is not that of noisy queries; account covers trace and last_iterate, and the room "
@@ -569,7 +542,8 @@ def _accounted(
     promise = Privacy(
         delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free"
     )
-    return charged_guarantee(schedule, promise)[0]
+    guarantee = charged_guarantee(schedule, promise)[0]
+    return guarantee.bracket() if bracket else guarantee
 
 
 def _last_iterate(schedule: Schedule, problem: Problem | None) -> Event:

@@ -13,7 +13,7 @@ f_b, c_a and R = 1 − Σ c_a, whole multiples of 2^-32, whose sums are exact. S
 
 with errors that are computed in 60 digits, not assumed. Rounds are independent of all before them, so gaps are.
 
-*What is charged.* Let S be the selection and i a record. Given which others are in S, the odds of i are these, with
+*The charge.* Let S be the selection and i a record. Given which others are in S, the odds of i are these, with
 g₁ the records between i and the one selected before it (or the start), and g₂ those to the one selected after it.
 
 1. *There is one after i.* The probability of S is a product over gaps. With i two gaps g₁, g₂ stand where without i
