@@ -164,6 +164,48 @@ def _informed(
     return informed, (covariance + covariance.swapaxes(-1, -2)) / 2
 
 
+#: Least information of a release in a direction, in units of the prior's.
+_LEAST_INFORMATION = 1e-3
+
+
+def error_of_curvatures(
+    release: GradientRelease,
+    local: Local,
+    curvatures: np.ndarray,
+    precision: np.ndarray,
+) -> np.ndarray:
+    r"""Return what not knowing H adds to 𝒞 of equation (2), (d, d), from H's that it may be.
+
+    Under each H_k the posterior is N(m_k, S_k). Their mixture has the covariance S = mean S_k + Cov m_k, and 𝒞 is made
+    so that (P + Ĥ 𝒞⁻¹ Ĥ)⁻¹ = S. The law of E u for independent E and u, which ``curvature_error`` is, is right where E is
+    small. A direction of which H may be near 0 is as wide as the prior, and there such a law widens every other
+    direction too, since it lets an error that no positive H has meet a u that H near 0 alone allows.
+
+    Args:
+        release: of the gradient.
+        local: model of the gradient, whose ``curvature_error`` is not used.
+        curvatures: H_k, (k, d, d).
+        precision: P, (d, d).
+    """
+    base = local.score + release.noise
+    h = local.curvature
+    informed, covariances = _informed(curvatures, base, precision)
+    u = curvatures @ release.position - release.gradient
+    means = np.einsum("kij,klj,kl->ki", covariances, informed, u)
+    mixed = covariances.mean(axis=0) + np.cov(means.T, bias=True).reshape(h.shape)
+    # In units of the prior the information of the mixture is between 0 and that without an error.
+    scale = np.diag(precision) ** -0.5
+    values, vectors = np.linalg.eigh(mixed / np.outer(scale, scale))
+    information = np.maximum(1 / np.maximum(values, 1e-300) - 1, _LEAST_INFORMATION)
+    half = h @ (vectors * scale[:, None] / np.sqrt(information))
+    values, vectors = np.linalg.eigh(base)
+    stds = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float32).eps ** 2))
+    inside = (vectors / stds).T @ half
+    values, turned = np.linalg.eigh(inside @ inside.T - np.eye(len(h)))
+    added = (vectors * stds) @ (turned * np.sqrt(np.maximum(values, 0.0)))
+    return added @ added.T
+
+
 def total_covariance(release: GradientRelease, local: Local, now: Gaussian) -> np.ndarray:
     """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean
@@ -330,6 +372,21 @@ class Denoised(NamedTuple):
 
     gram: np.ndarray
     error: Callable[[np.ndarray], np.ndarray]
+
+
+def error_of_noise(
+    noisy: NoisyGram, structure: RowStructure | None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return Q -> Cov[E u] of the error of a projection, at most: the noise itself, but for declared null directions.
+
+    A bootstrap about a projection is too small for eigenvalues that the projection left near 0: it supposes that they
+    are as small, where the release says no more than that they are below its noise.
+    """
+    isotropic = isotropic_error(noisy.noise_std)
+    if structure is None or not structure.blocks:
+        return isotropic
+    along = _Linear.of(structure, len(noisy.gram)).along
+    return lambda q: along @ isotropic(along @ q @ along) @ along
 
 
 class _BootstrappedError:

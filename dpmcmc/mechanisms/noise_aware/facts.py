@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -36,6 +36,9 @@ LAST, LAST_OF_NORMAL, FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8
 #: R² in units of a typical ‖z‖², and added to it; the same of the square of the length up to which a row has Huber's
 #: bound. A longer row has a smaller bound, which costs less than a smaller one for all.
 _LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
+#: R in units of ``longest_row``, and the part of the mean eigenvalue that the noise of an entry may be there, of a
+#: curvature or of whitened rows. Rows beyond R are missing in part, which makes intervals wider; noise does more so.
+_REACHES, _SHORT = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25)), 0.6
 #: Candidates for κ of a classifier's score; those of counts are CLIPS.
 _CLIPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: By how much the variance under a clip further out may exceed that under the best one, in units of that without
@@ -131,6 +134,10 @@ class Facts:
             design.num_records, design.size, design.row_bound, unit_norm, together=self.together
         )  # fmt: skip
 
+    def whitened(self, design: Design) -> RowFacts:
+        """Return the public facts of rows in the metric, each scaled to be within 1."""
+        return RowFacts(design.num_records, design.size, 1.0, together=self.together)
+
     def moments(self, design: Design) -> tuple[RowFacts, RowFacts]:
         """Return the public facts of curvature and spread, each of rows within 1."""
         size = design.size * self.score.size
@@ -223,6 +230,53 @@ def affordable(least: float, score: BoundedScore, num_records: int) -> float:
 def longest_row(norm: float, most: float) -> float:
     """Return R where a typical ‖F⁻¹x‖ is ``norm`` and no row is longer than ``most``."""
     return min(math.sqrt(_LONGEST * norm**2 + _MORE), most)
+
+
+def reach_of(noise_std: Callable[[float], float], mean: float) -> float:
+    """Return R in units of ``longest_row``: the farthest at which noise is faint.
+
+    Args:
+        noise_std: of a diagonal entry, given R in these units.
+        mean: eigenvalue of the matrix, the mean one.
+    """
+    for reach, faint in _REACHES:
+        if noise_std(reach) <= faint * mean:
+            return reach
+    return _SHORT
+
+
+def again_within(
+    norm: float, longest: float, noise_std: float, num_rows: int, size: int
+) -> float:
+    """Return R of the second release of rows, in the metric of the first.
+
+    Args:
+        norm: of a typical row in that metric.
+        longest: the most that a row may have.
+        noise_std: of the release, over R².
+        num_rows: N.
+        size: d.
+    """
+    usual = longest_row(norm, longest)
+    reach = reach_of(
+        lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size
+    )
+    return min(reach * usual, longest)
+
+
+def second_square(
+    root: np.ndarray, whitened: np.ndarray, stds: np.ndarray, num_rows: int
+) -> np.ndarray:
+    """Return F² of both releases of rows, (d, d): what is known of their second moment, and how well.
+
+    Args:
+        root: F of the first.
+        whitened: second moment of rows in the first metric, (d, d).
+        stds: of the error of ``whitened`` along each direction, (d, d).
+        num_rows: N.
+    """
+    least = _SMALLEST_FLOOR * np.trace(whitened) * np.eye(len(root))
+    return root @ (whitened + stds + least) @ root / num_rows
 
 
 def last_gradients(settings: dict[str, float], steps: int) -> float:

@@ -114,11 +114,12 @@ class Design(NamedTuple):
         """Return F² = G/N + floor·I of a Gram matrix, (d, d)."""
         return gram / self.num_records + np.eye(self.size) * self.ridge
 
-    def whitened_norm(self, gram: np.ndarray) -> float:
-        """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N)."""
+    def whitened_norm(self, gram: np.ndarray, square: np.ndarray | None = None) -> float:
+        """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N), in a metric F² (d, d); None: :meth:`metric`."""
+        square = self.metric(gram) if square is None else square
         return math.sqrt(
             max(
-                np.trace(np.linalg.solve(self.metric(gram), gram)) / self.num_records,
+                np.trace(np.linalg.solve(square, gram)) / self.num_records,
                 _SHORTEST**2,
             )
         )
@@ -182,21 +183,43 @@ class BoundedGradient:
     bounds: Bounds | None = None
 
     @classmethod
-    def of(cls, gram: np.ndarray, design: Design, score: BoundedScore) -> BoundedGradient:
-        """Make the metric of a released Gram matrix."""
-        values, vectors = np.linalg.eigh(design.metric(gram))
-        values = np.maximum(values, design.ridge)
+    def of(
+        cls,
+        gram: np.ndarray,
+        design: Design,
+        score: BoundedScore,
+        square: np.ndarray | None = None,
+    ) -> BoundedGradient:
+        """Make the metric of a released Gram matrix, (d, d).
+
+        Args:
+            gram: released.
+            design: public facts.
+            score: of the family.
+            square: F², positive definite; None: G/N and the design's floor.
+        """
+        values, vectors = np.linalg.eigh(design.metric(gram) if square is None else square)
+        values = np.maximum(
+            values,
+            design.ridge if square is None else values[-1] * np.finfo(np.float32).eps,
+        )
         rough = (vectors / np.sqrt(values)) @ vectors.T
         inverse, unit = rounded_vector((rough + rough.T) / 2)
         # Whatever it was rounded to is the metric.
         values, vectors = np.linalg.eigh(inverse)
         root = (vectors / values) @ vectors.T
-        return cls(design, score, root, inverse, unit, design.whitened_norm(gram))
+        norm = design.whitened_norm(gram, square)
+        return cls(design, score, root, inverse, unit, norm)
 
     @property
     def unit(self) -> float:
         """Grid of rows."""
         return unit_of(self.design.row_bound, ROW_BITS)
+
+    @property
+    def longest(self) -> float:
+        """Largest ‖F⁻¹x‖ of a row."""
+        return self.design.row_bound * float(np.linalg.norm(self.inverse, 2))
 
     @property
     def public(self) -> Bounds:
@@ -223,6 +246,11 @@ class BoundedGradient:
         total = Exact(joined(parts), self.unit * 2.0**-self.number_bits)
         whitened = product(self.inverse, self.inverse_unit, total)
         return Exact(whitened.steps.ravel(), whitened.unit)
+
+    def rows(self, records: Records, longest: float) -> Exact:
+        """Return Σ min(1, R²/‖z‖²) z zᵀ / R² for R = ``longest``, (d, d). Private: it must not leave."""
+        (total,) = records.total(WhitenedRows(self, longest))
+        return Exact(total, 4.0**-MOMENT_BITS)
 
     def curvature(self, records: Records, position: np.ndarray) -> Exact:
         """Return Σ v slope ⊗ z zᵀ / L, (d·K, d·K). Private: it must not leave."""
@@ -343,6 +371,31 @@ class BoundedGradient:
     def bounded(self, at: Weighted) -> np.ndarray:
         """Return ψ of rows, (n,) or (n, K)."""
         return within_limit(self.score.residual(at.eta, at.y, at.limit), at.limit)
+
+
+@dataclass(frozen=True)
+class WhitenedRows:
+    """Sum of z zᵀ/R², of rows scaled to R where they are longer; see :class:`Scores`.
+
+    Attributes:
+        access: public.
+        longest: R.
+    """
+
+    access: BoundedGradient
+    longest: float
+
+    def __call__(self, records: Any) -> tuple[np.ndarray, ...]:
+        """Return what these records add, (d, d)."""
+        x = records["x"]
+        size = x.shape[2]
+        moment = np.zeros((size, size), np.int64)
+        rows = x.reshape(-1, size)
+        step = max(1, IN_CACHE // size)
+        for start in range(0, len(rows), step):
+            z = self.access.whitened(rows[start : start + step])
+            moment += moment_of_columns(rounded_columns(z / self.longest))
+        return (moment,)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ from dpmcmc.privacy.query.record_sums import Records, asked
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
     0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
 )  # fmt: skip
-#: Share of μ² of offsets.
-_OFFSET = 0.01
+#: Share of μ² of offsets, and of the rows' second moment in the metric of the first.
+_OFFSET, _AGAIN = 0.01, 0.05
 #: Candidates for the Gram matrix' share of μ² where no curvature is released, and its share elsewhere, by size.
 _GRAM_SHARES, _GRAM_BY_SIZE = (
     (0.2, 0.3, 0.4, 0.5),
@@ -230,7 +230,7 @@ class _Budget:
         """Share of everything but G and the gradients."""
         strategy = self.strategy
         declared = strategy.rows(self.design).trace_declared(self.spec.adjacency)
-        released = _MIDWAY + _CURVATURE + _SPREAD + _SPREAD_TRACE
+        released = _AGAIN + _MIDWAY + _CURVATURE + _SPREAD + _SPREAD_TRACE
         return (
             _TRACE * (not declared)
             + _MEAN * strategy.sums_rows
@@ -337,6 +337,15 @@ class _Budget:
                 strategy.together, spec, self.mu * math.sqrt(COUNT_SHARE)
             )
             events.append(event)
+        if self.curvature:
+            again = strategy.whitened(design)
+            std = mu_std(
+                again.moved(adjacency)[0],
+                entries(design.size),
+                self.mu * math.sqrt(_AGAIN),
+            )
+            settings["whitened_noise_std"] = std
+            events += spec.gram(GramRelease(again, std, 0.0))
         events += [spec.gaussian(z, spec.moved, size) for z in multipliers(first, parts)]
         if strategy.scale is not None:
             scale = strategy.scale

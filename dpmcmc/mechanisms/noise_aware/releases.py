@@ -34,12 +34,15 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     LAST_OF_NORMAL,
     Facts,
     Sums,
+    again_within,
     clip_of,
     further,
     furthest,
     last_gradients,
     longest_row,
+    reach_of,
     releases_curvature,
+    second_square,
     steps_of,
 )
 from dpmcmc.mechanisms.noise_aware.gradients import (
@@ -70,9 +73,6 @@ from dpmcmc.report import console
 _SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 #: Part of the gradients before the curvature is released midway.
 _HALF = 0.5
-#: R in units of ``longest_row``: the most of these at which the noise of a curvature's entry is at most that part of
-#: its mean eigenvalue. Rows beyond R are missing in the curvature, and make intervals too wide.
-_REACHES, _FAINT = (8.0, 4.0, 2.0), 0.03
 #: Quantiles of rows whose own bounds stand for all.
 _LIMITS = (np.arange(20) + 0.5) / 20
 #: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
@@ -90,6 +90,8 @@ _SKEWED = (
 
 #: Names of a scale's noise in the settings.
 SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")
+#: Curvatures that stand for all that a release leaves possible.
+_CURVATURES = 64
 #: Least ratio of B to H in units of what the model expects.
 _LEAST_RATIO = 0.1
 
@@ -191,10 +193,10 @@ class Releases:
             self.gram = Denoised(found.matrix, found.error)
         else:
             self.gram = denoised(self.noisy, strategy.options.structure)
-        row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
+        released_row: np.ndarray | None = None
         if strategy.sums_rows:
             total = SumRelease(rows, settings["sum_noise_std"])
-            row = total.mean(totals.rows, next(self.keys))
+            released_row = total.mean(totals.rows, next(self.keys))
         self.offset = (0.0, 0.0)
         if strategy.offset_bound is not None:
             self.offset = self._release_offsets(
@@ -206,8 +208,13 @@ class Releases:
                 totals.counts, settings["count_noise_std"], next(self.keys)
             )
         self.design = most._replace(num_records=self.sharing.num_rows)
-        self.row = row * (most.num_records / self.design.num_records)
         metric = BoundedGradient.of(self.gram.gram, self.design, strategy.score)
+        if floored:
+            metric = self._release_whitened(metric)
+        row = released_row
+        if row is None:
+            row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
+        self.row = row * (most.num_records / self.design.num_records)
         self.typical = metric.norm
         self.metric = dataclasses.replace(metric, norm=metric.norm * self.sharing.typical)
         self.records = self.metric.prepared(self.records)
@@ -215,6 +222,33 @@ class Releases:
         self.root = np.kron(self.metric.root, kronecker)
         self.inverse = np.kron(self.metric.inverse, kronecker)
         self.square = self.root @ self.root
+
+    def _release_whitened(self, first: BoundedGradient) -> BoundedGradient:
+        """Release the rows' second moment again, in the metric of the first release; return the metric of both.
+
+        The noise of the first is as large in a direction in which rows hardly vary as in any other. In its metric all
+        directions that it saw are alike, and the others are far longer than they were.
+        """
+        std = self.settings["whitened_noise_std"]
+        count = self.design.num_records
+        longest = again_within(first.norm, first.longest, std, count, self.design.size)
+        exact = first.rows(first.prepared(self.records), longest)
+        unit = longest**2
+        inverse, root = first.inverse, first.root
+        own = noise_aware.error_of_noise(self.noisy, self.strategy.options.structure)
+        if self.strategy.options.group_effects:
+            own = self.gram.error
+        found = corrected(
+            inverse @ self.gram.gram @ inverse,
+            unit * self._noisy(exact, std),
+            unit * std,
+            lambda q: inverse @ own(inverse @ q @ inverse) @ inverse,
+        )
+        self.gram = Denoised(
+            root @ found.matrix @ root, lambda q: root @ found.error(root @ q @ root) @ root
+        )
+        square = second_square(root, found.matrix, found.stds, count)
+        return BoundedGradient.of(self.gram.gram, self.design, self.strategy.score, square)
 
     def _release_offsets(
         self, exact: Exact, bound: float, count: int
@@ -229,11 +263,11 @@ class Releases:
     def _access(self, position: np.ndarray) -> BoundedGradient:
         """Return the access with the bounds that hold at a public position."""
         score = self.learnt.score
-        clip = clip_of(score, self.typical, self.design.longest) * self.sharing.typical
+        clip = clip_of(score, self.typical, self.metric.longest) * self.sharing.typical
         if not releases_curvature(self.settings):
             return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
-        longest = self.reach * longest_row(self.typical, self.design.longest)
-        longest = min(longest, self.design.longest)
+        longest = self.reach * longest_row(self.typical, self.metric.longest)
+        longest = min(longest, self.metric.longest)
         leverage = score.leverage(clip, longest)
         if math.isinf(leverage):
             law = self._known().law(position, math.inf)
@@ -263,7 +297,7 @@ class Releases:
         exact = self._access(position).labels(self.records, position, scale.statistic)
         noisy = gaussian_release(exact, noise_std, next(self.keys))
         norms = self._known().norms(self.metric.inverse)
-        usual = clip_of(self.learnt.score, self.typical, self.design.longest)
+        usual = clip_of(self.learnt.score, self.typical, self.metric.longest)
         usual /= self.learnt.score.limit
         limits = np.quantile(np.minimum(1.0, usual / norms), _LIMITS)
         found = scale.learnt(
@@ -290,13 +324,13 @@ class Releases:
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
         model = self.inverse @ self._known().local(position).curvature @ self.inverse
-        most = _FAINT * float(np.trace(model)) / len(model)
-        for reach in _REACHES:
+        std = self.settings["curvature_noise_std"]
+
+        def noise(reach: float) -> float:
             self.reach = reach
-            leverage = self._access(position).public.leverage
-            if leverage * self.settings["curvature_noise_std"] <= most:
-                return
-        self.reach = 1.0
+            return self._access(position).public.leverage * std
+
+        self.reach = reach_of(noise, float(np.trace(model)) / len(model))
 
     def _curvature(self, name: str, position: np.ndarray) -> Corrected:
         """Release the curvature; return it in the metric."""
@@ -304,8 +338,14 @@ class Releases:
         std = self.settings[f"{name}_noise_std"]
         noisy = self._noisy(access.curvature(self.records, position), std)
         most = access.public.leverage
-        model = self.inverse @ self._known().local(position).curvature @ self.inverse
-        return corrected(model, most * noisy, most * std)
+        inverse = self.inverse
+        local = self._known().local(position)
+        return corrected(
+            inverse @ local.curvature @ inverse,
+            most * noisy,
+            most * std,
+            lambda q: inverse @ local.curvature_error(inverse @ q @ inverse) @ inverse,
+        )
 
     def _gradient(
         self, access: BoundedGradient, position: np.ndarray, noise_multiplier: float
@@ -357,6 +397,28 @@ class Releases:
             lambda q: root @ found.error(root @ q @ root) @ root,
         )
 
+    def _curvatures(self, found: Corrected, curvature: np.ndarray) -> np.ndarray:
+        """Return curvatures that normal rows' one may stand for, (k, d·K, d·K), by what was released."""
+        turns = self.root @ found.turns(_CURVATURES) @ self.inverse
+        lift = self.root @ found.lift @ self.root
+        return turns @ (curvature + lift) @ turns.swapaxes(-1, -2)
+
+    def _unsure(
+        self, release: GradientRelease, local: Local, curvatures: np.ndarray
+    ) -> Local:
+        """Return a model of the gradient whose error is that of not knowing which of these curvatures it has."""
+        wide = self.prior.wide
+        added = noise_aware.error_of_curvatures(
+            wide.about_zero(release), local, curvatures, wide.precision
+        )
+        return local._replace(curvature_error=lambda q: added)
+
+    def _elsewhere(self, found: Corrected) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the map of normal rows' curvature at a position to one that differs as it does where it was released."""
+        turn = self.root @ found.turn @ self.inverse
+        lift = self.root @ found.lift @ self.root
+        return lambda curvature: turn @ (curvature + lift) @ turn.T
+
     def _next(
         self,
         release: GradientRelease,
@@ -372,11 +434,9 @@ class Releases:
         local = rough.local(now.mean)
         if midway is not None:
             # By as much as it differed from normal rows midway, it is taken to differ here.
-            turn = self.root @ midway.turn @ self.inverse
-            _, error = self._in_metric(midway)
-            local = local._replace(
-                curvature=turn @ local.curvature @ turn.T, curvature_error=error
-            )
+            rough_curvature = local.curvature
+            local = local._replace(curvature=self._elsewhere(midway)(local.curvature))
+            local = self._unsure(release, local, self._curvatures(midway, rough_curvature))
         prior = self.prior.best(release, local, now)
         found = prior.moved(
             noise_aware.posterior(
@@ -408,10 +468,9 @@ class Releases:
         weights = weights / weights.sum()
         doubts = [*self.learnt.doubts]
         fixed: Local | None = None
-        turn = np.eye(len(at))
         if released:
             found = self._curvature("curvature", at)
-            turn = self.root @ found.turn @ self.inverse
+            elsewhere = self._elsewhere(found)
             matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
             fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
@@ -438,9 +497,11 @@ class Releases:
             if fixed is None:
                 return release, local
             # By as much as it differed from normal rows where it was released, it differs here.
-            local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
+            near = local.curvature
             beyond = known.beyond(positions, weights, posterior.mean)
-            return release._replace(gradient=release.gradient - beyond), local
+            there = release._replace(gradient=release.gradient - beyond)
+            local = fixed._replace(curvature=elsewhere(near))
+            return there, self._unsure(there, local, self._curvatures(found, near))
 
         concluded = self.prior.concluded(law, now, count)
         covariance = concluded.posterior.covariance
