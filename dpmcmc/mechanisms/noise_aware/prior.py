@@ -215,9 +215,15 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 #
 # ``prior_scale: evidence`` takes the prior of all coefficients but the intercept, and but those with a prior of their
 # own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a standard deviation of _LOG_SCALE_STD of
-# its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f. 𝒞 is that of the widest candidate,
-# where the posterior's mean is where the gradients say: under a narrow prior the error of H, times the distance of the
-# mean from θ̄, would explain any release. The posterior is the mixture over candidates of f, by these densities.
+# its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
+# over candidates of f, by these densities.
+#
+# 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f in turn. Under a narrow prior the mean is far
+# from θ̄, and the error of H would explain any release. Under the widest one directions that the releases say nothing of
+# are so uncertain that it would hide every other. So f descends from its widest candidate, where the mean is where the
+# gradients say, one candidate at a time, and stops where the densities under the 𝒞 of that f favour none below it. At a
+# true f the 𝒞 is right, so the descent passes it only where the release itself prefers less. 𝒞 then is that of the
+# mixture itself.
 #
 # Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
 # ``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
@@ -226,15 +232,15 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 _ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
-#: Candidates for the factor, and the standard deviation of its logarithm under its hyperprior.
-FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
+#: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
+FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
 #: coefficients than this have no factor chosen while gradients are released, which would take long.
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
-#: Coefficients up to which 𝒞 is taken under the widest prior, and the factor beyond.
-_FEW, _MODERATE = 60, 4.0
+#: How often 𝒞 is taken at the mixture that followed from it.
+_SETTLED = 2
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
 _GROUP_STD, _GROUP_FACTORS = 0.5, 2.0 ** np.arange(-5, 3.25, 0.5)
 
@@ -372,16 +378,6 @@ class Prior:
         return Prior(self.means, each * self.scales, np.full_like(self.family, -1))
 
     @property
-    def wide(self) -> Prior:
-        """The prior under which 𝒞 is taken: the widest candidate, and a moderate one where coefficients are many.
-
-        Many coefficients under the widest prior would be so uncertain that the error of H explains any release.
-        """
-        common = float(FACTORS[-1]) if self.size <= _FEW else _MODERATE
-        groups = int(np.max(self.family, initial=0))
-        return self.with_factors((float(common), *[1.0] * groups))
-
-    @property
     def precision(self) -> np.ndarray:
         """P, (d, d)."""
         return np.diag(self.scales**-2)
@@ -441,22 +437,49 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
-        wide = self.wide
+        at = self._descended(law, at)
+        found = self._under(law, at, num_records)
+        for _ in range(_SETTLED if self.free.any() else 0):
+            found = self._under(law, found.posterior, num_records)
+        return found
+
+    def _descended(self, law: noise_aware.Releases, at: Gaussian) -> Gaussian:
+        """Return the posterior under the narrowest factor that releases do not favour a narrower one to, from above."""
+        groups = [1.0] * int(np.max(self.family, initial=0))
+        common = FACTORS[::-1] if (self.family == 0).any() else np.ones(1)
+        for number, factor in enumerate(common):
+            prior = self.with_factors((float(factor), *groups))
+            at = prior._fixed(law, at, _ROUNDS if number == 0 else _INNER)
+            release, local = law(at)
+            covariance = noise_aware.total_covariance(release, local, at)
+            factors, logs = self._weighed(release, local, covariance)
+            if factors[int(np.argmax(logs))][0] >= factor:
+                break
+        return at
+
+    def _fixed(
+        self, law: noise_aware.Releases, at: Gaussian, iterations: int
+    ) -> Gaussian:
+        """Return the posterior under these scales, whose 𝒞 is its own."""
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
-            release, local = law(wide.moved(now))
-            return wide.about_zero(release), local
+            release, local = law(self.moved(now))
+            return self.about_zero(release), local
 
-        at = noise_aware.conclude(
+        found = noise_aware.conclude(
             centred,
-            wide.precision,
+            self.precision,
             at._replace(mean=at.mean - self.means),
-            rounds=_ROUNDS // _INNER,
+            rounds=iterations // _INNER,
             inner=_INNER,
         )
-        at = wide.moved(at)
+        return self.moved(found)
+
+    def _under(
+        self, law: noise_aware.Releases, at: Gaussian, num_records: int
+    ) -> Concluded:
+        """Return the mixture over factors with the 𝒞 that another posterior has."""
         release, here = law(at)
-        statistic = here.curvature @ release.position - release.gradient
         covariance = noise_aware.total_covariance(release, here, at)
         weights = np.ones(1)
         priors: tuple[Prior, ...] = (self,)
@@ -466,12 +489,11 @@ class Prior:
             kept = np.flatnonzero(weights > _LEAST_WEIGHT)
             weights = weights[kept] / weights[kept].sum()
             priors = tuple(self.with_factors(factors[k]) for k in kept)
-        likeliest = priors[int(np.argmax(weights))]
         evidence = Evidence(
             here.curvature,
-            statistic,
+            here.curvature @ release.position - release.gradient,
             covariance,
-            likeliest.scales,
+            priors[int(np.argmax(weights))].scales,
             num_records,
             means=self.means,
             chosen=bool(self.free.any()),
