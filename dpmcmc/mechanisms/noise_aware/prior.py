@@ -437,43 +437,51 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
-        at = self._descended(law, at)
-        found = self._under(law, at, num_records)
-        for _ in range(_SETTLED if self.free.any() else 0):
-            found = self._under(law, found.posterior, num_records)
-        return found
-
-    def _descended(self, law: noise_aware.Releases, at: Gaussian) -> Gaussian:
-        """Return the posterior under the narrowest factor that releases do not favour a narrower one to, from above."""
-        groups = [1.0] * int(np.max(self.family, initial=0))
-        common = FACTORS[::-1] if (self.family == 0).any() else np.ones(1)
-        for number, factor in enumerate(common):
-            prior = self.with_factors((float(factor), *groups))
-            at = prior._fixed(law, at, _ROUNDS if number == 0 else _INNER)
-            release, local = law(at)
-            covariance = noise_aware.total_covariance(release, local, at)
-            factors, logs = self._weighed(release, local, covariance)
-            if factors[int(np.argmax(logs))][0] >= factor:
-                break
-        return at
-
-    def _fixed(
-        self, law: noise_aware.Releases, at: Gaussian, iterations: int
-    ) -> Gaussian:
-        """Return the posterior under these scales, whose 𝒞 is its own."""
+        if self.free.any():
+            at = self._descended(*law(at), at)
+            found = self._under(law, at, num_records)
+            for _ in range(_SETTLED):
+                found = self._under(law, found.posterior, num_records)
+            return found
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
             release, local = law(self.moved(now))
             return self.about_zero(release), local
 
-        found = noise_aware.conclude(
+        found_at = noise_aware.conclude(
             centred,
             self.precision,
             at._replace(mean=at.mean - self.means),
-            rounds=iterations // _INNER,
+            rounds=_ROUNDS // _INNER,
             inner=_INNER,
         )
-        return self.moved(found)
+        return self._under(law, self.moved(found_at), num_records)
+
+    def _descended(
+        self, release: GradientRelease, local: Local, at: Gaussian
+    ) -> Gaussian:
+        """Return the posterior under the narrowest factor that releases do not favour a narrower one to, from above.
+
+        The model of the release is that where the gradients end: means under a prior that is too wide are noise.
+        """
+        groups = [1.0] * int(np.max(self.family, initial=0))
+        common = FACTORS[::-1] if (self.family == 0).any() else np.ones(1)
+        for factor in common:
+            prior = self.with_factors((float(factor), *groups))
+            at = self.moved(
+                noise_aware.posterior(
+                    self.about_zero(release),
+                    local,
+                    prior.precision,
+                    at._replace(mean=at.mean - self.means),
+                    _INNER,
+                )
+            )
+            covariance = noise_aware.total_covariance(release, local, at)
+            factors, logs = self._weighed(release, local, covariance)
+            if factors[int(np.argmax(logs))][0] >= factor:
+                break
+        return at
 
     def _under(
         self, law: noise_aware.Releases, at: Gaussian, num_records: int
