@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple, Protocol, cast
 
 import jax
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
+from scipy.linalg import solve_triangular
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
@@ -239,8 +242,6 @@ FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
-#: How often 𝒞 is taken at the mixture that followed from it.
-_SETTLED = 2
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
 _GROUP_STD, _GROUP_FACTORS = 0.5, 2.0 ** np.arange(-5, 3.25, 0.5)
 
@@ -392,37 +393,43 @@ class Prior:
         if not self.free.any() or self.size > _MANY:
             return self
         covariance = noise_aware.total_covariance(release, local, now)
-        factors, logs = self._weighed(release, local, covariance)
+        factors, logs = self._weighed(
+            release, local, [(factor, covariance) for factor in self._common]
+        )
         return self.with_factors(factors[int(np.argmax(logs))])
 
+    @property
+    def _common(self) -> np.ndarray:
+        """Candidates for the common factor."""
+        return FACTORS if (self.family == 0).any() else np.ones(1)
+
     def _weighed(
-        self, release: GradientRelease, local: Local, covariance: np.ndarray
+        self,
+        release: GradientRelease,
+        local: Local,
+        models: Sequence[tuple[float, np.ndarray]],
     ) -> tuple[list[tuple[float, ...]], np.ndarray]:
-        """Return candidates for the factors, and their log densities up to a constant."""
+        """Return candidates for the factors, and their log densities up to a constant, given each common one's 𝒞."""
         h = local.curvature
         u = h @ (release.position - self.means) - release.gradient
         common = self.family == 0
-        of_common = FACTORS if common.any() else np.ones(1)
         groups = int(np.max(self.family, initial=0))
         candidates: list[tuple[float, ...]] = []
-        logs: list[np.ndarray] = []
-        for of_groups in itertools.product(_GROUP_FACTORS, repeat=groups):
-            scales = self.with_factors((1.0, *of_groups)).scales
-            fixed = covariance + h @ np.diag(np.where(common, 0.0, scales**2)) @ h
-            root = np.linalg.cholesky(fixed)
-            # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
-            part = np.linalg.solve(root, h * np.where(common, scales, 0.0))
-            values, vectors = np.linalg.eigh(part @ part.T)
-            square = (vectors.T @ np.linalg.solve(root, u)) ** 2
-            spread = 1 + np.outer(of_common**2, np.maximum(values, 0.0))
-            hyper = np.log(of_common) ** 2 + np.sum(np.log(of_groups) ** 2)
-            logs.append(
-                -0.5 * np.sum(np.log(spread) + square / spread, axis=1)
-                - np.sum(np.log(np.diag(root)))
-                - 0.5 * hyper / _LOG_SCALE_STD**2
-            )
-            candidates += [(float(f), *map(float, of_groups)) for f in of_common]
-        return candidates, np.concatenate(logs)
+        logs: list[float] = []
+        for factor, covariance in models:
+            for of_groups in itertools.product(_GROUP_FACTORS, repeat=groups):
+                scales = self.with_factors((1.0, *of_groups)).scales
+                scales = np.where(common, factor * scales, scales)
+                root = np.linalg.cholesky(covariance + (h * scales**2) @ h)
+                square = solve_triangular(root, u, lower=True)
+                hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
+                logs.append(
+                    -0.5 * float(square @ square)
+                    - float(np.sum(np.log(np.diag(root))))
+                    - 0.5 * hyper / _LOG_SCALE_STD**2
+                )
+                candidates.append((float(factor), *map(float, of_groups)))
+        return candidates, np.array(logs)
 
     def concluded(
         self,
@@ -438,76 +445,99 @@ class Prior:
             num_records: N.
         """
         if self.free.any():
-            at = self._descended(*law(at), at)
-            found = self._under(law, at, num_records)
-            for _ in range(_SETTLED):
-                found = self._under(law, found.posterior, num_records)
+            found = self._mixed(*law(at), None, num_records)
+            for _ in range(_ROUNDS // _INNER):
+                at = found.posterior
+                found = self._mixed(*law(at), at.mean, num_records)
             return found
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
             release, local = law(self.moved(now))
             return self.about_zero(release), local
 
-        found_at = noise_aware.conclude(
+        near = noise_aware.conclude(
             centred,
             self.precision,
             at._replace(mean=at.mean - self.means),
             rounds=_ROUNDS // _INNER,
             inner=_INNER,
         )
-        return self._under(law, self.moved(found_at), num_records)
+        at = self.moved(near)
+        release, local = law(at)
+        covariance = noise_aware.total_covariance(release, local, at)
+        evidence = self._evidence(release, local, covariance, num_records)
+        return Concluded(
+            Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence
+        )
 
-    def _descended(
-        self, release: GradientRelease, local: Local, at: Gaussian
-    ) -> Gaussian:
-        """Return the posterior under the narrowest factor that releases do not favour a narrower one to, from above.
-
-        The model of the release is that where the gradients end: means under a prior that is too wide are noise.
-        """
-        groups = [1.0] * int(np.max(self.family, initial=0))
-        common = FACTORS[::-1] if (self.family == 0).any() else np.ones(1)
-        for factor in common:
-            prior = self.with_factors((float(factor), *groups))
-            at = self.moved(
-                noise_aware.posterior(
-                    self.about_zero(release),
-                    local,
-                    prior.precision,
-                    at._replace(mean=at.mean - self.means),
-                    _INNER,
-                )
-            )
-            covariance = noise_aware.total_covariance(release, local, at)
-            factors, logs = self._weighed(release, local, covariance)
-            if factors[int(np.argmax(logs))][0] >= factor:
-                break
-        return at
-
-    def _under(
-        self, law: noise_aware.Releases, at: Gaussian, num_records: int
+    def _mixed(
+        self,
+        release: GradientRelease,
+        local: Local,
+        mean: np.ndarray | None,
+        num_records: int,
     ) -> Concluded:
-        """Return the mixture over factors with the 𝒞 that another posterior has."""
-        release, here = law(at)
-        covariance = noise_aware.total_covariance(release, here, at)
-        weights = np.ones(1)
-        priors: tuple[Prior, ...] = (self,)
-        if self.free.any():
-            factors, logs = self._weighed(release, here, covariance)
-            weights = np.exp(logs - logs.max())
-            kept = np.flatnonzero(weights > _LEAST_WEIGHT)
-            weights = weights[kept] / weights[kept].sum()
-            priors = tuple(self.with_factors(factors[k]) for k in kept)
-        evidence = Evidence(
-            here.curvature,
-            here.curvature @ release.position - release.gradient,
+        """Return the mixture over factors, each with a 𝒞 of its own.
+
+        Args:
+            release: of the gradient.
+            local: model of the gradient.
+            mean: that of the posterior, from which θ̄ is so far away; None: θ̄.
+            num_records: N.
+        """
+        position = release.position
+        away = Gaussian(position if mean is None else mean, np.zeros_like(local.score))
+        h = local.curvature
+        models = []
+        for factor in self._common:
+            prior = self.with_factors((float(factor), *self._groups))
+            for _ in range(_INNER):
+                covariance = noise_aware.total_covariance(release, local, away)
+                left = np.linalg.inv(
+                    prior.precision + h @ np.linalg.solve(covariance, h)
+                )
+                away = away._replace(covariance=(left + left.T) / 2)
+            models.append(
+                (float(factor), noise_aware.total_covariance(release, local, away))
+            )
+        factors, logs = self._weighed(release, local, models)
+        weights = np.exp(logs - logs.max())
+        kept = np.flatnonzero(weights > _LEAST_WEIGHT)
+        weights = weights[kept] / weights[kept].sum()
+        own = dict(models)
+        found = [
+            self.with_factors(factors[k])._evidence(
+                release, local, own[factors[k][0]], num_records
+            )
+            for k in kept
+        ]
+        parts = (one.gaussian(one.scales) for one in found)
+        likeliest = found[int(np.argmax(weights))]
+        evidence = dataclasses.replace(likeliest, chosen=True)
+        return Concluded(Mixture(weights, tuple(parts)), evidence)
+
+    @property
+    def _groups(self) -> list[float]:
+        """Factors of group effects under which 𝒞 is taken."""
+        return [1.0] * int(np.max(self.family, initial=0))
+
+    def _evidence(
+        self,
+        release: GradientRelease,
+        local: Local,
+        covariance: np.ndarray,
+        num_records: int,
+    ) -> Evidence:
+        """Return the law of a release under these scales."""
+        statistic = local.curvature @ release.position - release.gradient
+        return Evidence(
+            local.curvature,
+            statistic,
             covariance,
-            priors[int(np.argmax(weights))].scales,
+            self.scales,
             num_records,
             means=self.means,
-            chosen=bool(self.free.any()),
         )
-        parts = (evidence.gaussian(one.scales) for one in priors)
-        return Concluded(Mixture(weights, tuple(parts)), evidence)
 
     def about_zero(self, release: GradientRelease) -> GradientRelease:
         """Return a release for coefficients less their prior means, for which formulas are written."""

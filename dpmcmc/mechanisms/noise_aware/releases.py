@@ -387,13 +387,16 @@ class Releases:
                 rounds=2,
             )
         )
-        step = (found.mean - at).reshape(self.design.size, -1)
+        return found._replace(mean=self._near(found.mean, at))
+
+    def _near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
+        step = (mean - at).reshape(self.design.size, -1)
         size = math.sqrt(
             max(0.0, float(np.sum(step * (self.gram.gram @ step))))
             / self.design.num_records
         )
-        part = min(1.0, self.learnt.score.step / max(size, 1e-300))
-        return found._replace(mean=at + part * (found.mean - at))
+        return at + min(1.0, self.learnt.score.step / max(size, 1e-300)) * (mean - at)
 
     def _concluded(
         self, path: _Path, last: int, now: Gaussian, released: bool
@@ -434,12 +437,14 @@ class Releases:
                 )
 
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
-            local = known.local(posterior.mean)
+            # Farther away a law of normal rows is no guide.
+            near = self._near(posterior.mean, at)
+            local = known.local(near)
             if fixed is None:
                 return release, local
             # By as much as it differed from normal rows where it was released, it differs here.
             local = fixed._replace(curvature=turn @ local.curvature @ turn.T)
-            beyond = known.beyond(positions, weights, posterior.mean)
+            beyond = known.beyond(positions, weights, near)
             return release._replace(gradient=release.gradient - beyond), local
 
         concluded = self.prior.concluded(law, now, count)
