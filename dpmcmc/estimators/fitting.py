@@ -29,7 +29,7 @@ from dpmcmc.mechanisms.noise_aware import Normal
 from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.targets.base import Target, target_offers
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import (
     LinearRegression,
     LogisticRegression,
@@ -204,7 +204,10 @@ def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> S
 
 def model_of(schema: Schema) -> Target:
     """Return the regression that a schema's label asks for, with the default prior in the units of its columns."""
-    return usual(_MODELS[schema.outcome.kind], _EFFECT / schema.row_scale)
+    model = usual(_MODELS[schema.outcome.kind], _EFFECT / schema.row_scale)
+    if isinstance(model, SoftmaxRegression | OrdinalRegression):
+        return dataclasses.replace(model, num_classes=schema.outcome.num_classes)
+    return model
 
 
 def usual(model: type[Target], prior_scale: float = PRIOR_SCALE) -> Target:
@@ -225,10 +228,12 @@ def settings_of(target: Target, goal: Goal, num_features: int | None) -> Given:
     """
     if goal != "intervals":
         return {}
-    size = (num_features or 1) * (target_offers(target).num_classes or 1)
-    if isinstance(target, LogisticRegression):
-        size = num_features or 1
+    size = num_features or 1
+    if isinstance(target, SoftmaxRegression):
+        size *= target.num_classes or 1
     covariance: Literal["sandwich", "model"] = (
-        "sandwich" if size <= MOST_RELEASED else "model"
+        "sandwich"
+        if size <= MOST_RELEASED or isinstance(target, OrdinalRegression)
+        else "model"
     )
     return {"mechanism": NoiseAware(prior_scale="evidence", covariance=covariance)}

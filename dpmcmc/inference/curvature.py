@@ -55,8 +55,9 @@ from dpmcmc.inference.scores import BoundedScore
 _DEVIATIONS = np.geomspace(0.02, 1.0, 13)
 #: τ under its own prior, log-normal: its median and the standard deviation of its logarithm.
 _USUAL, _LOG_STD = 0.1, 0.7
-#: Least eigenvalue of I + Δ; directions of the model below this part of its largest eigenvalue hold nothing.
-_LEAST, _NOTHING = 0.1, 1e-9
+#: Least eigenvalue of I + Δ; directions of the model below this part of its largest eigenvalue hold nothing, unless
+#: their error is above that part of it: rounding leaves a little of one where rows declare that there is nothing.
+_LEAST, _NOTHING, _MAY_HOLD = 0.1, 1e-9, 1e-6
 
 
 class Corrected(NamedTuple):
@@ -110,7 +111,7 @@ def corrected(
         values = np.einsum("id,ij,jd->d", vectors, model, vectors)
         own_variance = _entries(own, vectors)
     own_std = np.sqrt(np.diag(own_variance))
-    held = (values > nothing) | (own_std > nothing)
+    held = (values > nothing) | (own_std > _MAY_HOLD / _NOTHING * nothing)
     lifted = np.where(held, np.maximum(values, own_std), 1.0)
     lift = (vectors * np.where(held, lifted - values, 0.0)) @ vectors.T
     values = lifted

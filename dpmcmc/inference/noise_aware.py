@@ -66,11 +66,20 @@ class Local(NamedTuple):
         curvature: Ĥ, (d, d).
         score: B, (d, d).
         curvature_error: Q (d, d) -> Cov[E u], (d, d).
+        curvatures: H's that it may be, (k, d, d), from which the error then follows; or None.
     """
 
     curvature: np.ndarray
     score: np.ndarray
     curvature_error: Callable[[np.ndarray], np.ndarray]
+    curvatures: np.ndarray | None = None
+
+    def under(self, release: GradientRelease, precision: np.ndarray) -> Local:
+        """Return the model with the error of its curvature under a prior N(0, P⁻¹)."""
+        if self.curvatures is None:
+            return self
+        added = error_of_curvatures(release, self, self.curvatures, precision)
+        return self._replace(curvature_error=lambda q: added, curvatures=None)
 
 
 def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
@@ -123,6 +132,7 @@ def posterior(
     """
     h = local.curvature
     u = h @ release.position - release.gradient
+    local = local.under(release, precision)
     now = start
     for _ in range(rounds):
         informed, covariance = _informed(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple, Protocol, cast
 
 import jax
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
+from scipy.linalg import solve_triangular
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
@@ -215,9 +218,15 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 #
 # ``prior_scale: evidence`` takes the prior of all coefficients but the intercept, and but those with a prior of their
 # own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a standard deviation of _LOG_SCALE_STD of
-# its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f. 𝒞 is that of the widest candidate,
-# where the posterior's mean is where the gradients say: under a narrow prior the error of H, times the distance of the
-# mean from θ̄, would explain any release. The posterior is the mixture over candidates of f, by these densities.
+# its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
+# over candidates of f, by these densities.
+#
+# 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f in turn. Under a narrow prior the mean is far
+# from θ̄, and the error of H would explain any release. Under the widest one directions that the releases say nothing of
+# are so uncertain that it would hide every other. So f descends from its widest candidate, where the mean is where the
+# gradients say, one candidate at a time, and stops where the densities under the 𝒞 of that f favour none below it. At a
+# true f the 𝒞 is right, so the descent passes it only where the release itself prefers less. 𝒞 then is that of the
+# mixture itself.
 #
 # Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
 # ``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
@@ -226,15 +235,13 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 _ROUNDS, _INNER = 12, 4
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
-#: Candidates for the factor, and the standard deviation of its logarithm under its hyperprior.
-FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(0, 7.25, 0.5), 1.5
+#: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
+FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
 #: coefficients than this have no factor chosen while gradients are released, which would take long.
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
-#: Coefficients up to which 𝒞 is taken under the widest prior, and the factor beyond.
-_FEW, _MODERATE = 60, 4.0
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
 _GROUP_STD, _GROUP_FACTORS = 0.5, 2.0 ** np.arange(-5, 3.25, 0.5)
 
@@ -372,16 +379,6 @@ class Prior:
         return Prior(self.means, each * self.scales, np.full_like(self.family, -1))
 
     @property
-    def wide(self) -> Prior:
-        """The prior under which 𝒞 is taken: the widest candidate, and a moderate one where coefficients are many.
-
-        Many coefficients under the widest prior would be so uncertain that the error of H explains any release.
-        """
-        common = float(FACTORS[-1]) if self.size <= _FEW else _MODERATE
-        groups = int(np.max(self.family, initial=0))
-        return self.with_factors((float(common), *[1.0] * groups))
-
-    @property
     def precision(self) -> np.ndarray:
         """P, (d, d)."""
         return np.diag(self.scales**-2)
@@ -395,38 +392,56 @@ class Prior:
         """Return the prior with the factor that a release favours, for the next position."""
         if not self.free.any() or self.size > _MANY:
             return self
+        widest = self.with_factors((float(self._common[-1]), *self._groups))
+        local = local.under(self.about_zero(release), widest.precision)
         covariance = noise_aware.total_covariance(release, local, now)
-        factors, logs = self._weighed(release, local, covariance)
+        factors, logs = self._weighed(
+            release, local, [(factor, covariance) for factor in self._common]
+        )
         return self.with_factors(factors[int(np.argmax(logs))])
 
+    @property
+    def _common(self) -> np.ndarray:
+        """Candidates for the common factor."""
+        return FACTORS if (self.family == 0).any() else np.ones(1)
+
     def _weighed(
-        self, release: GradientRelease, local: Local, covariance: np.ndarray
+        self,
+        release: GradientRelease,
+        local: Local,
+        models: Sequence[tuple[float, np.ndarray]],
     ) -> tuple[list[tuple[float, ...]], np.ndarray]:
-        """Return candidates for the factors, and their log densities up to a constant."""
+        """Return candidates for the factors, and their log densities up to a constant, given each common one's 𝒞."""
         h = local.curvature
         u = h @ (release.position - self.means) - release.gradient
         common = self.family == 0
-        of_common = FACTORS if common.any() else np.ones(1)
         groups = int(np.max(self.family, initial=0))
         candidates: list[tuple[float, ...]] = []
-        logs: list[np.ndarray] = []
+        logs: list[float] = []
         for of_groups in itertools.product(_GROUP_FACTORS, repeat=groups):
             scales = self.with_factors((1.0, *of_groups)).scales
-            fixed = covariance + h @ np.diag(np.where(common, 0.0, scales**2)) @ h
-            root = np.linalg.cholesky(fixed)
-            # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
-            part = np.linalg.solve(root, h * np.where(common, scales, 0.0))
-            values, vectors = np.linalg.eigh(part @ part.T)
-            square = (vectors.T @ np.linalg.solve(root, u)) ** 2
-            spread = 1 + np.outer(of_common**2, np.maximum(values, 0.0))
-            hyper = np.log(of_common) ** 2 + np.sum(np.log(of_groups) ** 2)
-            logs.append(
-                -0.5 * np.sum(np.log(spread) + square / spread, axis=1)
-                - np.sum(np.log(np.diag(root)))
-                - 0.5 * hyper / _LOG_SCALE_STD**2
-            )
-            candidates += [(float(f), *map(float, of_groups)) for f in of_common]
-        return candidates, np.concatenate(logs)
+            others = (h * np.where(common, 0.0, scales**2)) @ h
+            last: np.ndarray | None = None
+            for factor, covariance in models:
+                if covariance is not last:
+                    last = covariance
+                    root = np.linalg.cholesky(covariance + others)
+                    # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
+                    part = solve_triangular(
+                        root, h * np.where(common, scales, 0.0), lower=True
+                    )
+                    values, vectors = np.linalg.eigh(part @ part.T)
+                    white = vectors.T @ solve_triangular(root, u, lower=True)
+                    size = float(np.sum(np.log(np.diag(root))))
+                spread = 1 + factor**2 * np.maximum(values, 0.0)
+                hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
+                logs.append(
+                    -0.5 * float(np.sum(np.log(spread) + white**2 / spread))
+                    - size
+                    - 0.5 * hyper / _LOG_SCALE_STD**2
+                )
+                candidates.append((float(factor), *map(float, of_groups)))
+        return candidates, np.array(logs)
 
     def concluded(
         self,
@@ -441,43 +456,143 @@ class Prior:
             at: first guess of the posterior.
             num_records: N.
         """
-        wide = self.wide
+        release, local = law(at)
+        if local.curvatures is not None:
+            for _ in range(_ROUNDS // _INNER):
+                found = self._over_curvatures(release, local, num_records)
+                release, local = law(found.posterior)
+            return self._over_curvatures(release, local, num_records)
+        if self.free.any():
+            found = self._mixed(release, local, None, num_records)
+            for _ in range(_ROUNDS // _INNER):
+                at = found.posterior
+                found = self._mixed(*law(at), at.mean, num_records)
+            return found
 
         def centred(now: Gaussian) -> tuple[GradientRelease, Local]:
-            release, local = law(wide.moved(now))
-            return wide.about_zero(release), local
+            release, local = law(self.moved(now))
+            return self.about_zero(release), local
 
-        at = noise_aware.conclude(
+        near = noise_aware.conclude(
             centred,
-            wide.precision,
+            self.precision,
             at._replace(mean=at.mean - self.means),
             rounds=_ROUNDS // _INNER,
             inner=_INNER,
         )
-        at = wide.moved(at)
-        release, here = law(at)
-        statistic = here.curvature @ release.position - release.gradient
-        covariance = noise_aware.total_covariance(release, here, at)
-        weights = np.ones(1)
-        priors: tuple[Prior, ...] = (self,)
-        if self.free.any():
-            factors, logs = self._weighed(release, here, covariance)
-            weights = np.exp(logs - logs.max())
-            kept = np.flatnonzero(weights > _LEAST_WEIGHT)
-            weights = weights[kept] / weights[kept].sum()
-            priors = tuple(self.with_factors(factors[k]) for k in kept)
-        likeliest = priors[int(np.argmax(weights))]
-        evidence = Evidence(
-            here.curvature,
+        at = self.moved(near)
+        release, local = law(at)
+        covariance = noise_aware.total_covariance(release, local, at)
+        evidence = self._evidence(release, local, covariance, num_records)
+        return Concluded(
+            Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence
+        )
+
+    def _over_curvatures(
+        self, release: GradientRelease, local: Local, num_records: int
+    ) -> Concluded:
+        """Return the mixture over curvatures that H may be, and over factors under each of them.
+
+        The curvatures have equal weights. A density of u would favour the smallest: it takes θ̄ for a point that does not
+        depend on θ*, and gradients led there.
+        """
+        assert local.curvatures is not None
+        covariance = local.score + release.noise
+        weights: list[float] = []
+        parts: list[Gaussian] = []
+        total: dict[tuple[float, ...], float] = {}
+        for h in local.curvatures:
+            one = local._replace(curvature=h)
+            factors, logs = self._weighed(
+                release, one, [(factor, covariance) for factor in self._common]
+            )
+            own = np.exp(logs - logs.max())
+            own /= own.sum()
+            for k in np.flatnonzero(own > _LEAST_WEIGHT):
+                prior = self.with_factors(factors[k])
+                evidence = prior._evidence(release, one, covariance, num_records)
+                parts.append(evidence.gaussian(prior.scales))
+                weights.append(float(own[k]))
+                total[factors[k]] = total.get(factors[k], 0.0) + own[k]
+        likeliest = self.with_factors(max(total, key=total.__getitem__))
+        added = noise_aware.error_of_curvatures(
+            self.about_zero(release), local, local.curvatures, likeliest.precision
+        )
+        evidence = likeliest._evidence(release, local, covariance + added, num_records)
+        shares = np.array(weights) / np.sum(weights)
+        return Concluded(
+            Mixture(shares, tuple(parts)),
+            dataclasses.replace(evidence, chosen=bool(self.free.any())),
+        )
+
+    def _mixed(
+        self,
+        release: GradientRelease,
+        local: Local,
+        mean: np.ndarray | None,
+        num_records: int,
+    ) -> Concluded:
+        """Return the mixture over factors, each with a 𝒞 of its own.
+
+        Args:
+            release: of the gradient.
+            local: model of the gradient.
+            mean: that of the posterior, from which θ̄ is so far away; None: θ̄.
+            num_records: N.
+        """
+        position = release.position
+        away = Gaussian(position if mean is None else mean, np.zeros_like(local.score))
+        h = local.curvature
+        models = []
+        for factor in self._common:
+            prior = self.with_factors((float(factor), *self._groups))
+            for _ in range(_INNER):
+                covariance = noise_aware.total_covariance(release, local, away)
+                left = np.linalg.inv(
+                    prior.precision + h @ np.linalg.solve(covariance, h)
+                )
+                away = away._replace(covariance=(left + left.T) / 2)
+            models.append(
+                (float(factor), noise_aware.total_covariance(release, local, away))
+            )
+        factors, logs = self._weighed(release, local, models)
+        weights = np.exp(logs - logs.max())
+        kept = np.flatnonzero(weights > _LEAST_WEIGHT)
+        weights = weights[kept] / weights[kept].sum()
+        own = dict(models)
+        found = [
+            self.with_factors(factors[k])._evidence(
+                release, local, own[factors[k][0]], num_records
+            )
+            for k in kept
+        ]
+        parts = (one.gaussian(one.scales) for one in found)
+        likeliest = found[int(np.argmax(weights))]
+        evidence = dataclasses.replace(likeliest, chosen=True)
+        return Concluded(Mixture(weights, tuple(parts)), evidence)
+
+    @property
+    def _groups(self) -> list[float]:
+        """Factors of group effects under which 𝒞 is taken."""
+        return [1.0] * int(np.max(self.family, initial=0))
+
+    def _evidence(
+        self,
+        release: GradientRelease,
+        local: Local,
+        covariance: np.ndarray,
+        num_records: int,
+    ) -> Evidence:
+        """Return the law of a release under these scales."""
+        statistic = local.curvature @ release.position - release.gradient
+        return Evidence(
+            local.curvature,
             statistic,
             covariance,
-            likeliest.scales,
+            self.scales,
             num_records,
             means=self.means,
-            chosen=bool(self.free.any()),
         )
-        parts = (evidence.gaussian(one.scales) for one in priors)
-        return Concluded(Mixture(weights, tuple(parts)), evidence)
 
     def about_zero(self, release: GradientRelease) -> GradientRelease:
         """Return a release for coefficients less their prior means, for which formulas are written."""

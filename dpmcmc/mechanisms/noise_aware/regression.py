@@ -122,7 +122,8 @@ class Regression(Facts):
         if self.options.covariance == "sandwich" and not self.releases:
             raise UnsupportedCombination(
                 f"covariance: sandwich releases how scores vary, and the spread of {size} numbers would be noise; take "
-                "covariance model"
+                f"covariance model, or at most {MOST_RELEASED} of them (an ordinal regression, which has no other "
+                "covariance, takes fewer columns, or goal prediction)"
             )
 
     def _gram_shares(self, size: int) -> tuple[float, ...]:

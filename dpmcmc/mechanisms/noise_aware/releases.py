@@ -91,7 +91,7 @@ _SKEWED = (
 #: Names of a scale's noise in the settings.
 SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")
 #: Curvatures that stand for all that a release leaves possible.
-_CURVATURES = 64
+_CURVATURES = 32
 #: Least ratio of B to H in units of what the model expects.
 _LEAST_RATIO = 0.1
 
@@ -397,27 +397,18 @@ class Releases:
             lambda q: root @ found.error(root @ q @ root) @ root,
         )
 
-    def _curvatures(self, found: Corrected, curvature: np.ndarray) -> np.ndarray:
-        """Return curvatures that normal rows' one may stand for, (k, d·K, d·K), by what was released."""
-        turns = self.root @ found.turns(_CURVATURES) @ self.inverse
-        lift = self.root @ found.lift @ self.root
-        return turns @ (curvature + lift) @ turns.swapaxes(-1, -2)
+    def _seen(self, found: Corrected, local: Local, curvature: np.ndarray) -> Local:
+        """Return a model of the gradient whose curvature differs from normal rows' one as it does where it was released.
 
-    def _unsure(
-        self, release: GradientRelease, local: Local, curvatures: np.ndarray
-    ) -> Local:
-        """Return a model of the gradient whose error is that of not knowing which of these curvatures it has."""
-        wide = self.prior.wide
-        added = noise_aware.error_of_curvatures(
-            wide.about_zero(release), local, curvatures, wide.precision
-        )
-        return local._replace(curvature_error=lambda q: added)
-
-    def _elsewhere(self, found: Corrected) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the map of normal rows' curvature at a position to one that differs as it does where it was released."""
-        turn = self.root @ found.turn @ self.inverse
-        lift = self.root @ found.lift @ self.root
-        return lambda curvature: turn @ (curvature + lift) @ turn.T
+        Args:
+            found: where it was released.
+            local: the rest of the model.
+            curvature: normal rows' one.
+        """
+        lifted = curvature + self.root @ found.lift @ self.root
+        turns = self.root @ np.stack([found.turn, *found.turns(_CURVATURES)]) @ self.inverse
+        matrices = turns @ lifted @ turns.swapaxes(-1, -2)
+        return local._replace(curvature=matrices[0], curvatures=matrices[1:])
 
     def _next(
         self,
@@ -434,9 +425,7 @@ class Releases:
         local = rough.local(now.mean)
         if midway is not None:
             # By as much as it differed from normal rows midway, it is taken to differ here.
-            rough_curvature = local.curvature
-            local = local._replace(curvature=self._elsewhere(midway)(local.curvature))
-            local = self._unsure(release, local, self._curvatures(midway, rough_curvature))
+            local = self._seen(midway, local, local.curvature)
         prior = self.prior.best(release, local, now)
         found = prior.moved(
             noise_aware.posterior(
@@ -447,13 +436,16 @@ class Releases:
                 rounds=2,
             )
         )
-        step = (found.mean - at).reshape(self.design.size, -1)
+        return found._replace(mean=self._near(found.mean, at))
+
+    def _near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
+        step = (mean - at).reshape(self.design.size, -1)
         size = math.sqrt(
             max(0.0, float(np.sum(step * (self.gram.gram @ step))))
             / self.design.num_records
         )
-        part = min(1.0, self.learnt.score.step / max(size, 1e-300))
-        return found._replace(mean=at + part * (found.mean - at))
+        return at + min(1.0, self.learnt.score.step / max(size, 1e-300)) * (mean - at)
 
     def _concluded(
         self, path: _Path, last: int, now: Gaussian, released: bool
@@ -470,7 +462,6 @@ class Releases:
         fixed: Local | None = None
         if released:
             found = self._curvature("curvature", at)
-            elsewhere = self._elsewhere(found)
             matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
             fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
@@ -493,15 +484,15 @@ class Releases:
                 )
 
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
-            local = known.local(posterior.mean)
+            # Farther away a law of normal rows is no guide.
+            near = self._near(posterior.mean, at)
+            local = known.local(near)
             if fixed is None:
                 return release, local
             # By as much as it differed from normal rows where it was released, it differs here.
-            near = local.curvature
-            beyond = known.beyond(positions, weights, posterior.mean)
+            beyond = known.beyond(positions, weights, near)
             there = release._replace(gradient=release.gradient - beyond)
-            local = fixed._replace(curvature=elsewhere(near))
-            return there, self._unsure(there, local, self._curvatures(found, near))
+            return there, self._seen(found, fixed, local.curvature)
 
         concluded = self.prior.concluded(law, now, count)
         covariance = concluded.posterior.covariance
