@@ -103,6 +103,11 @@ class _Path(NamedTuple):
     gradients: list[np.ndarray]
     stds: list[float]
 
+    def last(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the last ``count`` positions, (count, d·K), and their weights in the mean."""
+        precisions = np.array(self.stds[-count:]) ** -2.0
+        return np.array(self.positions[-count:]), precisions / precisions.sum()
+
     def mean(self, count: int, square: np.ndarray) -> GradientRelease:
         """Return the mean of the last ``count``, weighted by their precision."""
         return noise_aware.weighted_mean(
@@ -153,21 +158,19 @@ class Releases:
             at = within(now.mean[None], self.design.radius)[0]
             if scale is not None and k in whens:
                 self._learn(scale, at, self.settings[whens[k]])
-                path = _Path([], [], [])
             if released and k == int(_HALF * steps):
                 if scale is None:
                     scores = map(Learnt, further(strategy.score))
                     self.learnt = self._furthest(tuple(scores), at)
                     self._reach(at)
-                    path = _Path([], [], [])
                 midway = self._curvature("midway", at)
             access = self._access(at)
             path.positions.append(at)
             path.gradients.append(self._gradient(access, at, z[k]))
             path.stds.append(access.clip * z[k])
             part = FIRST if released else LAST_OF_NORMAL
-            count = min(math.ceil(part * len(path.stds)), last)
-            now = self._next(path.mean(max(1, count), self.square), now, at, midway)
+            count = max(1, min(math.ceil(part * len(path.stds)), last))
+            now = self._next(path, count, now, at, midway)
             console.report_steps(k + 1, steps)
         return self._concluded(path, last, now, released)
 
@@ -412,20 +415,28 @@ class Releases:
 
     def _next(
         self,
-        release: GradientRelease,
+        path: _Path,
+        count: int,
         now: Gaussian,
         at: np.ndarray,
         midway: Corrected | None,
     ) -> Gaussian:
         """Return the posterior given the gradients so far, no farther from ``at`` than predictors may move."""
-        rough = dataclasses.replace(
-            self._known(),
-            error=noise_aware.isotropic_error(self.settings["gram_noise_std"]),
-        )
-        local = rough.local(now.mean)
+        known = self._known()
+        if releases_curvature(self.settings):
+            # A step along a direction that is not well known is short, and no gradient counts less for the error of H:
+            # far from where gradients vanish it would leave the position to the prior.
+            square = self.design.num_records * self.metric.root @ self.metric.root
+            known = dataclasses.replace(known, gram=square, error=np.zeros_like)
+        else:
+            std = self.settings["gram_noise_std"]
+            known = dataclasses.replace(known, error=noise_aware.isotropic_error(std))
+        local = known.local(now.mean)
         if midway is not None:
             # By as much as it differed from normal rows midway, it is taken to differ here.
-            local = self._seen(midway, local, local.curvature)
+            turn = self.root @ midway.turn @ self.inverse
+            local = local._replace(curvature=turn @ local.curvature @ turn.T)
+        release = path.mean(count, self.square)
         prior = self.prior.best(release, local, now)
         found = prior.moved(
             noise_aware.posterior(
@@ -455,9 +466,7 @@ class Releases:
         known = self._known()
         count = self.design.num_records
         release = path.mean(last, self.square)
-        positions = np.array(path.positions[-last:])
-        weights = np.array(path.stds[-last:]) ** -2.0
-        weights = weights / weights.sum()
+        positions, weights = path.last(last)
         doubts = [*self.learnt.doubts]
         fixed: Local | None = None
         if released:
