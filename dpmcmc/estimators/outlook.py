@@ -27,6 +27,7 @@ from dpmcmc.inference.noise_aware import (
     Local,
     Predicted,
     denoised,
+    error_of_noise,
     isotropic_error,
     predicted,
     shrunk,
@@ -34,7 +35,8 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.facts import Sums, clip_of, floor_of, further, furthest
+from dpmcmc.mechanisms.noise_aware.facts import Sums, further, furthest
+from dpmcmc.mechanisms.noise_aware.metric import Planned, clip_of, expected, planned
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
@@ -195,8 +197,8 @@ class ReleaseNoise(NamedTuple):
         gradient: std of the mean gradient, in units of the clip norm; of the statistics of a linear regression, whose
             gradient is not clipped, in units of the gradient.
         clip: κ of the plan; None: that of the score.
-        curvature: whether the curvature where gradients end is released, so that the error of the second moment is not
-            its own.
+        released: std of a diagonal entry of the second moment in its metric, and of the curvature where gradients end,
+            over their bounds; None: neither is released, and the curvature has the error of the second moment.
         learnt: bound of a linear regression's score, in standard deviations of residuals, whose scale it learns; None:
             it does not.
     """
@@ -204,7 +206,7 @@ class ReleaseNoise(NamedTuple):
     gram: float
     gradient: float
     clip: float | None = None
-    curvature: bool = False
+    released: tuple[float, float] | None = None
     learnt: float | None = None
 
 
@@ -331,15 +333,22 @@ class OutlookFacts:
                 rows, truth, num_records, noise, design, alone, rough
             )
         moment = each * rows.T @ rows
-        if noise.curvature:
-            gram, error = Denoised(moment, lambda q: np.zeros_like(q))
-            floor = floor_of(noise.gram, num_records, size, self.row_bound)
+        seen: Planned | None = None
+        if noise.released is not None:
+            own = error_of_noise(
+                NoisyGram(moment, noise.gram, float(np.trace(moment)), 0.0),
+                self.structure,
+            )
+            seen = planned(
+                moment, noise.gram, noise.released[0], num_records, self.row_bound, own
+            )
+            metric, norm, longest = seen.square, seen.norm, seen.longest
         else:
             gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
             floor = self.row_bound**2 / size
-        metric = gram / num_records + np.eye(size) * floor
-        norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
-        longest = self.row_bound / math.sqrt(floor)
+            metric = gram / num_records + np.eye(size) * floor
+            norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
+            longest = self.row_bound / math.sqrt(floor)
         scores, means = [], []
         for score in self._scores(noise, design.noise):
             law = score.law(eta, score.limit)
@@ -354,8 +363,25 @@ class OutlookFacts:
             means.append(float(np.mean(law.curvature)))
         number = furthest(scores, self.score, num_records)
         chosen, mean = scores[number], means[number]
-        # A gradient is taken about as far from the truth as the posterior is wide.
-        local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))
+        if seen is None or noise.released is None:
+            # A gradient is taken about as far from the truth as the posterior is wide.
+            local = Local(
+                chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q)
+            )
+        else:
+            score = self._scores(noise, design.noise)[number]
+            local = expected(
+                Local(chosen.curvature, chosen.spread, np.zeros_like),
+                chosen.noise,
+                precision,
+                *seen.curvature(
+                    chosen.curvature,
+                    score,
+                    clip_of(score, norm, longest),
+                    mean,
+                    noise.released[1],
+                ),
+            )
         covariances = predicted(local, chosen.noise, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 
@@ -364,7 +390,7 @@ class OutlookFacts:
         if noise.learnt:
             std = std * math.sqrt(self.score.dispersion)  # type: ignore[attr-defined]
             return tuple(Huber.of(std, deviations) for deviations in DEVIATIONS)
-        if noise.curvature:
+        if noise.released is not None:
             return further(self.score)
         clip = noise.clip or self.score.clip
         return (dataclasses.replace(self.score, clip=clip),)  # type: ignore[type-var]

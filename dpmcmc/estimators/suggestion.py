@@ -460,7 +460,9 @@ class Request:
             settings["gram_noise_std"],
             last_gradients(settings, plan.mechanism.steps),
             settings.get("clip_ratio"),
-            curvature=not _normal_rows(plan),
+            released=None
+            if _normal_rows(plan)
+            else (settings["whitened_noise_std"], settings["curvature_noise_std"]),
             learnt=settings.get("bound_deviations"),
         )
 

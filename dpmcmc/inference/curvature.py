@@ -39,14 +39,14 @@ from dpmcmc.inference.scores import BoundedScore
 #     k_ij = t_ij/(t_ij + σ²(1 + δ_ij)/(2 m_i m_j)),     t_ij = τ²(1 + δ_ij)/2 + e_ij/(m_i m_j):
 #
 # an entry between directions of much curvature is the release's, and one between directions of little curvature the
-# model's, as far as the model knows it. k_ij is averaged over τ, whose posterior all Δ̃_ij make. The error E of the result
-# has independent entries v_ij = k_ij σ²(1 + δ_ij)/2 in the basis U, and for u ~ (0, Q):
+# model's, as far as the model knows it. k_ij is averaged over τ, whose posterior all Δ̃_ij make. The error E of the
+# result has independent entries v_ij = k_ij σ²(1 + δ_ij)/2 in the basis U, and for u ~ (0, Q):
 #
 #     Cov[E u]_ij = δ_ij Σ_k v_ik Q_kk + (1 − δ_ij) v_ij Q_ij.
 #
 # An eigenvalue of M below its own error is noise, and the matrix itself may have far more there: such an eigenvalue is
-# taken for as large as its error. Without e_ij a direction that the rows' release lost in its noise was taken for known:
-# nine coefficients of a table whose columns fill a small part of their ranges were covered .11 of the time.
+# taken for as large as its error. Without e_ij a direction that the rows' release lost in its noise was taken for
+# known: nine coefficients of a table whose columns fill a small part of their ranges were covered .11 of the time.
 #
 # One shrinkage for the whole matrix keeps noise in directions of little curvature: it covered 0 of 24 tables with
 # strong effects, where this covers .85 to .92.

@@ -186,10 +186,11 @@ def error_of_curvatures(
 ) -> np.ndarray:
     r"""Return what not knowing H adds to 𝒞 of equation (2), (d, d), from H's that it may be.
 
-    Under each H_k the posterior is N(m_k, S_k). Their mixture has the covariance S = mean S_k + Cov m_k, and 𝒞 is made
-    so that (P + Ĥ 𝒞⁻¹ Ĥ)⁻¹ = S. The law of E u for independent E and u, which ``curvature_error`` is, is right where E is
-    small. A direction of which H may be near 0 is as wide as the prior, and there such a law widens every other
-    direction too, since it lets an error that no positive H has meet a u that H near 0 alone allows.
+    Under each H_k the posterior is N(m_k, S_k). 𝒞 is made so that (P + Ĥ 𝒞⁻¹ Ĥ)⁻¹ is the typical one of
+    S_k + (m_k − m)(m_k − m)ᵀ, m the mean of m_k: exp of the mean of their logarithms. The mean itself would be that of
+    the few H_k that are near 0 in some direction. The law of E u for independent E and u, which ``curvature_error`` is,
+    is right where E is small. A direction of which H may be near 0 is as wide as the prior, and there such a law widens
+    every other direction too, since it lets an error that no positive H has meet a u that H near 0 alone allows.
 
     Args:
         release: of the gradient.
@@ -202,11 +203,16 @@ def error_of_curvatures(
     informed, covariances = _informed(curvatures, base, precision)
     u = curvatures @ release.position - release.gradient
     means = np.einsum("kij,klj,kl->ki", covariances, informed, u)
-    mixed = covariances.mean(axis=0) + np.cov(means.T, bias=True).reshape(h.shape)
-    # In units of the prior the information of the mixture is between 0 and that without an error.
+    away = means - means.mean(axis=0)
+    covariances = covariances + away[:, :, None] * away[:, None, :]
+    # In units of the prior.
     scale = np.diag(precision) ** -0.5
-    values, vectors = np.linalg.eigh(mixed / np.outer(scale, scale))
-    information = np.maximum(1 / np.maximum(values, 1e-300) - 1, _LEAST_INFORMATION)
+    values, vectors = np.linalg.eigh(covariances / np.outer(scale, scale))
+    logs = np.log(np.maximum(values, 1e-300))[:, None, :]
+    mean = ((vectors * logs) @ vectors.swapaxes(-1, -2)).mean(axis=0)
+    values, vectors = np.linalg.eigh(mean)
+    # The information of a mixture is between 0 and that without an error.
+    information = np.maximum(np.exp(-values) - 1, _LEAST_INFORMATION)
     half = h @ (vectors * scale[:, None] / np.sqrt(information))
     values, vectors = np.linalg.eigh(base)
     stds = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float32).eps ** 2))

@@ -1,22 +1,22 @@
-"""Public facts of a regression's release: the bounds of its rows, the metric's floor, and the path of its gradients."""
+"""Public facts of a regression's release: the bounds of its rows, and the path of its gradients."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from dpmcmc.inference.released_metric import metric_floor
-from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
+from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts
 from dpmcmc.mechanisms.noise_aware.gradients import (
     Design,
     multipliers,
     shares,
 )
+from dpmcmc.mechanisms.noise_aware.metric import floor_of
 from dpmcmc.mechanisms.noise_aware.prior import (
     Options,
     Prior,
@@ -33,12 +33,6 @@ MOST_RELEASED = 60
 #: Part of the gradients that the posterior is made of where a curvature is released and where none is, and of those
 #: so far that a position is made of; by how much the budget of gradients grows over a quarter of them.
 LAST, LAST_OF_NORMAL, FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8
-#: R² in units of a typical ‖z‖², and added to it; the same of the square of the length up to which a row has Huber's
-#: bound. A longer row has a smaller bound, which costs less than a smaller one for all.
-_LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
-#: R in units of ``longest_row``, and the part of the mean eigenvalue that the noise of an entry may be there, of a
-#: curvature or of whitened rows. Rows beyond R are missing in part, which makes intervals wider; noise does more so.
-_REACHES, _SHORT = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25)), 0.6
 #: Candidates for κ of a classifier's score; those of counts are CLIPS.
 _CLIPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 #: By how much the variance under a clip further out may exceed that under the best one, in units of that without
@@ -48,8 +42,6 @@ _CHEAP, _DEARER, _MOST, _MANY = 0.06, 3.0, 0.3, 20_000
 _COUNTS = 2.5
 #: Part of the largest eigenvalue of a curvature below which a direction holds nothing.
 _HELD = 1e-6
-#: Least part of b² in the metric's floor.
-_SMALLEST_FLOOR = 1e-5
 
 
 def steps_of(steps: int) -> np.ndarray:
@@ -153,19 +145,6 @@ def releases_curvature(settings: dict[str, float]) -> bool:
     return "curvature_noise_std" in settings
 
 
-def floor_of(gram_noise_std: float, num_rows: int, size: int, row_bound: float) -> float:
-    """Return the part of the identity in F² where a curvature is released: the size of the Gram matrix' noise."""
-    noise = metric_floor(row_bound**2, gram_noise_std, num_rows, size)
-    return max(noise, _SMALLEST_FLOOR * row_bound**2)
-
-
-def clip_of(score: BoundedScore, norm: float, longest: float) -> float:
-    """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
-    if isinstance(score, Huber):
-        return score.bound * min(math.sqrt(_USUAL * norm**2 + _ADDED), longest)
-    return score.clip * norm
-
-
 def further(score: BoundedScore) -> tuple[BoundedScore, ...]:
     """Return the scores of a family that clip ever further out, the nearest first."""
     clips = CLIPS if isinstance(score, Counts) else _CLIPS
@@ -225,58 +204,6 @@ def affordable(least: float, score: BoundedScore, num_records: int) -> float:
     if isinstance(score, Counts):
         seen *= _COUNTS
     return max(least, 1.0) + min(_CHEAP + _DEARER * dear, _MOST) * seen
-
-
-def longest_row(norm: float, most: float) -> float:
-    """Return R where a typical ‖F⁻¹x‖ is ``norm`` and no row is longer than ``most``."""
-    return min(math.sqrt(_LONGEST * norm**2 + _MORE), most)
-
-
-def reach_of(noise_std: Callable[[float], float], mean: float) -> float:
-    """Return R in units of ``longest_row``: the farthest at which noise is faint.
-
-    Args:
-        noise_std: of a diagonal entry, given R in these units.
-        mean: eigenvalue of the matrix, the mean one.
-    """
-    for reach, faint in _REACHES:
-        if noise_std(reach) <= faint * mean:
-            return reach
-    return _SHORT
-
-
-def again_within(
-    norm: float, longest: float, noise_std: float, num_rows: int, size: int
-) -> float:
-    """Return R of the second release of rows, in the metric of the first.
-
-    Args:
-        norm: of a typical row in that metric.
-        longest: the most that a row may have.
-        noise_std: of the release, over R².
-        num_rows: N.
-        size: d.
-    """
-    usual = longest_row(norm, longest)
-    reach = reach_of(
-        lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size
-    )
-    return min(reach * usual, longest)
-
-
-def second_square(
-    root: np.ndarray, whitened: np.ndarray, stds: np.ndarray, num_rows: int
-) -> np.ndarray:
-    """Return F² of both releases of rows, (d, d): what is known of their second moment, and how well.
-
-    Args:
-        root: F of the first.
-        whitened: second moment of rows in the first metric, (d, d).
-        stds: of the error of ``whitened`` along each direction, (d, d).
-        num_rows: N.
-    """
-    least = _SMALLEST_FLOOR * np.trace(whitened) * np.eye(len(root))
-    return root @ (whitened + stds + least) @ root / num_rows
 
 
 def last_gradients(settings: dict[str, float], steps: int) -> float:

@@ -198,7 +198,9 @@ class BoundedGradient:
             score: of the family.
             square: F², positive definite; None: G/N and the design's floor.
         """
-        values, vectors = np.linalg.eigh(design.metric(gram) if square is None else square)
+        values, vectors = np.linalg.eigh(
+            design.metric(gram) if square is None else square
+        )
         values = np.maximum(
             values,
             design.ridge if square is None else values[-1] * np.finfo(np.float32).eps,

@@ -484,17 +484,15 @@ class Prior:
         release, local = law(at)
         covariance = noise_aware.total_covariance(release, local, at)
         evidence = self._evidence(release, local, covariance, num_records)
-        return Concluded(
-            Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence
-        )
+        return Concluded(Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence)
 
     def _over_curvatures(
         self, release: GradientRelease, local: Local, num_records: int
     ) -> Concluded:
         """Return the mixture over curvatures that H may be, and over factors under each of them.
 
-        The curvatures have equal weights. A density of u would favour the smallest: it takes θ̄ for a point that does not
-        depend on θ*, and gradients led there.
+        The curvatures have equal weights. A density of u would favour the smallest: it takes θ̄ for a point that does
+        not depend on θ*, and gradients led there.
         """
         assert local.curvatures is not None
         covariance = local.score + release.noise
@@ -548,9 +546,7 @@ class Prior:
             prior = self.with_factors((float(factor), *self._groups))
             for _ in range(_INNER):
                 covariance = noise_aware.total_covariance(release, local, away)
-                left = np.linalg.inv(
-                    prior.precision + h @ np.linalg.solve(covariance, h)
-                )
+                left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
                 away = away._replace(covariance=(left + left.T) / 2)
             models.append(
                 (float(factor), noise_aware.total_covariance(release, local, away))

@@ -34,7 +34,6 @@ from dpmcmc.inference.curvature import (
     average_law,
 )
 from dpmcmc.inference.noise_aware import (
-    Denoised,
     Local,
     denoised,
 )
@@ -44,8 +43,6 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     MOST_RELEASED,
     Facts,
     affordable,
-    clip_of,
-    floor_of,
     further,
     releases_curvature,
     steps_of,
@@ -54,6 +51,12 @@ from dpmcmc.mechanisms.noise_aware.gradients import (
     FEWEST_STEPS,
     Design,
     multipliers,
+)
+from dpmcmc.mechanisms.noise_aware.metric import (
+    Planned,
+    clip_of,
+    expected,
+    planned,
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     COUNT_SHARE,
@@ -68,6 +71,7 @@ from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
     NoisyGram,
+    RowFacts,
     SumRelease,
     entries,
     mu_std,
@@ -241,6 +245,11 @@ class _Budget:
             + released * self.curvature
         )
 
+    def std(self, rows: RowFacts, size: int, share: float) -> float:
+        """Return the noise of a second moment of rows in ``size`` numbers each, which has a share of μ²."""
+        moved = rows.moved(self.spec.adjacency)[0]
+        return mu_std(moved, entries(size), self.mu * math.sqrt(share))
+
     def gradient_mu(self, share: float) -> float:
         """Return μ of all gradients."""
         return self.mu * math.sqrt(1 - share - self.others)
@@ -262,19 +271,28 @@ class _Budget:
         std = noise_aware.noise_left(
             self.gram(share).noise_std, strategy.options.structure
         )
+        moment = np.diag(spectrum)
+        seen: Planned | None = None
         if self.curvature:
-            floor = floor_of(std, design.num_records, d, design.row_bound)
-            design = design._replace(floor=floor)
-            gram, error = Denoised(np.diag(spectrum), lambda q: np.zeros_like(q))
+            seen = planned(
+                moment,
+                std,
+                self.std(strategy.whitened(design), design.size, _AGAIN),
+                design.num_records,
+                design.row_bound,
+                noise_aware.isotropic_error(std),
+            )
+            gram, square, norm, longest = moment, seen.square, seen.norm, seen.longest
         else:
             noisy = NoisyGram(
-                np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d),
+                moment + std * noise_aware.symmetric_noise(rng, d),
                 std,
                 design.largest_trace,
                 0.0,
             )
             gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
-        norm = design.whitened_norm(gram)
+            square, longest = design.metric(gram), design.longest
+            norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2
         if isinstance(score, Huber):
             # Residuals are taken for a tenth of the label's range.
@@ -283,19 +301,35 @@ class _Budget:
         law, unbounded = (
             average_law(shared, predictors, limit) for limit in (score.limit, math.inf)
         )
-        clip = clip_of(score, norm, design.longest)
+        clip = clip_of(score, norm, longest)
         noise = (
             self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
-        ) ** 2 * design.metric(gram)
-        local = Local(
-            law.curvature * gram,
-            law.score * gram,
-            lambda q: 2 * law.curvature**2 * error(q),
-        )
+        ) ** 2 * square
+        precision = np.eye(d) / scale
+        curvature = law.curvature * gram
+        local = Local(curvature, law.score * gram, np.zeros_like)
+        if seen is None:
+            local = local._replace(
+                curvature_error=lambda q: 2 * law.curvature**2 * error(q)
+            )
+        else:
+            bent = strategy.moments(design)[0]
+            local = expected(
+                local,
+                noise,
+                precision,
+                *seen.curvature(
+                    curvature,
+                    score,
+                    clip,
+                    law.curvature,
+                    self.std(bent, d * score.size, _CURVATURE),
+                ),
+            )
         # Bounds aside, information is the curvature squared over the score's variance.
         information = unbounded.curvature**2 / unbounded.score
         alone = np.diag(1 / (1 / scale + information * spectrum))
-        return noise_aware.predicted(local, noise, np.eye(d) / scale, alone).width()
+        return noise_aware.predicted(local, noise, precision, alone).width()
 
     def events(self, share: float, clip: float, width: float) -> Calibrated:
         """Return all charges in the order of the releases, and the settings."""
@@ -340,11 +374,7 @@ class _Budget:
             events.append(event)
         if self.curvature:
             again = strategy.whitened(design)
-            std = mu_std(
-                again.moved(adjacency)[0],
-                entries(design.size),
-                self.mu * math.sqrt(_AGAIN),
-            )
+            std = self.std(again, design.size, _AGAIN)
             settings["whitened_noise_std"] = std
             events += spec.gram(GramRelease(again, std, 0.0))
         events += [spec.gaussian(z, spec.moved, size) for z in multipliers(first, parts)]
@@ -358,11 +388,7 @@ class _Budget:
         if self.curvature:
             bent, spread = strategy.moments(design)
             for name, part in (("midway", _MIDWAY), ("curvature", _CURVATURE)):
-                std = mu_std(
-                    bent.moved(adjacency)[0],
-                    entries(size),
-                    self.mu * math.sqrt(part),
-                )
+                std = self.std(bent, size, part)
                 settings[f"{name}_noise_std"] = std
                 events += spec.gram(GramRelease(bent, std, 0.0))
             release = GramRelease.calibrate(

@@ -34,21 +34,24 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     LAST_OF_NORMAL,
     Facts,
     Sums,
-    again_within,
-    clip_of,
     further,
     furthest,
     last_gradients,
-    longest_row,
-    reach_of,
     releases_curvature,
-    second_square,
     steps_of,
 )
 from dpmcmc.mechanisms.noise_aware.gradients import (
     BoundedGradient,
     Bounds,
     multipliers,
+)
+from dpmcmc.mechanisms.noise_aware.metric import (
+    again_within,
+    clip_of,
+    joined,
+    leverage_of,
+    longest_row,
+    reach_of,
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
@@ -75,8 +78,6 @@ _SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
 _HALF = 0.5
 #: Quantiles of rows whose own bounds stand for all.
 _LIMITS = (np.arange(20) + 0.5) / 20
-#: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
-_LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
@@ -227,31 +228,26 @@ class Releases:
         self.square = self.root @ self.root
 
     def _release_whitened(self, first: BoundedGradient) -> BoundedGradient:
-        """Release the rows' second moment again, in the metric of the first release; return the metric of both.
-
-        The noise of the first is as large in a direction in which rows hardly vary as in any other. In its metric all
-        directions that it saw are alike, and the others are far longer than they were.
-        """
+        """Release the rows' second moment again, in the metric of the first release; return the metric of both."""
         std = self.settings["whitened_noise_std"]
         count = self.design.num_records
         longest = again_within(first.norm, first.longest, std, count, self.design.size)
         exact = first.rows(first.prepared(self.records), longest)
-        unit = longest**2
-        inverse, root = first.inverse, first.root
-        own = noise_aware.error_of_noise(self.noisy, self.strategy.options.structure)
-        if self.strategy.options.group_effects:
-            own = self.gram.error
-        found = corrected(
-            inverse @ self.gram.gram @ inverse,
-            unit * self._noisy(exact, std),
-            unit * std,
-            lambda q: inverse @ own(inverse @ q @ inverse) @ inverse,
+        structure = self.strategy.options.structure
+        grouped = self.strategy.options.group_effects
+        self.gram, square = joined(
+            first.inverse,
+            self.gram.gram,
+            longest**2 * self._noisy(exact, std),
+            longest**2 * std,
+            self.gram.error
+            if grouped
+            else noise_aware.error_of_noise(self.noisy, structure),
+            count,
         )
-        self.gram = Denoised(
-            root @ found.matrix @ root, lambda q: root @ found.error(root @ q @ root) @ root
+        return BoundedGradient.of(
+            self.gram.gram, self.design, self.strategy.score, square
         )
-        square = second_square(root, found.matrix, found.stds, count)
-        return BoundedGradient.of(self.gram.gram, self.design, self.strategy.score, square)
 
     def _release_offsets(
         self, exact: Exact, bound: float, count: int
@@ -271,10 +267,10 @@ class Releases:
             return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
         longest = self.reach * longest_row(self.typical, self.metric.longest)
         longest = min(longest, self.metric.longest)
-        leverage = score.leverage(clip, longest)
-        if math.isinf(leverage):
-            law = self._known().law(position, math.inf)
-            leverage = self.reach * _LEVERAGE * self.typical**2 * law.curvature
+        mean = 1.0
+        if math.isinf(score.leverage(clip, longest)):
+            mean = self._known().law(position, math.inf).curvature
+        leverage = leverage_of(score, clip, longest, self.reach, self.typical, mean)
         bounds = Bounds(clip, longest, leverage)
         return dataclasses.replace(self.metric, score=score, bounds=bounds)
 
@@ -401,7 +397,7 @@ class Releases:
         )
 
     def _seen(self, found: Corrected, local: Local, curvature: np.ndarray) -> Local:
-        """Return a model of the gradient whose curvature differs from normal rows' one as it does where it was released.
+        """Return a model whose curvature differs from normal rows' one as it does where it was released.
 
         Args:
             found: where it was released.
@@ -409,7 +405,9 @@ class Releases:
             curvature: normal rows' one.
         """
         lifted = curvature + self.root @ found.lift @ self.root
-        turns = self.root @ np.stack([found.turn, *found.turns(_CURVATURES)]) @ self.inverse
+        turns = (
+            self.root @ np.stack([found.turn, *found.turns(_CURVATURES)]) @ self.inverse
+        )
         matrices = turns @ lifted @ turns.swapaxes(-1, -2)
         return local._replace(curvature=matrices[0], curvatures=matrices[1:])
 

@@ -1,0 +1,264 @@
+"""The metric of a regression's releases, which two releases of the rows' second moment make, and bounds in it.
+
+    F₁² = Ĝ₁/N + floor·I,      F² = F₁ (Ŝ + stds of Ŝ) F₁ / N,      Ŝ from Ĝ₁ and from Σ min(1, R²/‖z‖²) z zᵀ, z = F₁⁻¹x
+
+The noise of the first release is as large in a direction in which rows hardly vary as in any other. Where declared
+ranges are wide beside the values, most directions are of this kind. In the metric of the first release those that it
+saw are alike, and the others are far longer than they were, so that the noise of the second is small beside them.
+
+Everything here follows from public facts and released numbers. What is planned takes stand-in rows for the real ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmcmc.inference.curvature import Corrected, corrected
+from dpmcmc.inference.noise_aware import Denoised, GradientRelease, Local
+from dpmcmc.inference.released_metric import metric_floor
+from dpmcmc.inference.scores import BoundedScore, Huber
+
+#: R² in units of a typical ‖z‖², and added to it; the same of the square of the length up to which a row has Huber's
+#: bound. A longer row has a smaller bound, which costs less than a smaller one for all.
+_LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
+#: R in units of ``longest_row``, and the part of the mean eigenvalue that the noise of an entry may be there, of a
+#: curvature or of whitened rows. Rows beyond R are missing in part, which makes intervals wider; noise does more so.
+_REACHES, _SHORT = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25)), 0.6
+#: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
+_LEVERAGE = 2.0
+#: Curvatures that stand for all that a release is expected to leave possible.
+_CURVATURES = 32
+#: Least part of b², or of the mean row's square, in a metric.
+_SMALLEST = 1e-5
+
+
+def floor_of(gram_noise_std: float, num_rows: int, size: int, row_bound: float) -> float:
+    """Return the part of the identity in F₁² where a curvature is released: the size of the Gram matrix' noise."""
+    noise = metric_floor(row_bound**2, gram_noise_std, num_rows, size)
+    return max(noise, _SMALLEST * row_bound**2)
+
+
+def clip_of(score: BoundedScore, norm: float, longest: float) -> float:
+    """Return C of a score where a typical ‖F⁻¹x‖ is ``norm``."""
+    if isinstance(score, Huber):
+        return score.bound * min(math.sqrt(_USUAL * norm**2 + _ADDED), longest)
+    return score.clip * norm
+
+
+def longest_row(norm: float, most: float) -> float:
+    """Return R where a typical ‖F⁻¹x‖ is ``norm`` and no row is longer than ``most``."""
+    return min(math.sqrt(_LONGEST * norm**2 + _MORE), most)
+
+
+def reach_of(noise_std: Callable[[float], float], mean: float) -> float:
+    """Return R in units of ``longest_row``: the farthest at which noise is faint.
+
+    Args:
+        noise_std: of a diagonal entry, given R in these units.
+        mean: eigenvalue of the matrix, the mean one.
+    """
+    for reach, faint in _REACHES:
+        if noise_std(reach) <= faint * mean:
+            return reach
+    return _SHORT
+
+
+def again_within(
+    norm: float, longest: float, noise_std: float, num_rows: int, size: int
+) -> float:
+    """Return R of the second release of rows, in the metric of the first.
+
+    Args:
+        norm: of a typical row in that metric.
+        longest: the most that a row may have.
+        noise_std: of the release, over R².
+        num_rows: N.
+        size: d.
+    """
+    usual = longest_row(norm, longest)
+    reach = reach_of(
+        lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size
+    )
+    return min(reach * usual, longest)
+
+
+class Joined(NamedTuple):
+    """What two releases of rows tell.
+
+    Attributes:
+        rows: estimate of Σ x xᵀ, and the law of its error.
+        square: F², (d, d).
+    """
+
+    rows: Denoised
+    square: np.ndarray
+
+
+def joined(
+    inverse: np.ndarray,
+    gram: np.ndarray,
+    released: np.ndarray,
+    noise_std: float,
+    own: Callable[[np.ndarray], np.ndarray],
+    num_rows: int,
+) -> Joined:
+    """Return what two releases tell.
+
+    Args:
+        inverse: F₁⁻¹ of the first, (d, d).
+        gram: Ĝ₁, (d, d).
+        released: second moment of the rows F₁⁻¹x, (d, d).
+        noise_std: of its diagonal.
+        own: Q -> Cov[E u] of the error E of Ĝ₁.
+        num_rows: N.
+    """
+    root = np.linalg.inv(inverse)
+    found = corrected(
+        inverse @ gram @ inverse,
+        released,
+        noise_std,
+        lambda q: inverse @ own(inverse @ q @ inverse) @ inverse,
+    )
+    known = found.matrix + found.stds
+    known = known + _SMALLEST * np.trace(found.matrix) * np.eye(len(root))
+    return Joined(
+        Denoised(
+            root @ found.matrix @ root,
+            lambda q: root @ found.error(root @ q @ root) @ root,
+        ),
+        root @ known @ root / num_rows,
+    )
+
+
+def leverage_of(
+    score: BoundedScore,
+    clip: float,
+    longest: float,
+    reach: float,
+    norm: float,
+    mean: float,
+) -> float:
+    """Return L, a bound on the trace that a row adds to the curvature.
+
+    Args:
+        score: of the family.
+        clip: C.
+        longest: R.
+        reach: R in units of ``longest_row``.
+        norm: of a typical row in the metric.
+        mean: curvature of a row's score in its predictor, the mean one.
+    """
+    found = score.leverage(clip, longest)
+    return reach * _LEVERAGE * norm**2 * mean if math.isinf(found) else found
+
+
+class Planned(NamedTuple):
+    """What is expected of a metric before a record is read.
+
+    Attributes:
+        square: F², (d, d).
+        norm: a typical ‖F⁻¹x‖.
+        longest: the largest one.
+        error: Q -> Cov[E u] of the error of the rows' second moment.
+    """
+
+    square: np.ndarray
+    norm: float
+    longest: float
+    error: Callable[[np.ndarray], np.ndarray]
+
+    def curvature(
+        self,
+        curvature: np.ndarray,
+        score: BoundedScore,
+        clip: float,
+        mean: float,
+        noise_std: float,
+    ) -> tuple[Corrected, np.ndarray]:
+        """Return what the release of a curvature is expected to tell of it, and F, (d, d).
+
+        Args:
+            curvature: H, (d, d).
+            score: of the family.
+            clip: C.
+            mean: curvature of a row's score in its predictor, the mean one.
+            noise_std: of the release, over L.
+        """
+        values, vectors = np.linalg.eigh(self.square)
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        inverse = (vectors / np.sqrt(values)) @ vectors.T
+        model = inverse @ curvature @ inverse
+        usual = longest_row(self.norm, self.longest)
+
+        def noise(reach: float) -> float:
+            longest = min(reach * usual, self.longest)
+            return noise_std * leverage_of(score, clip, longest, reach, self.norm, mean)
+
+        std = noise(reach_of(noise, float(np.trace(model)) / len(model)))
+        return corrected(
+            model,
+            model,
+            std,
+            lambda q: mean**2 * (inverse @ self.error(inverse @ q @ inverse) @ inverse),
+        ), root
+
+
+def expected(
+    local: Local,
+    noise: np.ndarray,
+    precision: np.ndarray,
+    found: Corrected,
+    root: np.ndarray,
+) -> Local:
+    """Return a model of the gradient with the error that a release of its curvature is expected to leave.
+
+    Args:
+        local: model of the gradient.
+        noise: V of its release, (d, d).
+        precision: P of the prior.
+        found: what the release is expected to tell of the curvature, in the metric.
+        root: F, (d, d).
+    """
+    turns = root @ found.turns(_CURVATURES) @ np.linalg.inv(root)
+    lifted = local.curvature + root @ found.lift @ root
+    zero = np.zeros(len(root))
+    return local._replace(curvatures=turns @ lifted @ turns.swapaxes(-1, -2)).under(
+        GradientRelease(zero, zero, noise), precision
+    )
+
+
+def planned(
+    gram: np.ndarray,
+    first_std: float,
+    second_std: float,
+    num_rows: int,
+    row_bound: float,
+    own: Callable[[np.ndarray], np.ndarray],
+) -> Planned:
+    """Return the metric to expect of rows with a second moment.
+
+    Args:
+        gram: Σ x xᵀ, (d, d).
+        first_std: noise of its first release.
+        second_std: of the second, over R².
+        num_rows: N.
+        row_bound: b.
+        own: Q -> Cov[E u] of the error E of the first.
+    """
+    size = len(gram)
+    floor = floor_of(first_std, num_rows, size, row_bound)
+    values, vectors = np.linalg.eigh(gram / num_rows + floor * np.eye(size))
+    inverse = (vectors / np.sqrt(values)) @ vectors.T
+    whitened = inverse @ gram @ inverse
+    norm = math.sqrt(float(np.trace(whitened)) / num_rows)
+    longest = row_bound / math.sqrt(floor)
+    within = again_within(norm, longest, second_std, num_rows, size)
+    found = joined(inverse, gram, whitened, within**2 * second_std, own, num_rows)
+    square = found.square
+    norm = math.sqrt(float(np.trace(np.linalg.solve(square, gram))) / num_rows)
+    longest = row_bound / math.sqrt(float(np.linalg.eigvalsh(square)[0]))
+    return Planned(square, norm, longest, found.rows.error)
