@@ -17,7 +17,7 @@ from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, corrected
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.inference.scores import FARTHEST_ROW, Counts, Huber, Logistic, Softmax
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware import facts, releases, scale
+from dpmcmc.mechanisms.noise_aware import facts, metric, releases, scale
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
 from dpmcmc.privacy.query.gaussian_release import svec
@@ -69,8 +69,8 @@ def access_of(score, owners, each):
     gram = np.diag([0.6, 0.1, 1e-4]) * design.num_records
     made = Reading.of(gram, design, score, x, y, mask=mask, offset=offset, weight=weight)
     norm = made.access.norm
-    clip = facts.clip_of(score, norm, design.longest)
-    longest = facts.longest_row(norm, design.longest)
+    clip = metric.clip_of(score, norm, design.longest)
+    longest = metric.longest_row(norm, design.longest)
     leverage = score.leverage(clip, longest)
     return made.bounded(Bounds(clip, longest, leverage if math.isfinite(leverage) else clip * norm))
 
