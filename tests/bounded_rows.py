@@ -40,6 +40,10 @@ class Reading:
         """Σ u F⁻¹xψ/C."""
         return self.access.gradient(self.rows, theta).floats
 
+    def moment(self, longest: float) -> np.ndarray:
+        """Σ min(1, R²/‖z‖²) zzᵀ/R²."""
+        return self.access.rows(self.rows, longest).floats
+
     def curvature(self, theta: np.ndarray) -> np.ndarray:
         """Σ v slope zzᵀ/L."""
         return self.access.curvature(self.rows, theta).floats

@@ -54,14 +54,14 @@ def gradients_of(steps=8):
 
 
 def path_of(steps=8, together=1, scale=None):
-    """Gradients, three releases of a scale among them, the curvature midway and where they end, the spread, its trace.
+    """Whitened rows, gradients and a scale thrice among them, the curvature midway and at the end, the spread, its trace.
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
     """
     scales = {*(int(part * steps) for part in releases._SCALES), steps - math.ceil(facts.LAST * steps)}
 
     def moves(adjacency):
-        out = []
+        out = [moment(adjacency, together)]
         for k in range(steps):
             if scale is not None and k in scales:
                 out.append(together * scale(adjacency))

@@ -24,6 +24,7 @@ from dpmcmc.mechanisms.noise_aware.gradients import (
     Labels,
     Scores,
     Spread,
+    WhitenedRows,
 )
 from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
 from dpmcmc.mechanisms.rows import LinearSums, Rows, RowSums, Whitened
@@ -74,6 +75,7 @@ def sums_of(score):
     found = {
         "rows": RowSums(1.0),
         "linear": LinearSums(3.0),
+        "whitened rows": WhitenedRows(access, 0.5 * access.norm),
         "gradient": Scores(access, columns),
         "curvature": Curvature(access, columns),
         "spread": Spread(access, columns),

@@ -163,7 +163,7 @@ def corrected(
         (vectors * np.sqrt(np.diag(left))) @ vectors.T,
         turns,
         float(weights @ _DEVIATIONS),
-        float(np.mean(kept[both])),
+        float(np.mean(kept[both])) if both.any() else 0.0,
         float(np.max(unsure[held], initial=0.0)),
     )
 
