@@ -29,6 +29,8 @@ moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, which is lik
 varies with e is left out, an approximation. A batch of fixed size has the centred one, less by r rᵀ/N at each point.
 Both are made of releases, and of no record.
 
+G itself is told by its release and by the path (``path_curvature.py``).
+
 Everything here is a pure function of released numbers and costs no privacy.
 """
 
@@ -46,7 +48,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import curvature, names, noise_aware
+from dpmcmc.inference import curvature, names, noise_aware, path_curvature
 from dpmcmc.inference.curvature import bent
 from dpmcmc.inference.noise_aware import (
     PULLED,
@@ -154,11 +156,15 @@ class Expected(NamedTuple):
         gradient: r(m), (d,).
         local: H, B, and the covariance of the Gram matrix' error in the gradient.
         squares: Σ_i E κ_i² x_i x_iᵀ at a point of the path, (d, d).
+        slope: c, of a record's score along the path.
+        response: J, by which the gradient changes along the path, (d, d): E[f ε | a]/ς in the place of h.
     """
 
     gradient: np.ndarray
     local: Local
     squares: np.ndarray
+    slope: float
+    response: np.ndarray
 
 
 def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) -> Gaussian:
@@ -220,16 +226,54 @@ def expected(
         gradient
         + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
     )
-    gradient = count * (
-        gradient + np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS) / std * (covariance @ rest)
-    )
+    along_path = (gap * _ABOUT) @ _ABOUT_WEIGHTS[:, None] / std
+    path_slope = float(np.mean(along_path))
+    gradient = count * (gradient + path_slope * (covariance @ rest))
     squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
     local = Local(
         second_moment(h),
         second_moment(mean_weight**2 * slope),
         lambda q: mean_curvature**2 * gram.error(q),
     )
-    return Expected(gradient, local, second_moment(squares))
+    return Expected(
+        gradient, local, second_moment(squares), path_slope, second_moment(along_path)
+    )
+
+
+def told_of_rows(
+    mean: np.ndarray, known: Known, gram: Denoised, score: Score
+) -> np.ndarray:
+    """Return the most that the records may tell without privacy, (d, d): c Ĝ with c = E[μ'(a)]/φ, and its error on top.
+
+    One standard deviation of the error of Ĝ is added along each of its eigenvectors.
+    """
+    row = np.zeros_like(mean) if known.mean_row is None else known.mean_row
+    variance = float(mean @ gram.gram @ mean) / known.num_records - float(row @ mean) ** 2
+    margin = row @ mean + math.sqrt(max(variance, 0.0)) * _NODES
+    slope = float(np.mean(score.family.mean_slope(margin))) / score.family.dispersion
+    values, vectors = np.linalg.eigh(gram.gram)
+    errors = [float(v @ gram.error(np.outer(v, v)) @ v) for v in vectors.T]
+    most = np.maximum(values, 0.0) + np.sqrt(np.maximum(errors, 0.0))
+    return (vectors * (slope * most)) @ vectors.T
+
+
+def by_noise(covariance: np.ndarray, told: np.ndarray, precision: float) -> float:
+    """Return the share of coefficients whose interval is the prior's with the noise of privacy, and not without.
+
+    In a posterior of covariance S under a prior of precision P the variance of a coefficient changes with the prior's
+    by the elasticity P (S²)_jj/S_jj: 1 where the prior alone makes it, 0 where the records do. Such a coefficient
+    has more than a half with privacy and less than a quarter without, where S is (P + ``told``)⁻¹.
+
+    Args:
+        covariance: S with privacy, (d, d).
+        told: that the records may tell, (d, d).
+        precision: P.
+    """
+    alone = np.linalg.inv(told + precision * np.eye(len(told)))
+    private, without = (
+        precision * np.sum(s * s, axis=0) / np.diag(s) for s in (covariance, alone)
+    )
+    return float(np.mean((private > _PRIORS) & (without < _RECORDS)))
 
 
 def minibatch(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
@@ -265,6 +309,10 @@ _FEWEST_STEPS = 32
 _WIDEST, _FARTHEST = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
 _STRONGEST = 3.0
+#: Elasticities of a variance to the prior's from which on an interval counts as the prior's, and up to which as the
+#: records'; share of coefficients that noise may turn from the one to the other: intervals that hold for the others
+#: then cover .8 of all, whatever the truth.
+_PRIORS, _RECORDS, _HIDDEN = 0.5, 0.25, 0.1
 #: Directions in which the release takes this share of the prior's variance away say whether it contradicts the prior.
 _LEAST_TOLD = 1e-6
 NO_SECOND_MOMENT = (
@@ -339,6 +387,7 @@ class NoiseAwarePosterior:
     Attributes:
         mean: (d,).
         covariance: (d, d).
+        doubts: why intervals may not hold, clauses that the release itself gave.
 
     Example:
         >>> import numpy as np
@@ -352,6 +401,7 @@ class NoiseAwarePosterior:
 
     mean: np.ndarray
     covariance: np.ndarray
+    doubts: tuple[str, ...] = ()
 
     @property
     def std(self) -> np.ndarray:
@@ -458,26 +508,78 @@ class Trace:
         known = self._second_moment(gram)
         path = self.path()
         check_steps(1 / path.share)
+        found, law = self._given(known, path)
+        if gram is None:
+            known = self._refined(known, found, path, law)
+            found, law = self._given(known, path)
+        if not isinstance(self.score.family, Linear):
+            self._check_path(path, found, known.gram)
+        check_pull(found, self.prior_precision)
+        return NoiseAwarePosterior(*found, self._doubts(found, known, law))
+
+    def _given(
+        self, gram: Denoised, path: PathGradients
+    ) -> tuple[Gaussian, tuple[Known, Score]]:
+        """Return the posterior given a second moment, and the law of the path's gradients that it rests on."""
         metric = self.root @ self.root.T
         norm = math.sqrt(
             max(
-                float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records,
+                float(np.trace(np.linalg.solve(metric, gram.gram))) / self.num_records,
                 1e-12,
             )
         )
         structure = None if self.metric is None else self.metric.structure
         row = curvature.mean_row(
-            known.gram,
+            gram.gram,
             self.num_records,
             None if structure is None else structure.constant,
         )
         prior = self.prior_precision * np.eye(len(metric))
-        facts = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
-        found = conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
-        if not isinstance(self.score.family, Linear):
-            self._check_path(path, found, known.gram)
-        check_pull(found, self.prior_precision)
-        return NoiseAwarePosterior(*found)
+        known = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
+        score = dataclasses.replace(self.score, norm=norm)
+        return conclude(path, known, gram, score), (known, score)
+
+    def _refined(
+        self,
+        gram: Denoised,
+        found: Gaussian,
+        path: PathGradients,
+        law: tuple[Known, Score],
+    ) -> Denoised:
+        """Return the second moment that the release and the path tell (``path_curvature.py``)."""
+        assert self.metric is not None
+        known, score = law
+        here = expected(path, found.mean, known, gram, score)
+        noisy = self.metric.noisy
+        response = here.response + here.slope * (noisy.gram - gram.gram)
+        # The error of minibatches counts as isotropic in the metric, as long as in its longest direction.
+        batch = np.linalg.solve(known.metric, minibatch(here, path, known))
+        longest = float(np.max(np.linalg.eigvals(batch).real))
+        precisions = self.precisions / (1 + longest * self.squares / self.precisions)
+        chains, _, d = self.positions.shape
+        differences = path_curvature.Differences(
+            self.positions.reshape(-1, d) - path.position,
+            self.gradients.reshape(-1, d) - path.gradient,
+            np.broadcast_to(precisions, (chains, len(precisions))).ravel(),
+            known.metric,
+        )
+        return path_curvature.refined(
+            noisy, self.metric.structure, differences, response, here.slope
+        )
+
+    def _doubts(
+        self, found: Gaussian, gram: Denoised, law: tuple[Known, Score]
+    ) -> tuple[str, ...]:
+        """Return why intervals may not hold: clauses."""
+        known, score = law
+        told = told_of_rows(found.mean, known, gram, score)
+        hidden = by_noise(found.covariance, told, self.prior_precision)
+        if hidden <= _HIDDEN:
+            return ()
+        return (
+            f"the noise of privacy leaves {hidden:.0%} of the coefficients to the prior, which this many records may "
+            "contradict; take a larger epsilon, more records, or ranges of the columns that rows fill",
+        )
 
     def path(self) -> PathGradients:
         """Return the mean of the whole path, with weights 1/s_t²."""
