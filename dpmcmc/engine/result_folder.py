@@ -105,7 +105,8 @@ def groups(
 
 def _of_path(verdict: Verdict) -> Verdict:
     """Return the verdict on iterates whose run has a posterior that they are not draws of."""
-    why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {POSTERIOR}."
+    other = POSTERIOR if INTERVALS in verdict.usable_for else DRAWS
+    why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {other}."
     return dataclasses.replace(
         verdict,
         usable_for=tuple(use for use in verdict.usable_for if use == PREDICTION),
