@@ -327,7 +327,9 @@ def test_quadratic_minimisers_have_their_closed_form():
 
 
 def test_impossible_requests_are_refused_with_a_remedy():
-    with pytest.raises(CalibrationError, match=r"^regularisation: at 1 the curvature alone .* give 2\.38, where it costs half"):
+    with pytest.raises(
+        CalibrationError, match=r"^regularisation: at 1 the curvature alone .* give 2\.38, where it costs half"
+    ):
         ObjectivePerturbation(1.0).plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6)
     for regularisation in (2.38, None):  # what the refusal says would do
         plan = ObjectivePerturbation(regularisation).plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6)

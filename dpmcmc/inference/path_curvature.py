@@ -78,9 +78,7 @@ def refined(
         return slope * _symmetric(right / squares[:, None])
 
     def solved(right: np.ndarray) -> np.ndarray:
-        return _solved(
-            right, noisy.noise_std, slope**2 / squares[:, None], scatter
-        )
+        return _solved(right, noisy.noise_std, slope**2 / squares[:, None], scatter)
 
     beyond = path.gradients @ turn - moved @ (turn.T @ response @ turn).T
     found = noisy.gram + turn @ solved(told(beyond)) @ turn.T

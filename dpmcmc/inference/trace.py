@@ -265,7 +265,7 @@ def lost(
         noise: V, of the mean gradient.
         prior: P, (d, d).
     """
-    values, vectors = np.linalg.eigh(local.curvature)
+    vectors = np.linalg.eigh(local.curvature).eigenvectors
     errors = [float(v @ local.curvature_error(np.outer(v, v)) @ v) for v in vectors.T]
     more = (vectors * np.sqrt(np.maximum(errors, 0.0))) @ vectors.T
     most = Local(local.curvature + more, local.score + more, np.zeros_like)

@@ -191,8 +191,8 @@ class ObjectivePerturbation(OneShot):
     """The minimiser of a randomly tilted regularised logistic loss.
 
     Args:
-        regularisation: Λ > 0; more of it leaves more of ε to the noise. None: the target's prior precision, or the least
-            at which the curvature costs ε/2, whichever is larger.
+        regularisation: Λ > 0; more of it leaves more of ε to the noise. None: the target's prior precision, or where
+            that is larger the one at which the curvature costs ε/2.
         clip: c in (0, 1]: residuals are clipped to it, which takes c times the noise (``minimise.py``); None: not.
         calibration: ``tight``: the smallest noise that meets (ε, δ). ``kst12``: the published noise and
             regularisation of Kifer, Smith and Thakurta (2012), to redraw curves; the guarantee is computed, not quoted.

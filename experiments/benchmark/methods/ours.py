@@ -27,6 +27,7 @@ from experiments.benchmark.problem import Problem
 
 _PROMISE = "(ε, δ), one record replaced"
 
+
 class _Shipped(NamedTuple):
     """A sampler as shipped for Adult.
 
@@ -70,6 +71,7 @@ _SAMPLERS: dict[str, _Shipped] = {
         ),
     ),
 }
+_AS_SHIPPED = "shipped for Adult, in a private metric; the step at most what noise allows"
 #: Steps, half of them burn-in; share of the budget for the metric.
 _STEPS, _SHARE = 80, 0.25
 #: Most draws that are kept.
@@ -178,7 +180,7 @@ METHODS = (
     ),
     *(
         Method(
-            name, "ours", ("binary", "classes", "count", "real"), _PROMISE, "shipped for Adult, in a private metric, at most the step that noise allows",
+            name, "ours", ("binary", "classes", "count", "real"), _PROMISE, _AS_SHIPPED,
             _sampler(name), intervals=True,
         )
         for name in _SAMPLERS
