@@ -20,7 +20,7 @@ _GRAM = np.diag([900.0, 60.0, 40.0]) + 5.0
 
 
 def _told(rng, steps=40):
-    """Return what a linear path and a release make of the second moment, before and after, as ``refined`` takes them."""
+    """Return a release, and the differences of a linear path, as ``refined`` takes them."""
     positions = rng.normal(size=(steps, 3)) * [1.0, 4.0, 6.0]
     positions -= positions.mean(0)
     noise = rng.normal(size=(steps, 3)) @ np.linalg.cholesky(_METRIC).T
