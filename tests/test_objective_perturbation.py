@@ -327,8 +327,14 @@ def test_quadratic_minimisers_have_their_closed_form():
 
 
 def test_impossible_requests_are_refused_with_a_remedy():
-    with pytest.raises(CalibrationError, match=r"^regularisation: at 1 the curvature alone .* well above 1\.129"):
-        ObjectivePerturbation().plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6)
+    with pytest.raises(
+        CalibrationError, match=r"^regularisation: at 1 the curvature alone .* give 2\.38, where it costs half"
+    ):
+        ObjectivePerturbation(1.0).plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6)
+    for regularisation in (2.38, None):  # what the refusal says would do
+        plan = ObjectivePerturbation(regularisation).plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6)
+        assert plan.settings["curvature_epsilon"] == pytest.approx(0.1, rel=1e-2)
+    assert ObjectivePerturbation().plan(TARGET, num_records=10, epsilon=4.0, delta=1e-6).settings["regularisation"] == 1
     assert ObjectivePerturbation(1.2).plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6).guarantee.epsilon <= 0.2
     with pytest.raises(UnsupportedCombination, match=r"SoftmaxRegression; use output_perturbation"):
         ObjectivePerturbation().plan(SoftmaxRegression(num_classes=3, num_features=2, row_bound=1.0), **BUDGET)

@@ -292,10 +292,10 @@ class Result:
         if self.means is None and self.plan.released_path is None:
             return found
         try:
-            self.noise_aware()
+            given = self.noise_aware()
         except UnsupportedCombination as error:
             return found.without_path(str(error))
-        return found.with_path()
+        return found.with_path().without_intervals(given.doubts)
 
     @property
     def usable_for(self) -> list[str]:
@@ -457,7 +457,8 @@ class Result:
         import xarray
 
         if INTERVALS not in self.usable_for:
-            where = PATH if self.plan.has_chains else DRAWS
+            chains = self.plan.has_chains and not self.verdict.from_path
+            where = PATH if chains else DRAWS
             warnings.warn(
                 f"{self.verdict.reasons[INTERVALS]} There is no group posterior; the released numbers are the group "
                 f"{where}.",

@@ -6,7 +6,7 @@ known. Its groups are:
 
 ``posterior``    draws that may be reported; there is no such group where nothing may be
 ``path``         kept iterates of chains, where they are not the posterior's draws
-``draws``        draws of a mechanism, where they may not be reported
+``draws``        draws of a mechanism, or of a posterior that follows from a path, where they may not be reported
 ``sample_stats`` what a sampler says of its kept steps; ``path_stats`` where the iterates are not the posterior's draws
 ``unconstrained_…``  the same draws on the real line, which a NumPyro model predicts from
 ``metric``       that the run released
@@ -91,7 +91,9 @@ def groups(
     own = usable and not verdict.from_path
     name = POSTERIOR if own else PATH if chains else DRAWS
     of_released = verdict if own or not verdict.from_path else _of_path(verdict)
-    found = {} if own or not usable else {POSTERIOR: Group(draws, verdict)}
+    found = {}
+    if verdict.from_path:
+        found[POSTERIOR if usable else DRAWS] = Group(draws, verdict)
     found[name] = Group(released, of_released)
     if positions is not released:
         found[_UNCONSTRAINED + name] = Group(positions, of_released)
@@ -103,7 +105,8 @@ def groups(
 
 def _of_path(verdict: Verdict) -> Verdict:
     """Return the verdict on iterates whose run has a posterior that they are not draws of."""
-    why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {POSTERIOR}."
+    other = POSTERIOR if INTERVALS in verdict.usable_for else DRAWS
+    why = f"{REFUSED} of the path: it is hotter or shorter than the posterior, whose draws are the group {other}."
     return dataclasses.replace(
         verdict,
         usable_for=tuple(use for use in verdict.usable_for if use == PREDICTION),

@@ -436,23 +436,33 @@ def denoised(
         bootstraps: how many.
     """
     rng = np.random.default_rng(0) if rng is None else rng
-    noise_std = noisy.noise_std
-    trace = noisy.trace
-    nearest = project(noisy.gram, trace, structure)
-    # Drawn now, since the generator is the caller's; projected once the error is asked for, which many never do.
-    noises = [symmetric_noise(rng, len(nearest)) for _ in range(bootstraps)]
+    # Drawn now, since the generator is the caller's.
+    noises = [symmetric_noise(rng, len(noisy.gram)) for _ in range(bootstraps)]
+    return projected(noisy, structure, lambda: noisy.noise_std * np.stack(noises))
+
+
+def projected(
+    estimate: NoisyGram,
+    structure: RowStructure | None,
+    errors: Callable[[], np.ndarray],
+) -> Denoised:
+    """Return the second moment nearest to an estimate of it, with a parametric bootstrap of its error.
+
+    Args:
+        estimate: (d, d), and its trace.
+        structure: of the rows, or None.
+        errors: makes draws of the estimate's error, (bootstraps, d, d). They are made and projected once the error is
+            asked for, which many never do.
+    """
+    trace = estimate.trace
+    nearest = project(estimate.gram, trace, structure)
     of_shape = _BootstrappedError(
         lambda: np.stack(
-            [
-                project(nearest + noise_std * noise, trace, structure) - nearest
-                for noise in noises
-            ]
+            [project(nearest + error, trace, structure) - nearest for error in errors()]
         )
     )
-    return Denoised(
-        nearest,
-        lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * nearest @ q @ nearest,
-    )
+    scale = (estimate.trace_std / trace) ** 2
+    return Denoised(nearest, lambda q: of_shape(q) + scale * nearest @ q @ nearest)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, which is lik
 varies with e is left out, an approximation. A batch of fixed size has the centred one, less by r rᵀ/N at each point.
 Both are made of releases, and of no record.
 
+G itself is told by its release and by the path (``path_curvature.py``).
+
 Everything here is a pure function of released numbers and costs no privacy.
 """
 
@@ -46,7 +48,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import curvature, names, noise_aware
+from dpmcmc.inference import curvature, names, noise_aware, path_curvature
 from dpmcmc.inference.curvature import bent
 from dpmcmc.inference.noise_aware import (
     PULLED,
@@ -154,11 +156,17 @@ class Expected(NamedTuple):
         gradient: r(m), (d,).
         local: H, B, and the covariance of the Gram matrix' error in the gradient.
         squares: Σ_i E κ_i² x_i x_iᵀ at a point of the path, (d, d).
+        slope: c, of a record's score along the path.
+        fisher: mean of μ'(a)/φ over that of h, by which weights cut what a record tells.
+        response: J, by which the gradient changes along the path, (d, d): E[f ε | a]/ς in the place of h.
     """
 
     gradient: np.ndarray
     local: Local
     squares: np.ndarray
+    slope: float
+    fisher: float
+    response: np.ndarray
 
 
 def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) -> Gaussian:
@@ -173,7 +181,7 @@ def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) ->
 
     def law(now: Gaussian) -> tuple[GradientRelease, Local]:
         here = expected(path, now.mean, known, gram, score)
-        noise = known.metric / path.precision + path.share * minibatch(here, path, known)
+        noise = noise_of(here, path, known)
         # The model is linear in θ* once the rest of the gradient is taken off.
         beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
         return GradientRelease(path.position, path.gradient - beyond, noise), here.local
@@ -220,16 +228,60 @@ def expected(
         gradient
         + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
     )
-    gradient = count * (
-        gradient + np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS) / std * (covariance @ rest)
-    )
+    along_path = (gap * _ABOUT) @ _ABOUT_WEIGHTS[:, None] / std
+    path_slope = float(np.mean(along_path))
+    gradient = count * (gradient + path_slope * (covariance @ rest))
     squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
     local = Local(
         second_moment(h),
         second_moment(mean_weight**2 * slope),
         lambda q: mean_curvature**2 * gram.error(q),
     )
-    return Expected(gradient, local, second_moment(squares))
+    return Expected(
+        gradient,
+        local,
+        second_moment(squares),
+        path_slope,
+        float(np.mean(slope)) / mean_curvature,
+        second_moment(along_path),
+    )
+
+
+def lost(
+    found: Gaussian, local: Local, fisher: float, noise: np.ndarray, prior: np.ndarray
+) -> float:
+    """Return the share of coefficients that the noise of privacy leaves to the prior.
+
+    In a posterior of covariance S under a prior N(0, P⁻¹) the variance of a coefficient changes with the prior's by the
+    elasticity (S P S)_jj/S_jj: 1 where the prior alone makes it, 0 where the records do. A coefficient is lost whose
+    interval is the prior's (_PRIORS), and would be the records' in one of two runs that know the curvature to be the
+    estimate with one standard deviation of its error on top: one with the same noise (_RECORDS), or one without privacy
+    (_ALONE).
+
+    Args:
+        found: the posterior.
+        local: model of the mean gradient.
+        fisher: what a record tells without privacy, over what its weighted score tells.
+        noise: V, of the mean gradient.
+        prior: P, (d, d).
+    """
+    vectors = np.linalg.eigh(local.curvature).eigenvectors
+    errors = [float(v @ local.curvature_error(np.outer(v, v)) @ v) for v in vectors.T]
+    more = (vectors * np.sqrt(np.maximum(errors, 0.0))) @ vectors.T
+    most = Local(local.curvature + more, local.score + more, np.zeros_like)
+    alone = np.linalg.inv(prior + fisher * most.curvature)
+    told = noise_aware.predicted(most, noise, prior, alone).private
+
+    def elasticity(s: np.ndarray) -> np.ndarray:
+        return np.diag(s @ prior @ s) / np.diag(s)
+
+    hidden = (elasticity(told) < _RECORDS) | (elasticity(alone) < _ALONE)
+    return float(np.mean((elasticity(found.covariance) > _PRIORS) & hidden))
+
+
+def noise_of(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
+    """Return V, the covariance of noise and minibatch error in the mean gradient, (d, d)."""
+    return known.metric / path.precision + path.share * minibatch(here, path, known)
 
 
 def minibatch(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
@@ -265,6 +317,11 @@ _FEWEST_STEPS = 32
 _WIDEST, _FARTHEST = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
 _STRONGEST = 3.0
+#: Elasticity of a variance to the prior's from which on an interval counts as the prior's, and up to which as the
+#: records', in a run with noise and in one without; share of coefficients that may be lost: intervals that hold for the
+#: others cover .8 of all, whatever the truth. An elasticity below .1 leaves a truth three prior standard deviations out
+#: a coverage of .77, one above .5 less than .26.
+_PRIORS, _RECORDS, _ALONE, _LOST = 1 / 2, 1 / 3, 0.1, 0.1
 #: Directions in which the release takes this share of the prior's variance away say whether it contradicts the prior.
 _LEAST_TOLD = 1e-6
 NO_SECOND_MOMENT = (
@@ -339,6 +396,7 @@ class NoiseAwarePosterior:
     Attributes:
         mean: (d,).
         covariance: (d, d).
+        doubts: why intervals may not hold, clauses that the release itself gave.
 
     Example:
         >>> import numpy as np
@@ -352,6 +410,7 @@ class NoiseAwarePosterior:
 
     mean: np.ndarray
     covariance: np.ndarray
+    doubts: tuple[str, ...] = ()
 
     @property
     def std(self) -> np.ndarray:
@@ -458,26 +517,83 @@ class Trace:
         known = self._second_moment(gram)
         path = self.path()
         check_steps(1 / path.share)
+        found, law = self._given(known, path)
+        if gram is None:
+            known = self._refined(known, found, path, law)
+            found, law = self._given(known, path)
+        if not isinstance(self.score.family, Linear):
+            self._check_path(path, found, known.gram)
+        check_pull(found, self.prior_precision)
+        return NoiseAwarePosterior(*found, self._doubts(known, found, path, law))
+
+    def _given(
+        self, gram: Denoised, path: PathGradients
+    ) -> tuple[Gaussian, tuple[Known, Score]]:
+        """Return the posterior given a second moment, and the law of the path's gradients that it rests on."""
         metric = self.root @ self.root.T
         norm = math.sqrt(
             max(
-                float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records,
+                float(np.trace(np.linalg.solve(metric, gram.gram))) / self.num_records,
                 1e-12,
             )
         )
         structure = None if self.metric is None else self.metric.structure
         row = curvature.mean_row(
-            known.gram,
+            gram.gram,
             self.num_records,
             None if structure is None else structure.constant,
         )
         prior = self.prior_precision * np.eye(len(metric))
-        facts = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
-        found = conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
-        if not isinstance(self.score.family, Linear):
-            self._check_path(path, found, known.gram)
-        check_pull(found, self.prior_precision)
-        return NoiseAwarePosterior(*found)
+        known = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
+        score = dataclasses.replace(self.score, norm=norm)
+        return conclude(path, known, gram, score), (known, score)
+
+    def _refined(
+        self,
+        gram: Denoised,
+        found: Gaussian,
+        path: PathGradients,
+        law: tuple[Known, Score],
+    ) -> Denoised:
+        """Return the second moment that the release and the path tell (``path_curvature.py``)."""
+        assert self.metric is not None
+        known, score = law
+        here = expected(path, found.mean, known, gram, score)
+        noisy = self.metric.noisy
+        response = here.response + here.slope * (noisy.gram - gram.gram)
+        # The error of minibatches counts as isotropic in the metric, as long as in its longest direction.
+        batch = np.linalg.solve(known.metric, minibatch(here, path, known))
+        longest = float(np.max(np.linalg.eigvals(batch).real))
+        precisions = self.precisions / (1 + longest * self.squares / self.precisions)
+        chains, _, d = self.positions.shape
+        differences = path_curvature.Differences(
+            self.positions.reshape(-1, d) - path.position,
+            self.gradients.reshape(-1, d) - path.gradient,
+            np.broadcast_to(precisions, (chains, len(precisions))).ravel(),
+            known.metric,
+        )
+        return path_curvature.refined(
+            noisy, self.metric.structure, differences, response, here.slope
+        )
+
+    def _doubts(
+        self,
+        gram: Denoised,
+        found: Gaussian,
+        path: PathGradients,
+        law: tuple[Known, Score],
+    ) -> tuple[str, ...]:
+        """Return why intervals may not hold: clauses."""
+        known, score = law
+        here = expected(path, found.mean, known, gram, score)
+        noise = noise_of(here, path, known)
+        share = lost(found, here.local, here.fisher, noise, known.prior)
+        if share <= _LOST:
+            return ()
+        return (
+            f"the noise of privacy leaves {share:.0%} of the coefficients to the prior, which the records may "
+            "contradict; take a larger epsilon, more records, or column ranges that the rows fill",
+        )
 
     def path(self) -> PathGradients:
         """Return the mean of the whole path, with weights 1/s_t²."""

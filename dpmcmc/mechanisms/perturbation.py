@@ -38,7 +38,7 @@ from dpmcmc.mechanisms.minimise import (
     vouched,
 )
 from dpmcmc.privacy.accounting import Event, one_sample
-from dpmcmc.privacy.accounting.events import KAPPA, smallest
+from dpmcmc.privacy.accounting.events import KAPPA, smallest, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import (
     calibrated_std,
@@ -191,7 +191,8 @@ class ObjectivePerturbation(OneShot):
     """The minimiser of a randomly tilted regularised logistic loss.
 
     Args:
-        regularisation: Λ > 0, in place of the target's prior precision; more of it leaves more of ε to the noise.
+        regularisation: Λ > 0; more of it leaves more of ε to the noise. None: the target's prior precision, or where
+            that is larger the one at which the curvature costs ε/2.
         clip: c in (0, 1]: residuals are clipped to it, which takes c times the noise (``minimise.py``); None: not.
         calibration: ``tight``: the smallest noise that meets (ε, δ). ``kst12``: the published noise and
             regularisation of Kifer, Smith and Thakurta (2012), to redraw curves; the guarantee is computed, not quoted.
@@ -229,6 +230,8 @@ class ObjectivePerturbation(OneShot):
         strength = bounds.prior_precision
         if published:
             strength = max(strength, 2 * bounds.smoothness / spec.epsilon)
+        elif self.regularisation is None:
+            strength = max(strength, _at_half(bounds.smoothness, spec.epsilon))
         tilted = _Tilted(self._losses(target), spec, bounds, strength)
         tilted.check()
         noise_std = tilted.published_std() if published else tilted.smallest_std()
@@ -297,8 +300,8 @@ class _Tilted:
         if self.curvature >= epsilon:
             raise CalibrationError(
                 f"regularisation: at {self.strength:.6g} the curvature alone costs log(1 + {beta:g}/"
-                f"{self.strength:.6g}) = {self.curvature:.4g}, and epsilon is {epsilon:g}; give one well above "
-                f"{beta / math.expm1(epsilon):.4g}",
+                f"{self.strength:.6g}) = {self.curvature:.4g}, and epsilon is {epsilon:g}; give "
+                f"{three_digits(_at_half(beta, epsilon))}, where it costs half of epsilon, or leave regularisation out",
                 "regularisation",
             )
 
@@ -372,6 +375,12 @@ class _Tilted:
             share=_TOLERANCE_OF_OBJECTIVE,
             linear=linear,
         )
+
+
+def _at_half(smoothness: float, epsilon: float) -> float:
+    """Return the Λ at which the curvature β of a record costs ε/2: log(1 + β/Λ) = ε/2."""
+    # 1/(e^x − 1) without an overflow of e^x.
+    return smoothness * math.exp(-epsilon / 2) / -math.expm1(-epsilon / 2)
 
 
 def _check_logistic(target: Target) -> None:

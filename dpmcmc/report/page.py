@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.data.base import Privatised
 from dpmcmc.errors import InputError, check_fields
-from dpmcmc.planning.description import FROM_PATH, INTERVALS, PREDICTION
+from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up
@@ -323,7 +323,7 @@ def page(
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
     unit = plan.unit
-    from_path = said[INTERVALS] == FROM_PATH
+    from_path = summary.from_path
     method = method_in_words(plan)
     if from_path:
         method += ", and the posterior given all that its path released"

@@ -268,6 +268,7 @@ class Summary:
         ess, rhat: of each parameter, (parameters,), where the draws are chains; else None.
         own_units: whether numbers are in the units of the columns before their encoding.
         spans: of the columns, where numbers are in their units; else None.
+        from_path: whether the draws are those of a posterior that follows from the path of a chain.
     """
 
     names: tuple[str, ...]
@@ -283,6 +284,7 @@ class Summary:
     rhat: np.ndarray | None = None
     own_units: bool = False
     spans: Spans | None = None
+    from_path: bool = False
 
     @classmethod
     def of_draws(
@@ -320,6 +322,7 @@ class Summary:
             rhat,
             shown.own_units,
             shown.spans,
+            verdict.from_path,
         )
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:

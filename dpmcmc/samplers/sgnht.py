@@ -97,7 +97,7 @@ class SGNHT(Langevin):
             )
             raise InputError(
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
-                f"step_size at most {largest:.3g}",
+                f"step_size at most {largest:.3g}, or step_size auto with friction 0.5, half of that",
                 "step_size",
             )
 

@@ -31,15 +31,6 @@ _PROMISE = "(ε, δ), one record replaced"
 _RADIUS, _SHARE = 3.0, 0.25
 
 
-def _objective(target: Any, epsilon: float) -> ObjectivePerturbation:
-    """Return objective perturbation with the prior's precision, or the least at which the curvature costs ε/2.
-
-    The logistic loss of a row of norm 1 has curvature at most 1/4, which costs log(1 + (1/4)/Λ).
-    """
-    least = 0.25 / math.expm1(epsilon / 2)
-    return ObjectivePerturbation(regularisation=max(target.prior_precision, least))
-
-
 def _released(make: Callable[[Any, float], Any]) -> Callable[[Problem, float], Outcome]:
     @refusing
     def run(problem: Problem, epsilon: float) -> Outcome:
@@ -63,7 +54,7 @@ def _hybrid(target: Any, epsilon: float) -> Hybrid:
 _CONVEX, _LINEAR = ("binary", "classes"), ("real",)
 
 METHODS = (
-    Method("objective", "ours", ("binary",), _PROMISE, "curvature costs ε/2 at most", _released(_objective)),
+    Method("objective", "ours", ("binary",), _PROMISE, "defaults", _released(lambda t, e: ObjectivePerturbation())),
     Method("output", "ours", _CONVEX, _PROMISE, "defaults", _released(lambda t, e: OutputPerturbation())),
     Method("ops", "ours", _CONVEX, _PROMISE + "; the chain is taken to converge", "defaults",
            _released(lambda t, e: OPS())),

@@ -1,0 +1,143 @@
+r"""Second moment of rows from its noisy release and from the path of a chain.
+
+A path's gradients tell how the likelihood curves wherever the path moves. Let q_k = θ_k − θ̄ and r_k = g̃_k − ḡ be the
+released points and gradients about their means. With G̃ = G + E the release, and rows and records as in ``trace.py``,
+
+    r_k = J q_k + noise_k,    J = J(G̃) − c E,    noise_k ~ N(0, F²/p_k),
+
+c the mean slope of a record's score along the path. Means and differences of normal noise are independent, so what the
+differences tell of E is not told again by ḡ. E is normal before them: variance σ² on and σ²/2 off the diagonal. Its
+posterior mean −D solves, in eigenvectors of F² with eigenvalues f_i², Φ = diag(1/f_i²), S = Σ_k p_k q_k q_kᵀ and
+R = Σ_k p_k (r_k − J(G̃) q_k) q_kᵀ,
+
+    D/σ² + c² sym(Φ D S) = c sym(Φ R),    sym(X) = (X + Xᵀ)/2,
+
+and G̃ + D replaces the release. Its error follows from drawn noise by the same equation. The noise F²/p_k is small
+where the metric found little, and the release's is as large there as anywhere: the path tells most of the directions in
+which a release is lost.
+
+A θ_k follows from earlier noise, never from its own, so each gradient has this law given its point, and a likelihood
+asks for no more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmcmc.data.schema import RowStructure
+from dpmcmc.inference.noise_aware import Denoised, projected, symmetric_noise
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
+
+_BOOTSTRAPS = 24
+#: Relative residual at which conjugate gradients end, and most of their steps.
+_TOLERANCE, _MOST = 1e-6, 500
+
+
+class Differences(NamedTuple):
+    """Points of a path and their gradients, about their means.
+
+    Attributes:
+        positions: q_k, (k, d).
+        gradients: r_k, (k, d).
+        precisions: p_k, (k,).
+        metric: F², (d, d).
+    """
+
+    positions: np.ndarray
+    gradients: np.ndarray
+    precisions: np.ndarray
+    metric: np.ndarray
+
+
+def refined(
+    noisy: NoisyGram,
+    structure: RowStructure | None,
+    path: Differences,
+    response: np.ndarray,
+    slope: float,
+) -> Denoised:
+    """Return the second moment that a release and a path tell, with a parametric bootstrap of its error.
+
+    Args:
+        noisy: the release.
+        structure: of the rows, or None.
+        path: differences of its points and gradients.
+        response: J(G̃), (d, d).
+        slope: c.
+    """
+    squares, turn = np.linalg.eigh(path.metric)
+    moved = path.positions @ turn
+    scatter = (moved.T * path.precisions) @ moved
+    size = len(squares)
+
+    def told(differences: np.ndarray) -> np.ndarray:
+        """c sym(Φ R), (..., d, d), of r_k − J q_k in eigenvectors of the metric, (..., k, d)."""
+        right = np.swapaxes(differences * path.precisions[:, None], -1, -2) @ moved
+        return slope * _symmetric(right / squares[:, None])
+
+    def solved(right: np.ndarray) -> np.ndarray:
+        return _solved(right, noisy.noise_std, slope**2 / squares[:, None], scatter)
+
+    beyond = path.gradients @ turn - moved @ (turn.T @ response @ turn).T
+    found = noisy.gram + turn @ solved(told(beyond)) @ turn.T
+
+    def errors() -> np.ndarray:
+        rng = np.random.default_rng(0)
+        released = noisy.noise_std * np.stack(
+            [symmetric_noise(rng, size) for _ in range(_BOOTSTRAPS)]
+        )
+        noise = rng.normal(size=(_BOOTSTRAPS, *moved.shape)) * np.sqrt(
+            squares / path.precisions[:, None]
+        )
+        noise = noise - np.average(noise, axis=1, weights=path.precisions)[:, None]
+        left = released + solved(told(noise - slope * moved @ released))
+        return turn @ left @ turn.T
+
+    return projected(noisy._replace(gram=found), structure, errors)
+
+
+def _solved(
+    right: np.ndarray, noise_std: float, weights: np.ndarray, scatter: np.ndarray
+) -> np.ndarray:
+    """Return D with D/σ² + sym(w ∘ D S) = right, (..., d, d), by conjugate gradients.
+
+    Args:
+        right: symmetric.
+        noise_std: σ.
+        weights: w, (d, 1).
+        scatter: S, (d, d).
+    """
+    own = np.diag(scatter)
+    diagonal = noise_std**-2 + (weights * own + (weights * own).T) / 2
+    found = np.zeros_like(right)
+    left = right
+    direction = left / diagonal
+    size = _inner(left, direction)
+    enough = _TOLERANCE**2 * size
+    for _ in range(_MOST):
+        if np.all(size <= enough):
+            break
+        moved = direction / noise_std**2 + _symmetric((weights * direction) @ scatter)
+        step = _over(size, _inner(direction, moved))
+        found = found + step * direction
+        left = left - step * moved
+        nearer = left / diagonal
+        after = _inner(left, nearer)
+        direction = nearer + _over(after, size) * direction
+        size = after
+    return found
+
+
+def _inner(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.sum(one * other, axis=(-1, -2), keepdims=True)
+
+
+def _over(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Return a quotient, and 0 for a system that is solved exactly."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + np.swapaxes(matrix, -1, -2)) / 2
