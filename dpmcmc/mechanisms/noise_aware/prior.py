@@ -400,8 +400,12 @@ class Prior:
 
     @property
     def _common(self) -> np.ndarray:
-        """Candidates for the common factor."""
-        return FACTORS if (self.family == 0).any() else np.ones(1)
+        """Candidates for the common factor, from the one under which all effects together are as large as one.
+
+        With few coefficients a narrower prior would stand for much that is not known.
+        """
+        count = int(np.sum(self.family == 0))
+        return FACTORS[FACTORS**2 * count >= 0.99] if count else np.ones(1)
 
     def _weighed(
         self,
