@@ -238,7 +238,8 @@ _RADIUS = 30.0
 #: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
 FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
-#: coefficients than this have no factor chosen while gradients are released, which would take long.
+#: coefficients than this have no factor chosen while gradients are released, and every second candidate with one
+#: iteration of its 𝒞 afterwards: inverses take long.
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
@@ -405,7 +406,8 @@ class Prior:
         With few coefficients a narrower prior would stand for much that is not known.
         """
         count = int(np.sum(self.family == 0))
-        return FACTORS[FACTORS**2 * count >= 0.99] if count else np.ones(1)
+        every = FACTORS[:: 2 if self.size > _MANY else 1]
+        return every[every**2 * count >= 0.99] if count else np.ones(1)
 
     def _weighed(
         self,
@@ -450,7 +452,7 @@ class Prior:
         """
         if self.free.any():
             found = self._mixed(*law(at), None, num_records)
-            for _ in range(_ROUNDS // _INNER):
+            for _ in range(1 if self.size > _MANY else _ROUNDS // _INNER):
                 at = found.posterior
                 found = self._mixed(*law(at), at.mean, num_records)
             return found
@@ -470,9 +472,7 @@ class Prior:
         release, local = law(at)
         covariance = noise_aware.total_covariance(release, local, at)
         evidence = self._evidence(release, local, covariance, num_records)
-        return Concluded(
-            Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence
-        )
+        return Concluded(Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence)
 
     def _mixed(
         self,
@@ -495,11 +495,9 @@ class Prior:
         models = []
         for factor in self._common:
             prior = self.with_factors((float(factor), *self._groups))
-            for _ in range(_INNER):
+            for _ in range(1 if self.size > _MANY else _INNER):
                 covariance = noise_aware.total_covariance(release, local, away)
-                left = np.linalg.inv(
-                    prior.precision + h @ np.linalg.solve(covariance, h)
-                )
+                left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
                 away = away._replace(covariance=(left + left.T) / 2)
             models.append(
                 (float(factor), noise_aware.total_covariance(release, local, away))
