@@ -111,7 +111,7 @@ def _row(method, repeat, **more):
     return base | numbers | {"family": family, "own": 0.9, "expected_own": 0.9, "predicted": 1.2} | more
 
 
-def test_goals_and_losses_of_fixed_rows():
+def test_goals_and_losses_of_fixed_rows(monkeypatch):
     rows = [_row(m, r, crps=c + r / 1000) for m, c in (("fit", 0.3), ("a", 0.4), ("mle", 0.1)) for r in range(3)]
     rows += [row | {"table": "u"} for row in rows]
     found = summary.summarised(rows)
@@ -132,7 +132,12 @@ def test_goals_and_losses_of_fixed_rows():
     missed = [line for line in summary.goals(rows, found) if line.startswith("missed")]
     assert any("crps" in line for line in missed)
     assert any("below 0.8" in line and line.endswith("u") for line in missed)
-    said = losses.paragraphs([*rows, refused])
+    weak = {"t": (0.5, 2.0), "u": (9.0, 2.0)}
+    monkeypatch.setattr(losses, "weakest_direction", lambda table, epsilon: weak.get(table))
+    more = [row | {"epsilon": 3.0} for row in rows]
+    said = losses.paragraphs([*rows, *more, refused])
+    assert len(said) == len({one.split("**")[1] for one in said}), "one paragraph a loss, over all ε"
+    assert all(("not known" in one) == one.startswith("**u") for one in said if "refused" not in one)
     for words in ("CRPS of `a` is 0.2", "cover 0.50", "4.0 times as wide", "`fit` refused: too few records"):
         assert sum(words in one for one in said) >= 1, words
     assert not any("`mle`" in one for one in said)
@@ -140,6 +145,17 @@ def test_goals_and_losses_of_fixed_rows():
     assert "old" not in page
     assert page.startswith("x ")
     assert page.endswith(" y")
+
+
+def test_a_second_run_stands_beside_the_first_over_the_tables_of_both():
+    first = [_row(m, r, crps=c) for m, c in (("fit", 0.3), ("a", 0.2)) for r in range(2)]
+    later = [row | ({"crps": 0.1, "coverage": 0.8} if row["method"] == "fit" else {}) for row in first]
+    later += [row | {"table": "u", "coverage": 0.1} for row in first]
+    [a, fit] = summary.beside(first, later)
+    assert (a["earlier_rank_crps"], a["later_rank_crps"]) == (1, 2)
+    assert (fit["earlier_rank_crps"], fit["later_rank_crps"]) == (2, 1)
+    assert (fit["earlier_coverage"], fit["later_coverage"]) == pytest.approx((0.9, 0.8))
+    assert "| 1 | fit | 1.5 → 1.5 | 2.0 → 1.0 | 0.90 → 0.80 |" in summary.beside_markdown([a, fit])[-1]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.estimators.fitting import model_of
 from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, isotropic_error
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
@@ -50,12 +50,16 @@ def log_density(given, seen, local, covariance, factor):
 @pytest.mark.parametrize("seed", range(4))
 def test_weights_of_factors_are_their_densities(seed):
     given, seen, local, covariance = made(seed)
-    direct = np.array([log_density(given, seen, local, covariance, f) for f in prior.FACTORS])
-    factors, found = given._weighed(seen, local, covariance)
-    assert factors == [(f,) for f in prior.FACTORS]
+    candidates = given._common
+    # Each has a 𝒞 of its own, so that its determinant counts.
+    own = {f: covariance * (1 + f) for f in candidates}
+    direct = np.array([log_density(given, seen, local, own[f], f) for f in candidates])
+    factors, found = given._weighed(seen, local, list(own.items()))
+    assert factors == [(f,) for f in candidates]
     np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
     best = given.best(seen, local, given.gaussian)
-    np.testing.assert_array_equal(best.scales, given.with_factors((prior.FACTORS[np.argmax(direct)],)).scales)
+    direct = np.array([log_density(given, seen, local, covariance, f) for f in candidates])
+    np.testing.assert_array_equal(best.scales, given.with_factors((candidates[np.argmax(direct)],)).scales)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -64,17 +68,45 @@ def test_the_posterior_is_the_mixture_over_factors(seed):
     given, seen, local, covariance = made(seed)
     found = given.concluded(lambda now: (seen, local), given.gaussian, 100).mixture
     h, u = local.curvature, local.curvature @ seen.position - seen.gradient
-    logs = np.array([log_density(given, seen, local, covariance, f) for f in prior.FACTORS])
+    candidates = given._common
+    logs = np.array([log_density(given, seen, local, covariance, f) for f in candidates])
     kept = np.exp(logs - logs.max()) > prior._LEAST_WEIGHT
     weights = np.exp(logs[kept] - logs.max())
     np.testing.assert_allclose(found.weights, weights / weights.sum(), rtol=1e-6)
-    for factor, part in zip(prior.FACTORS[kept], found.parts, strict=True):
+    for factor, part in zip(candidates[kept], found.parts, strict=True):
         precision = given.with_factors((factor,)).precision
         information = h @ np.linalg.solve(covariance, h)
         wanted = np.linalg.inv(precision + information)
         mean = wanted @ (precision @ given.means + h @ np.linalg.solve(covariance, u))
         np.testing.assert_allclose(part.covariance, wanted, rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(part.mean, mean, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("truth", [0.3, 1.0, 20.0])
+def test_a_direction_that_releases_say_nothing_of_hides_no_other(truth):
+    """The error of H times a direction that only the prior holds is in every entry of the release.
+
+    Under the widest factor it would be larger than any signal, and under the narrowest the distance of the mean from
+    the position would be. Either way intervals of the directions that are known would be the prior's.
+    """
+    size, noise = 12, 2.0
+    rng = np.random.default_rng(0)
+    h = np.diag([0.01, *np.full(size - 1, 200.0)])
+    theta = truth * rng.normal(size=size)
+    given = Prior(np.zeros(size), np.ones(size), np.zeros(size, int))
+    seen = GradientRelease(theta, np.sqrt(200.0) * rng.normal(size=size), 200.0 * np.eye(size))
+    local = Local(h, 200.0 * np.eye(size), isotropic_error(noise))
+    found = given.concluded(lambda now: (seen, local), Gaussian(theta, np.eye(size)), 1000).posterior
+    known = np.sqrt(np.diag(found.covariance))[1:]
+    np.testing.assert_array_less(known, 0.12 + 0.03 * truth)
+    assert np.mean(np.abs(found.mean - theta)[1:] < 2 * known) > 0.8
+
+
+def test_the_least_factor_makes_all_effects_together_as_large_as_one():
+    for count in (1, 4, 64):
+        given = Prior(np.zeros(count + 1), np.ones(count + 1), np.array([*[0] * count, -1]))
+        assert given._common[0] == pytest.approx(count**-0.5)
+        assert given._common[-1] == prior.FACTORS[-1]
 
 
 def test_a_mixture_is_its_draws():

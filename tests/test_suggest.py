@@ -15,8 +15,9 @@ from dpmcmc.cli.commands import main
 from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
-from dpmcmc.estimators.fitting import usual
+from dpmcmc.estimators.fitting import model_of, settings_of, usual
 from dpmcmc.estimators.outlook import OutlookFacts
+from dpmcmc.estimators.suggestion import ask
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
@@ -246,3 +247,15 @@ def test_other_models_get_a_chain_for_prediction():
     poisson = suggested(PoissonRegression(), num_features=4)
     assert 1 < poisson.settings["predicted_width"] < 3
     assert isinstance(suggested(PoissonRegression(), num_features=4, goal="prediction").mechanism, NoiseAware)
+
+
+def test_fit_releases_no_spread_of_more_numbers_than_a_release_tells():
+    """22 coefficients of each of three classes are 66 numbers; an ordinal regression has the coefficients once."""
+    columns = {f"x{k}": Range(0, 1) for k in range(21)}
+    for ordered, covariance in ((False, "model"), (True, "sandwich")):
+        schema = Schema({**columns, "y": Levels(["a", "b", "c"], ordered=ordered)}, label="y")
+        target = model_of(schema)
+        given = settings_of(target, "intervals", schema.num_features)
+        assert given["mechanism"].covariance == covariance
+        plan = ask(target, 20_000, 1.0, None, schema, None, given).suggested("intervals")
+        assert ("curvature_noise_std" in plan.settings) == ordered

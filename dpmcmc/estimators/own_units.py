@@ -119,7 +119,8 @@ def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
     line = f"prior: in {_SHARE:.0%} of it, a change of " + ", of ".join(said)
     if prior.free.any():
         line += (
-            f"; the releases tell by how much wider it is, up to {FACTORS[-1]:g} times"
+            "; the releases tell by how much narrower or wider it is, up to "
+            f"{FACTORS[-1]:g} times"
         )
     return [line]
 

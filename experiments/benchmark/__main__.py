@@ -1,11 +1,15 @@
 """Run the benchmark of private regression on public tables, and write what it shows.
 
     python -m experiments.benchmark [--tables NAME ...] [--methods NAME ...] [--epsilons E ...] [--repeats N]
-                                    [--workers N] [--quick] [--printed] [--page docs/benchmark.md] --out DIR
+                                    [--workers N] [--quick] [--printed] [--page docs/benchmark.md]
+                                    [--beside FIRST.csv] --out DIR
 
 ``results.csv`` has a row for each table, method, ε and repeat (``run.COLUMNS``). ``summary.csv`` has a row for each
 method and ε, ``losses.md`` a paragraph for each loss, and ``ranks.png`` is the picture. Rows that DIR has are kept: a
 run that was stopped goes on there. Splits and simulated labels are the same in every run; the noise of privacy is not.
+
+``--beside`` takes ``results.csv`` of an earlier run: ``beside.csv`` and the page then have ranks, coverage, width and
+log score of each method and ε as they were and as they are, over the tables that both runs have.
 
 ``--quick`` runs the tables that come with scikit-learn. Methods and tables whose package is not installed are listed as
 skipped. ``--printed`` runs the tables that others have printed, in place of the list (``printed.py``).
@@ -70,6 +74,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the tables of scikit-learn, one ε")
     parser.add_argument("--printed", action="store_true", help="the tables that others have printed instead")
     parser.add_argument("--page", type=Path, metavar="FILE", help="page whose tables are replaced by these")
+    parser.add_argument("--beside", type=Path, metavar="FIRST", help="results.csv of an earlier run, to compare with")
     parser.add_argument(
         "--out", type=Path, default=Path("runs") / "benchmark", metavar="DIR", help="folder to write in"
     )
@@ -89,6 +94,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
             raise CommandError(f"--{option}: must lie in 1..{most}, got {getattr(given, option)}.")
     if given.page is not None:
         losses.placed(text_of(given.page), "")  # before hours of work
+    given.earlier = []
+    if given.beside is not None:
+        found = cells.read_rows(given.beside, COLUMNS, "--beside")
+        given.earlier = [cells.numbers(row) for row in found]
     given.tables = given.tables or [name for name, one in TABLES.items() if one.quick or not given.quick]
     given.methods = given.methods or list(METHODS)
     return given
@@ -105,12 +114,15 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
     found = summary.summarised(rows)
     (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
     whole = all((len(given.tables) >= len(TABLES) - 1, given.methods == list(METHODS), given.repeats >= REPEATS))
-    text = losses.page(rows, found, not whole)
+    compared = summary.beside(given.earlier, rows) if given.earlier else []
+    if compared:
+        (given.out / "beside.csv").write_text(cells.csv_of(summary.BESIDE, compared), encoding="utf-8")
+    text = losses.page(rows, found, not whole, summary.beside_markdown(compared))
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:
         given.page.write_text(losses.placed(text_of(given.page), text), encoding="utf-8")
-    return summary.told(rows, found)
+    return [*summary.told(rows, found), *summary.beside_markdown(compared)]
 
 
 def _printed(given: argparse.Namespace) -> list[str]:

@@ -8,83 +8,96 @@ A loss is a cell, a table at one ε, of one of these kinds.
 * They are more than three times as wide as without privacy.
 * ``fit`` fails, or refuses.
 
-:data:`WHY` has the causes that were found by hand. A loss without an entry says so.
+A paragraph tells what was seen at each ε, and the cause where a measured fact of the table shows it: a direction of
+rows whose sum of squares is below the noise of its release. Otherwise the cause is not known.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.estimators.fitting import model_of, settings_of
+from dpmcmc.estimators.suggestion import ask
+from dpmcmc.mechanisms.base import MechanismPlan
 from experiments.benchmark import summary
+from experiments.benchmark.problem import prepared
 from experiments.benchmark.run import Row
 from experiments.benchmark.summary import OURS, Cell, number
 
 #: Widest interval over that without privacy that is no loss.
 _WIDE = 3.0
+#: Part of the largest eigenvalue of Σ x xᵀ below which rows have no such direction.
+_HELD = 1e-6
 #: Marks in a page between which the text stands.
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
-_LOST = (
-    "The smallest eigenvalue of Σ x x′ over rows of norm at most 1 is {} here. The noise of the released second moment "
-    "has a standard deviation of about 17 at ε = 1 and 45 at .3. The declared ranges are wide beside the data, so a "
-    "direction of the coefficients is lost in the noise. Verdict and predicted width suppose rows that fill their "
-    "ranges."
-)
-_PRECISION = (
-    "`fit` learns the residual's standard deviation, and its draws then predicted with a public one. The direction "
-    "that the noise hides makes its predictions uncertain, and a ridge estimate leaves that direction out."
-)
-#: Causes by (table, kind of loss), found by reading the rows and by experiments of their own.
-WHY: dict[tuple[str, str], str] = {
-    **{
-        (table, "width"): _LOST.format(value)
-        for table, value in (
-            *(("arrests", "0.2"), ("computers", "6.9"), ("nmes1988", "6.3"), ("wells", "8.4"), ("maths", "27")),
-            ("default", "57, and 0.6 of the logistic curvature,"),
-        )
-    },
-    **{(table, "log_score"): _PRECISION for table in ("computers", "maths")},
-}
+#: A cell's ε and what was seen there, by table and kind of loss.
+Seen = dict[tuple[str, str], list[tuple[float, str]]]
 
 
 def paragraphs(rows: Sequence[Row]) -> list[str]:
-    """Return a paragraph for each loss, by table and then ε."""
+    """Return a paragraph for each table and kind of loss, over all ε."""
     cells = summary.cells_of(rows)
-    ours = {(cell.table, cell.epsilon): cell for cell in cells if cell.method == OURS}
-    limit = {"bayes", "mle"}
-    out: list[tuple[str, float, str]] = []
-    for (table, epsilon), cell in ours.items():
-        for score, better in (("crps", -1), ("log_score", 1)):
-            rivals = [
-                other
-                for other in cells
-                if (other.table, other.epsilon) == (table, epsilon) and other.method not in {OURS, *limit}
-            ]
-            found = _best(rows, cell, rivals, score, better)
-            if found:
-                out.append((table, epsilon, found))
-        coverage, width = (cell.mean.get(name, math.nan) for name in ("coverage", "width"))
-        if cell.fit and coverage < summary.BAND[0] - 2 * cell.error:
-            share = f"{coverage:.2f} ± {cell.error:.2f}"
-            said = f"intervals of `{OURS}` cover {share} of simulated truths; their width is {width:.2f}"
-            out.append((table, epsilon, _paragraph(table, epsilon, said, "coverage")))
-        if cell.fit and width > _WIDE:
-            said = f"observed intervals of `{OURS}` are {width:.1f} times as wide as without privacy"
-            out.append((table, epsilon, _paragraph(table, epsilon, said, "width")))
+    out: Seen = {}
+    for cell in cells:
+        if cell.method == OURS:
+            for kind, said in _losses(rows, cell, cells):
+                out.setdefault((cell.table, kind), []).append((cell.epsilon, said))
     for row in rows:
         if row["method"] == OURS and row["status"] in ("failed", "refused"):
             said = f"`{OURS}` {row['status']}: {row.get('reason', '')}"
-            out.append((str(row["table"]), number(row, "epsilon"), _paragraph(str(row["table"]), number(row, "epsilon"),
-                                                                               said, str(row["status"]))))  # fmt: skip
-    return list(dict.fromkeys(text for _, _, text in sorted(out)))
+            out.setdefault((str(row["table"]), str(row["status"])), []).append((number(row, "epsilon"), said))
+    return [_paragraph(table, kind, seen) for (table, kind), seen in sorted(out.items())]
 
 
-def _best(rows: Sequence[Row], cell: Cell, rivals: Sequence[Cell], score: str, better: int) -> str:
-    """Return the paragraph on the best rival that beats ``fit`` beyond two errors; empty: none does."""
+def _losses(rows: Sequence[Row], cell: Cell, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each loss of a cell, and what was seen."""
+    rivals = [
+        other
+        for other in cells
+        if (other.table, other.epsilon) == (cell.table, cell.epsilon) and other.method not in {OURS, "bayes", "mle"}
+    ]
+    for score, name, better in (("crps", "CRPS", -1), ("log_score", "log score", 1)):
+        rival = _best(rows, cell, rivals, score, better)
+        if rival is not None:
+            its, mine = (f"{one.mean[score]:.3g}" for one in (rival, cell))
+            yield name, f"the {name} of `{rival.method}` is {its}, and that of `{OURS}` {mine}"
+    coverage, width, predicted = (cell.mean.get(name, math.nan) for name in ("coverage", "width", "predicted"))
+    if cell.fit and coverage < summary.BAND[0] - 2 * cell.error:
+        yield "coverage", f"intervals cover {coverage:.2f} ± {cell.error:.2f} of simulated truths"
+    if cell.fit and width > _WIDE:
+        yield "width", f"intervals are {width:.1f} times as wide as without privacy ({predicted:.1f} predicted)"
+
+
+@functools.cache
+def weakest_direction(table: str, epsilon: float) -> tuple[float, float] | None:
+    """Return the least sum of squares of rows along a direction that they have, and the noise of its release.
+
+    Returns:
+        None where the table's package is not installed, or the plan releases no second moment.
+    """
+    try:
+        whole = prepared(table).whole
+    except (ImportError, KeyError):
+        return None
+    schema = whole.schema
+    target = model_of(schema)
+    given = settings_of(target, "intervals", schema.num_features)
+    plan = ask(target, len(whole.y), epsilon, whole.delta, schema, None, given).suggested("intervals")
+    noise = plan.settings.get("gram_noise_std") if isinstance(plan, MechanismPlan) else None
+    if noise is None:
+        return None
+    values = np.linalg.eigvalsh(whole.x.T @ whole.x)
+    return float(values[values > _HELD * values[-1]][0]), float(noise)
+
+
+def _best(rows: Sequence[Row], cell: Cell, rivals: Sequence[Cell], score: str, better: int) -> Cell | None:
+    """Return the best rival that beats ``fit`` beyond two errors; None: none does."""
     mine = _by_repeat(rows, cell, score)
     beaten = []
     for rival in rivals:
@@ -92,12 +105,7 @@ def _best(rows: Sequence[Row], cell: Cell, rivals: Sequence[Cell], score: str, b
         gaps = [better * (its[repeat] - mine[repeat]) for repeat in mine.keys() & its.keys()]
         if len(gaps) > 1 and np.mean(gaps) > 2 * np.std(gaps, ddof=1) / math.sqrt(len(gaps)):
             beaten.append((float(np.mean(gaps)), rival))
-    if not beaten:
-        return ""
-    rival = max(beaten, key=lambda one: one[0])[1]
-    name = {"crps": "CRPS", "log_score": "log score"}[score]
-    said = f"the {name} of `{rival.method}` is {rival.mean[score]:.3g}, and that of `{OURS}` {cell.mean[score]:.3g}"
-    return _paragraph(cell.table, cell.epsilon, said, score)
+    return max(beaten, key=lambda one: one[0])[1] if beaten else None
 
 
 def _by_repeat(rows: Sequence[Row], cell: Cell, score: str) -> dict[float, float]:
@@ -110,18 +118,35 @@ def _by_repeat(rows: Sequence[Row], cell: Cell, score: str) -> dict[float, float
     }
 
 
-def _paragraph(table: str, epsilon: float, said: str, kind: str) -> str:
-    why = WHY.get((table, kind), "The cause is not known yet.")
-    return f"**{table}, ε = {epsilon:g}.** Here {said}. {why}"
+def _paragraph(table: str, kind: str, seen: Sequence[tuple[float, str]]) -> str:
+    by_text: dict[str, list[float]] = {}
+    for epsilon, said in sorted(seen):
+        by_text.setdefault(said, []).append(epsilon)
+    parts = []
+    for said, epsilons in by_text.items():
+        parts.append(f"at ε = {', '.join(f'{one:g}' for one in dict.fromkeys(epsilons))} {said}")
+    text = f"**{table}, {kind}.** {'; '.join(parts)}."
+    if kind in ("failed", "refused"):
+        return text
+    found = {epsilon: weakest_direction(table, epsilon) for epsilon, _ in sorted(seen)}
+    hidden = [(epsilon, *fact) for epsilon, fact in found.items() if fact is not None and fact[0] < fact[1]]
+    if len(hidden) < len(found):
+        return f"{text} The cause is not known."
+    noises = ", ".join(f"{noise:.2g} at ε = {epsilon:g}" for epsilon, _, noise in hidden)
+    return (
+        f"{text} The least sum of squares of rows along a direction is {hidden[0][1]:.2g}, and the noise of the second "
+        f"moment's release is {noises}, so that this direction is lost in it."
+    )
 
 
-def page(rows: Sequence[Row], found: Sequence[Row], partial: bool) -> str:
+def page(rows: Sequence[Row], found: Sequence[Row], partial: bool, beside: Sequence[str] = ()) -> str:
     """Return the text of the page: goals, the table of each ε, and the losses.
 
     Args:
         rows: of ``results.csv``.
         found: of ``summary.csv``.
         partial: whether the run left out tables, methods, ε or repeats of the whole.
+        beside: lines of a table of this run beside an earlier one.
     """
     tables = sorted({str(row["table"]) for row in rows})
     repeats = {number(row, "repeat") for row in rows}
@@ -130,6 +155,8 @@ def page(rows: Sequence[Row], found: Sequence[Row], partial: bool) -> str:
     lines = [f"{note}{about}.", "", "```text", *summary.goals(rows, found), "```", ""]
     for epsilon in sorted({number(row, "epsilon") for row in found}):
         lines += [f"### ε = {epsilon:g}", "", *summary.markdown(found, epsilon), ""]
+    if beside:
+        lines += ["### Beside the earlier run", "", *beside, ""]
     lost = paragraphs(rows)
     lines += ["### Where we lose, and why", ""]
     lines += ["\n\n".join(lost) if lost else "No loss beyond two standard errors was seen.", ""]

@@ -221,12 +221,11 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 # its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
 # over candidates of f, by these densities.
 #
-# 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f in turn. Under a narrow prior the mean is far
-# from θ̄, and the error of H would explain any release. Under the widest one directions that the releases say nothing of
-# are so uncertain that it would hide every other. So f descends from its widest candidate, where the mean is where the
-# gradients say, one candidate at a time, and stops where the densities under the 𝒞 of that f favour none below it. At a
-# true f the 𝒞 is right, so the descent passes it only where the release itself prefers less. 𝒞 then is that of the
-# mixture itself.
+# Where H is released, it may be any of the matrices that its release leaves possible (``inference/curvature.py``), and
+# the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows alone
+# tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is right if
+# it is true. One of the widest f for all of them would have directions that the releases say nothing of so uncertain
+# that it hid every other.
 #
 # Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
 # ``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
@@ -238,7 +237,8 @@ _RADIUS = 30.0
 #: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
 FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
 #: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
-#: coefficients than this have no factor chosen while gradients are released, which would take long.
+#: coefficients than this have no factor chosen while gradients are released, and every second candidate with one
+#: iteration of its 𝒞 afterwards: inverses take long.
 _INTERCEPT_STD, _MANY = 6.0, 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
@@ -402,8 +402,13 @@ class Prior:
 
     @property
     def _common(self) -> np.ndarray:
-        """Candidates for the common factor."""
-        return FACTORS if (self.family == 0).any() else np.ones(1)
+        """Candidates for the common factor, from the one under which all effects together are as large as one.
+
+        With few coefficients a narrower prior would stand for much that is not known.
+        """
+        count = int(np.sum(self.family == 0))
+        every = FACTORS[:: 2 if self.size > _MANY else 1]
+        return every[every**2 * count >= 0.99] if count else np.ones(1)
 
     def _weighed(
         self,
@@ -464,7 +469,7 @@ class Prior:
             return self._over_curvatures(release, local, num_records)
         if self.free.any():
             found = self._mixed(release, local, None, num_records)
-            for _ in range(_ROUNDS // _INNER):
+            for _ in range(1 if self.size > _MANY else _ROUNDS // _INNER):
                 at = found.posterior
                 found = self._mixed(*law(at), at.mean, num_records)
             return found
@@ -544,7 +549,7 @@ class Prior:
         models = []
         for factor in self._common:
             prior = self.with_factors((float(factor), *self._groups))
-            for _ in range(_INNER):
+            for _ in range(1 if self.size > _MANY else _INNER):
                 covariance = noise_aware.total_covariance(release, local, away)
                 left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
                 away = away._replace(covariance=(left + left.T) / 2)
