@@ -34,7 +34,14 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.facts import Sums, clip_of, floor_of, further, furthest
+from dpmcmc.mechanisms.noise_aware.facts import (
+    Sums,
+    clip_of,
+    floor_of,
+    further,
+    furthest,
+    missed,
+)
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
@@ -349,6 +356,9 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric,
+                    missed(score.left_out, gram, num_records, norm)
+                    if isinstance(score, Huber)
+                    else None,
                 )
             )
             means.append(float(np.mean(law.curvature)))
@@ -356,7 +366,8 @@ class OutlookFacts:
         chosen, mean = scores[number], means[number]
         # A gradient is taken about as far from the truth as the posterior is wide.
         local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))
-        covariances = predicted(local, chosen.noise, precision, alone)
+        total = chosen.noise if chosen.missed is None else chosen.noise + chosen.missed
+        covariances = predicted(local, total, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 
     def _scores(self, noise: ReleaseNoise, std: float) -> tuple[BoundedScore, ...]:

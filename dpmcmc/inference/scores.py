@@ -130,6 +130,13 @@ class Huber:
         cut = np.minimum(self.bound, limit) / self.std * np.ones_like(eta)
         return Law(1 - 2 * ndtr(-cut), self.std**2 * _censored(cut))
 
+    @property
+    def left_out(self) -> float:
+        """E(|y − η| − c)₊, what the score leaves out of normal residuals."""
+        cut = self.bound / self.std
+        density = math.exp(-(cut**2) / 2) / math.sqrt(2 * math.pi)
+        return 2 * self.std * (density - cut * float(ndtr(-cut)))
+
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return the slope of each record; see :class:`BoundedScore`."""
         most = np.minimum(self.bound, limit)

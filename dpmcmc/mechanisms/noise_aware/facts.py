@@ -175,17 +175,37 @@ class Sums(NamedTuple):
         curvature: H, (k, k).
         spread: B, (k, k).
         noise: V, (k, k).
+        missed: covariance of the mean of what a score leaves out of residuals, (k, k); None: the score's mean at the
+            truth is zero.
     """
 
     curvature: np.ndarray
     spread: np.ndarray
     noise: np.ndarray
+    missed: np.ndarray | None = None
+
+
+def missed(left_out: float, gram: np.ndarray, num_rows: int, norm: float) -> np.ndarray:
+    r"""Return the covariance of Σ x o, (d, d), o the part of a residual that Huber's score leaves out.
+
+    With z = G^-½√N x, Bessel's inequality says ‖E[z o]‖² <= E m(x)², m(x) = E[o | x], whatever the law of residuals is.
+    How m varies from row to row is not released: it is taken to vary by as much as E|o|, and no direction of the rows
+    is taken for another than the others. So E[z o] ~ N(0, (E|o|)²/k I) in k directions.
+
+    Args:
+        left_out: E|o|.
+        gram: G, (d, d).
+        num_rows: N.
+        norm: a typical ‖z‖, whose square is k.
+    """
+    return num_rows * (left_out / norm) ** 2 * gram
 
 
 def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> int:
     """Return the number of the score that clips labels as far out as costs little.
 
-    The cost is the geometric mean over directions of the variance of an estimate, over that without privacy.
+    The cost is the geometric mean over directions of the variance of an estimate, over that without privacy. Where it
+    holds what the score leaves out of residuals, the score of the least cost is taken.
 
     Args:
         scores: those that clip ever further out; the last one is taken for the score without privacy.
@@ -199,10 +219,14 @@ def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> i
         return float(np.linalg.slogdet(held.T @ matrix @ held)[1]) / held.shape[1]
 
     alone = log_size(scores[-1].spread) - 2 * log_size(scores[-1].curvature)
-    costs = [
-        math.exp(log_size(one.spread + one.noise) - 2 * log_size(one.curvature) - alone)
-        for one in scores
-    ]
+    costs = []
+    for one in scores:
+        total = one.spread + one.noise
+        if one.missed is not None:
+            total = total + one.missed
+        costs.append(math.exp(log_size(total) - 2 * log_size(one.curvature) - alone))
+    if scores[0].missed is not None:
+        return costs.index(min(costs))
     most = affordable(min(costs), score, num_records)
     return max(number for number, cost in enumerate(costs) if cost <= most)
 

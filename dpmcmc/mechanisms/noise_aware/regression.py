@@ -47,6 +47,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     clip_of,
     floor_of,
     further,
+    missed,
     releases_curvature,
     steps_of,
 )
@@ -140,9 +141,10 @@ class Regression(Facts):
         tried: dict[float, float] = {}
         if isinstance(self.score, Huber):
             tried = {k: budget.width(share, self.score, k) for k in DEVIATIONS}
-        elif budget.curvature:
+            clip = min(tried, key=tried.__getitem__)
+            return share, clip, tried[clip]
+        if budget.curvature:
             tried = {one.clip: budget.width(share, one) for one in further(self.score)}
-        if tried:
             # The releases tell which; this one is likely.
             most = affordable(
                 min(tried.values()) ** 2, self.score, budget.spec.num_records
@@ -286,6 +288,8 @@ class _Budget:
         noise = (
             self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
         ) ** 2 * design.metric(gram)
+        if isinstance(score, Huber):
+            noise = noise + missed(score.left_out, gram, design.num_records, norm)
         local = Local(
             law.curvature * gram,
             law.score * gram,

@@ -39,6 +39,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     furthest,
     last_gradients,
     longest_row,
+    missed,
     releases_curvature,
     steps_of,
 )
@@ -80,12 +81,11 @@ _LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: Deviation of the spread from the curvature beyond which errors differ from row to row, and standard deviations beyond
-#: which they are skewed; the sentence for both.
-_UNEVEN, _CLEAR = 0.15, 3.0
-_SKEWED = (
-    "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of "
-    "the mean; transform the label (scale='log1p')"
+#: What a score leaves out of residuals, over all other variance, beyond which the verdict refuses intervals; why.
+_MOSTLY = 1.0
+_LEFT_OUT = (
+    "the largest residuals, which are clipped, may move coefficients farther than all else; transform the label "
+    "(scale='log1p') or take a larger epsilon or more records"
 )
 
 #: Names of a scale's noise in the settings.
@@ -279,13 +279,20 @@ class Releases:
         scores = []
         for self.learnt in found:
             local = self._known().local(position)
+            noise = (z * self._access(position).public.clip) ** 2 * self.square
+            if self.learnt.variance is not None:
+                spread = self.learnt.variance * self.gram.gram
+                scores.append(Sums(local.curvature, spread, noise, self._missed()))
+                continue
             ratio = float(np.trace(local.score) / np.trace(local.curvature))
-            noise = (z * self._access(position).public.clip) ** 2
             # The spread has the shape of the curvature, which normal rows know better.
-            scores.append(
-                Sums(local.curvature, ratio * local.curvature, noise * self.square)
-            )
+            scores.append(Sums(local.curvature, ratio * local.curvature, noise))
         return found[furthest(scores, self.learnt.score, self.design.num_records)]
+
+    def _missed(self) -> np.ndarray:
+        """Return the covariance of what the score leaves out of residuals, (d, d)."""
+        count = self.design.num_records
+        return missed(self.learnt.left_out, self.gram.gram, count, self.typical)
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
@@ -415,11 +422,12 @@ class Releases:
             matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
             fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
-            skewed = abs(self.learnt.shift) > _CLEAR * math.sqrt(
-                self.learnt.shift_variance
-            )
-            if skewed and spread.deviation > _UNEVEN:
-                doubts.append(_SKEWED)
+            if self.learnt.left_out:
+                more = self._missed()
+                others = fixed.score + release.noise
+                if np.trace(more) > _MOSTLY * np.trace(others):
+                    doubts.append(_LEFT_OUT)
+                release = release._replace(noise=release.noise + more)
             if self.learnt.shift_variance:
                 along = known.shifted(at)
                 release = release._replace(

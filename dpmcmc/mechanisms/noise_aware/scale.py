@@ -7,7 +7,8 @@ Each record adds a vector to a sum that is released with Gaussian noise:
 * **residuals** (:class:`Residuals`): weights on a signed grid of sizes, its place between two neighbouring knots
   (a histogram whose cells overlap). They are not negative and sum to 1, so a record adds a vector of norm at most 1, a
   replaced one moves the sum by √2 at most, since two such vectors have a product >= 0, and m rows of an owner m times
-  as far. The bound c of Huber's score is a multiple of the quantile that holds nine tenths of them.
+  as far. The bound c of Huber's score is a multiple of the quantile that holds nine tenths of them. The last tenth is a
+  generalised Pareto law (Pickands 1975), whose two parameters few noisy numbers tell. It says what a score leaves out.
 * **dispersion** (:class:`Dispersion`): q_α = (t² − E_α t²)/(9 sd²) for each candidate α, with t = clip(y − μ, ±3 sd)
   and sd the standard deviation under α. Each is within [−1/9, 1] and has the mean 0 at the true α. The candidate at
   which the sum crosses zero is the estimate. With k candidates a replaced record moves the vector by √k·10/9 at most.
@@ -36,6 +37,7 @@ class Learnt(NamedTuple):
         shift: of what the score takes for known: the mean of ψ at the truth, or the dispersion. ``score.shifted`` says
             how the mean of ψ follows it.
         shift_variance: of the shift.
+        variance: E ψ², and ``left_out``, the mean size of what ψ leaves out of a residual; None: the score is centred.
         doubts: why intervals may not hold, clauses.
     """
 
@@ -43,6 +45,8 @@ class Learnt(NamedTuple):
     shift: float = 0.0
     shift_variance: float = 0.0
     doubts: tuple[str, ...] = ()
+    variance: float | None = None
+    left_out: float = 0.0
 
 
 class Scale(Protocol):
@@ -90,7 +94,7 @@ class Scale(Protocol):
 #: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
 #: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
 #: of the share of residuals that lies within the first.
-DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0)
+DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
@@ -99,6 +103,34 @@ _FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
 #: Prior of that mean: zero with this chance, for symmetric errors, or else normal with a standard deviation of so many
 #: times what an exponential law has. One that is wide for a bound far out would take skewed errors for symmetric ones.
 _SYMMETRIC, _SKEW = 0.2, 3.0
+#: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
+#: their logarithm under the prior; its shapes; points that stand for each law.
+_TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
+_SCALES, _USUAL_SCALE, _LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
+_SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
+_POINTS = 100
+#: Least standard deviation of ψ, in those of residuals.
+_LEAST = 0.1
+
+
+class Tail(NamedTuple):
+    """Laws that the last tenth of residuals' sizes may have, with their probabilities.
+
+    Attributes:
+        sizes: points of each law, with equal shares, (laws, points).
+        weights: posterior probabilities, (laws,).
+    """
+
+    sizes: np.ndarray
+    weights: np.ndarray
+
+
+def _excesses() -> np.ndarray:
+    """Return points of generalised Pareto laws of scale 1, (shapes, points)."""
+    log = -np.log1p(-(np.arange(_POINTS) + 0.5) / _POINTS)
+    shapes = _SHAPES[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(shapes == 0, log, np.expm1(shapes * log) / shapes)
 
 
 @dataclass(frozen=True)
@@ -154,7 +186,7 @@ class Residuals:
         count: int,
         limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
-        """Return Huber's scores, and the mean of what each leaves out; see :class:`Scale`.
+        """Return Huber's scores, and the mean and size of what each leaves out; see :class:`Scale`.
 
         The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
         intercept if errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
@@ -165,9 +197,12 @@ class Residuals:
         mass = np.maximum.accumulate(mass)
         if not mass[-1] > 0:
             return (Learnt(score),)
-        within = 1 - 2 * float(ndtr(-DEVIATIONS[0]))
-        nearest = float(np.interp(within * mass[-1], mass, knots))
-        std = max(nearest, float(knots[1])) / DEVIATIONS[0]
+        nearest = float(np.interp((1 - _TAIL) * mass[-1], mass, knots))
+        nearest = max(nearest, float(knots[1]))
+        std = nearest / DEVIATIONS[0]
+        sizes = signed.sum(axis=0)
+        tail = self._tail(sizes, noise_std, nearest, count)
+        inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
         for deviations in DEVIATIONS:
             bound = std * deviations
@@ -178,13 +213,49 @@ class Residuals:
                 noise = 2 * noise_std**2 * float(beyond @ beyond)
                 if noise <= (_NOISY * std) ** 2 * count:
                     break
-            sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
+            sampled = float(np.maximum(sizes, 0.0) @ beyond**2)
             mean = float((signed[0] - signed[1]) @ beyond) / count
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
             usual = _SKEW * std * float(np.mean(np.exp(-1 - deviations * limits)))
             shift = _skew(mean, (noise + sampled) / count**2, usual**2)
-            found.append(Learnt(Huber.of(std, deviations), *shift))
+            cuts = bound * limits
+            squares = np.square(np.minimum(knots, cuts[:, None])).mean(axis=0)
+            clipped = np.minimum(tail.sizes, cuts[:, None, None])
+            outer = tail.weights @ np.mean(clipped**2, axis=(0, 2))
+            variance = float(inner @ squares) + _TAIL * float(outer)
+            lost = _TAIL * np.mean(tail.sizes - clipped, axis=(0, 2))
+            lost = lost + max(0.0, float(inner @ left))
+            found.append(
+                Learnt(
+                    Huber.of(std, deviations),
+                    *shift,
+                    variance=max(variance, (_LEAST * std) ** 2),
+                    left_out=math.sqrt(float(tail.weights @ lost**2)),
+                )
+            )
         return tuple(found)
+
+    def _tail(
+        self, sizes: np.ndarray, noise_std: float, start: float, count: int
+    ) -> Tail:
+        """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
+        std = start / DEVIATIONS[0]
+        scales = std * _SCALES[:, None, None]
+        points = (start + scales * _excesses()).reshape(-1, _POINTS)
+        points = np.minimum(points, self.knots[-1])
+        on_knots = self.statistic(np.zeros(points.size), points.ravel())
+        on_knots = on_knots.reshape(*points.shape, -1)[..., : _KNOTS + 1]
+        expected = _TAIL * count * on_knots.mean(axis=1)
+        # A knot whose lower neighbour is in the tail has no weight of what is not.
+        whole = np.append(False, self.knots[:-1] >= start)
+        variance = 2 * noise_std**2 + expected[:, whole]
+        logs = -0.5 * np.sum(
+            np.log(variance) + (sizes - expected)[:, whole] ** 2 / variance, axis=1
+        )
+        usual = np.log(_SCALES / _USUAL_SCALE) / _LOG_STD
+        logs -= 0.5 * np.repeat(usual**2, len(_SHAPES))
+        weights = np.exp(logs - logs.max())
+        return Tail(points, weights / weights.sum())
 
 
 def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
