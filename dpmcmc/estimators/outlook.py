@@ -356,7 +356,7 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric,
-                    missed(score.left_out, gram, num_records, norm)
+                    missed(score.beyond, gram, num_records, norm)
                     if isinstance(score, Huber)
                     else None,
                 )

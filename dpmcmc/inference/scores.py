@@ -131,11 +131,10 @@ class Huber:
         return Law(1 - 2 * ndtr(-cut), self.std**2 * _censored(cut))
 
     @property
-    def left_out(self) -> float:
-        """E(|y − η| − c)₊, what the score leaves out of normal residuals."""
+    def beyond(self) -> float:
+        """E[|r|; |r| > c] of normal residuals r."""
         cut = self.bound / self.std
-        density = math.exp(-(cut**2) / 2) / math.sqrt(2 * math.pi)
-        return 2 * self.std * (density - cut * float(ndtr(-cut)))
+        return self.std * math.sqrt(2 / math.pi) * math.exp(-(cut**2) / 2)
 
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return the slope of each record; see :class:`BoundedScore`."""

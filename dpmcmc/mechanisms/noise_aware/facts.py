@@ -45,6 +45,8 @@ _CHEAP, _DEARER, _MOST, _MANY = 0.06, 3.0, 0.3, 20_000
 _COUNTS = 2.5
 #: Part of the largest eigenvalue of a curvature below which a direction holds nothing.
 _HELD = 1e-6
+#: Relative standard deviation of the scale of errors from row to row.
+_SCALES_VARY = 0.4
 #: Least part of b² in the metric's floor.
 _SMALLEST_FLOOR = 1e-5
 
@@ -185,20 +187,22 @@ class Sums(NamedTuple):
     missed: np.ndarray | None = None
 
 
-def missed(left_out: float, gram: np.ndarray, num_rows: int, norm: float) -> np.ndarray:
-    r"""Return the covariance of Σ x o, (d, d), o the part of a residual that Huber's score leaves out.
+def missed(beyond: float, gram: np.ndarray, num_rows: int, norm: float) -> np.ndarray:
+    r"""Return the covariance of Σ x (m(x) − E m), (d, d), m(x) the mean of what Huber's score leaves out of a residual.
 
-    With z = G^-½√N x, Bessel's inequality says ‖E[z o]‖² <= E m(x)², m(x) = E[o | x], whatever the law of residuals is.
-    How m varies from row to row is not released: it is taken to vary by as much as E|o|, and no direction of the rows
-    is taken for another than the others. So E[z o] ~ N(0, (E|o|)²/k I) in k directions.
+    Let o = |r| − c of a residual beyond c, else 0. If residuals of a row have the scale s and o the mean g(s), then
+    d log g/d log s = E[|r|; |r| > c]/E[o]. So m varies from row to row by v E[|r|; |r| > c], with v the relative standard
+    deviation of scales, if the errors of all rows are skewed to one side. With z = G^-½√N x, Bessel's inequality says
+    ‖E[z m]‖² <= E m². How scales vary with the rows is not released: v is public, all of the variation is taken to lie
+    along the rows, and in any of their k directions as much as in another.
 
     Args:
-        left_out: E|o|.
+        beyond: E[|r|; |r| > c].
         gram: G, (d, d).
         num_rows: N.
         norm: a typical ‖z‖, whose square is k.
     """
-    return num_rows * (left_out / norm) ** 2 * gram
+    return num_rows * (_SCALES_VARY * beyond / norm) ** 2 * gram
 
 
 def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> int:

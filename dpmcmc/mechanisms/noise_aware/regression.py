@@ -79,7 +79,7 @@ from dpmcmc.privacy.query.record_sums import Records, asked
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
-    0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
+    0.01, 0.01, 0.07, 0.02, 0.08, 0.03, 0.01,
 )  # fmt: skip
 #: Share of μ² of offsets.
 _OFFSET = 0.01
@@ -289,7 +289,7 @@ class _Budget:
             self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
         ) ** 2 * design.metric(gram)
         if isinstance(score, Huber):
-            noise = noise + missed(score.left_out, gram, design.num_records, norm)
+            noise = noise + missed(score.beyond, gram, design.num_records, norm)
         local = Local(
             law.curvature * gram,
             law.score * gram,

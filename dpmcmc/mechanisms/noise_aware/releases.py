@@ -68,7 +68,7 @@ from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.report import console
 
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
-_SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
+_SCALES, SCALE_PARTS = (0.25, 0.45), (0.15, 0.15, 0.7)
 #: Part of the gradients before the curvature is released midway.
 _HALF = 0.5
 #: R in units of ``longest_row``: the most of these at which the noise of a curvature's entry is at most that part of
@@ -81,11 +81,12 @@ _LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: What a score leaves out of residuals, over all other variance, beyond which the verdict refuses intervals; why.
-_MOSTLY = 1.0
-_LEFT_OUT = (
-    "the largest residuals, which are clipped, may move coefficients farther than all else; transform the label "
-    "(scale='log1p') or take a larger epsilon or more records"
+#: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those which Huber's
+#: score clips may all be a few rows'; the sentence for it.
+_UNEVEN = 0.35
+_CLIPPED = (
+    "errors of some rows are far larger than those of others, and the largest are clipped, so that coefficients are "
+    "those of Huber's fit and not of the mean; transform the label (scale='log1p')"
 )
 
 #: Names of a scale's noise in the settings.
@@ -292,7 +293,7 @@ class Releases:
     def _missed(self) -> np.ndarray:
         """Return the covariance of what the score leaves out of residuals, (d, d)."""
         count = self.design.num_records
-        return missed(self.learnt.left_out, self.gram.gram, count, self.typical)
+        return missed(self.learnt.beyond, self.gram.gram, count, self.typical)
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
@@ -422,12 +423,12 @@ class Releases:
             matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
             fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
-            if self.learnt.left_out:
-                more = self._missed()
-                others = fixed.score + release.noise
-                if np.trace(more) > _MOSTLY * np.trace(others):
-                    doubts.append(_LEFT_OUT)
-                release = release._replace(noise=release.noise + more)
+            if self.learnt.variance is not None:
+                # All that is clipped, were it of one direction, against what sampling moves it by.
+                most = count * self.learnt.beyond**2
+                if spread.deviation > _UNEVEN and most > self.learnt.variance:
+                    doubts.append(_CLIPPED)
+                release = release._replace(noise=release.noise + self._missed())
             if self.learnt.shift_variance:
                 along = known.shifted(at)
                 release = release._replace(

@@ -18,6 +18,7 @@ Numbers beyond float64 count as residuals at the end of the grid.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -37,7 +38,8 @@ class Learnt(NamedTuple):
         shift: of what the score takes for known: the mean of ψ at the truth, or the dispersion. ``score.shifted`` says
             how the mean of ψ follows it.
         shift_variance: of the shift.
-        variance: E ψ², and ``left_out``, the mean size of what ψ leaves out of a residual; None: the score is centred.
+        variance: E ψ²; None: the score is centred.
+        beyond: E[|r|; |r| > c] of residuals r beyond their bound c.
         doubts: why intervals may not hold, clauses.
     """
 
@@ -46,7 +48,7 @@ class Learnt(NamedTuple):
     shift_variance: float = 0.0
     doubts: tuple[str, ...] = ()
     variance: float | None = None
-    left_out: float = 0.0
+    beyond: float = 0.0
 
 
 class Scale(Protocol):
@@ -100,15 +102,16 @@ _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
 #: than its bound: the most of these at which its noise is at most the last number of sampling errors of a mean.
 _FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
-#: Prior of that mean: zero with this chance, for symmetric errors, or else normal with a standard deviation of so many
-#: times what an exponential law has. One that is wide for a bound far out would take skewed errors for symmetric ones.
-_SYMMETRIC, _SKEW = 0.2, 3.0
+#: Prior of that mean: zero with this chance, for symmetric errors, or else normal, as wide as all that is left out.
+_SYMMETRIC = 0.2
 #: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
 #: their logarithm under the prior; its shapes; points that stand for each law.
 _TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
 _SCALES, _USUAL_SCALE, _LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
 _SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
 _POINTS = 100
+#: Points of a law that are of a few rows with far larger errors, with chances; mean excess of those, exponential.
+_FEW, _CHANCES, _LARGE = (0, 5, 15, 40), (0.6, 0.2, 0.1, 0.1), 3.0
 #: Least standard deviation of ψ, in those of residuals.
 _LEAST = 0.1
 
@@ -125,12 +128,25 @@ class Tail(NamedTuple):
     weights: np.ndarray
 
 
-def _excesses() -> np.ndarray:
-    """Return points of generalised Pareto laws of scale 1, (shapes, points)."""
-    log = -np.log1p(-(np.arange(_POINTS) + 0.5) / _POINTS)
-    shapes = _SHAPES[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(shapes == 0, log, np.expm1(shapes * log) / shapes)
+@functools.cache
+def _excesses() -> tuple[np.ndarray, np.ndarray]:
+    """Return what sizes exceed the start of the tail by, in standard deviations, and log priors, of each law."""
+
+    def exponential(count: int) -> np.ndarray:
+        return -np.log1p(-(np.arange(count) + 0.5) / max(count, 1))
+
+    laws = []
+    for few in _FEW:
+        log = exponential(_POINTS - few)
+        shapes = _SHAPES[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = np.where(shapes == 0, log, np.expm1(shapes * log) / shapes)
+        most = _SCALES[:, None, None] * most
+        far = np.broadcast_to(_LARGE * exponential(few), (*most.shape[:2], few))
+        laws.append(np.concatenate([most, far], axis=2).reshape(-1, _POINTS))
+    usual = -0.5 * (np.log(_SCALES / _USUAL_SCALE) / _LOG_STD) ** 2
+    prior = np.add.outer(np.log(_CHANCES), np.repeat(usual, len(_SHAPES)))
+    return np.concatenate(laws), prior.ravel()
 
 
 @dataclass(frozen=True)
@@ -206,31 +222,33 @@ class Residuals:
         found = []
         for deviations in DEVIATIONS:
             bound = std * deviations
-            left = np.maximum(knots - bound * limits[:, None], 0.0).mean(axis=0)
+            cuts = bound * limits[:, None]
+            left = np.maximum(knots - cuts, 0.0).mean(axis=0)
             for far in _FAR:
                 seen = std * max(far, 1.5 * deviations)
-                beyond = np.where(knots <= seen, left, 0.0)
-                noise = 2 * noise_std**2 * float(beyond @ beyond)
+                shown = np.where(knots <= seen, left, 0.0)
+                noise = 2 * noise_std**2 * float(shown @ shown)
                 if noise <= (_NOISY * std) ** 2 * count:
                     break
-            sampled = float(np.maximum(sizes, 0.0) @ beyond**2)
-            mean = float((signed[0] - signed[1]) @ beyond) / count
+            sampled = float(np.maximum(sizes, 0.0) @ shown**2)
+            mean = float((signed[0] - signed[1]) @ shown) / count
+            clipped = np.minimum(tail.sizes, cuts[:, :, None])
+            variance = float(inner @ np.mean(np.minimum(knots, cuts) ** 2, axis=0))
+            variance += _TAIL * float(tail.weights @ np.mean(clipped**2, axis=(0, 2)))
+            lost = max(0.0, float(inner @ left))
+            lost = lost + _TAIL * np.mean(tail.sizes - clipped, axis=(0, 2))
+            outer = max(0.0, float(inner @ np.mean(knots * (knots > cuts), axis=0)))
+            outer = outer + _TAIL * np.mean(
+                tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2)
+            )
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-            usual = _SKEW * std * float(np.mean(np.exp(-1 - deviations * limits)))
-            shift = _skew(mean, (noise + sampled) / count**2, usual**2)
-            cuts = bound * limits
-            squares = np.square(np.minimum(knots, cuts[:, None])).mean(axis=0)
-            clipped = np.minimum(tail.sizes, cuts[:, None, None])
-            outer = tail.weights @ np.mean(clipped**2, axis=(0, 2))
-            variance = float(inner @ squares) + _TAIL * float(outer)
-            lost = _TAIL * np.mean(tail.sizes - clipped, axis=(0, 2))
-            lost = lost + max(0.0, float(inner @ left))
+            wide = float(tail.weights @ lost**2)
             found.append(
                 Learnt(
                     Huber.of(std, deviations),
-                    *shift,
+                    *_skew(mean, (noise + sampled) / count**2, wide),
                     variance=max(variance, (_LEAST * std) ** 2),
-                    left_out=math.sqrt(float(tail.weights @ lost**2)),
+                    beyond=math.sqrt(float(tail.weights @ outer**2)),
                 )
             )
         return tuple(found)
@@ -239,9 +257,8 @@ class Residuals:
         self, sizes: np.ndarray, noise_std: float, start: float, count: int
     ) -> Tail:
         """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
-        std = start / DEVIATIONS[0]
-        scales = std * _SCALES[:, None, None]
-        points = (start + scales * _excesses()).reshape(-1, _POINTS)
+        excesses, logs = _excesses()
+        points = start * (1 + excesses / DEVIATIONS[0])
         points = np.minimum(points, self.knots[-1])
         on_knots = self.statistic(np.zeros(points.size), points.ravel())
         on_knots = on_knots.reshape(*points.shape, -1)[..., : _KNOTS + 1]
@@ -249,11 +266,9 @@ class Residuals:
         # A knot whose lower neighbour is in the tail has no weight of what is not.
         whole = np.append(False, self.knots[:-1] >= start)
         variance = 2 * noise_std**2 + expected[:, whole]
-        logs = -0.5 * np.sum(
+        logs = logs - 0.5 * np.sum(
             np.log(variance) + (sizes - expected)[:, whole] ** 2 / variance, axis=1
         )
-        usual = np.log(_SCALES / _USUAL_SCALE) / _LOG_STD
-        logs -= 0.5 * np.repeat(usual**2, len(_SHAPES))
         weights = np.exp(logs - logs.max())
         return Tail(points, weights / weights.sum())
 
