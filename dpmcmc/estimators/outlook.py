@@ -356,7 +356,7 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric,
-                    missed(score.beyond, gram, num_records, norm)
+                    missed(score.beyond, gram, num_records)
                     if isinstance(score, Huber)
                     else None,
                 )
@@ -366,7 +366,9 @@ class OutlookFacts:
         chosen, mean = scores[number], means[number]
         # A gradient is taken about as far from the truth as the posterior is wide.
         local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))
-        total = chosen.noise if chosen.missed is None else chosen.noise + chosen.missed
+        total = chosen.noise
+        if chosen.missed is not None:
+            total = total + chosen.missed / norm**2
         covariances = predicted(local, total, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 

@@ -177,8 +177,7 @@ class Sums(NamedTuple):
         curvature: H, (k, k).
         spread: B, (k, k).
         noise: V, (k, k).
-        missed: covariance of the mean of what a score leaves out of residuals, (k, k); None: the score's mean at the
-            truth is zero.
+        missed: bound of :func:`missed`, (k, k); None: the score's mean at the truth is zero.
     """
 
     curvature: np.ndarray
@@ -187,22 +186,22 @@ class Sums(NamedTuple):
     missed: np.ndarray | None = None
 
 
-def missed(beyond: float, gram: np.ndarray, num_rows: int, norm: float) -> np.ndarray:
-    r"""Return the covariance of Σ x (m(x) − E m), (d, d), m(x) the mean of what Huber's score leaves out of a residual.
+def missed(beyond: float, gram: np.ndarray, num_rows: int) -> np.ndarray:
+    r"""Return a bound on the covariance of Σ x (m(x) − E m), (d, d), m(x) what Huber's score leaves out of a row's mean.
 
     Let o = |r| − c of a residual beyond c, else 0. If residuals of a row have the scale s and o the mean g(s), then
     d log g/d log s = E[|r|; |r| > c]/E[o]. So m varies from row to row by v E[|r|; |r| > c], with v the relative standard
     deviation of scales, if the errors of all rows are skewed to one side. With z = G^-½√N x, Bessel's inequality says
-    ‖E[z m]‖² <= E m². How scales vary with the rows is not released: v is public, all of the variation is taken to lie
-    along the rows, and in any of their k directions as much as in another.
+    ‖E[z m]‖² <= E m². How scales vary with the rows is not released: v is public, and all of the variation is taken to
+    lie along the rows. It may be that of any of their k directions, so a bound c is chosen as if it were that of each.
+    The covariance that a posterior gets is a kth of it.
 
     Args:
         beyond: E[|r|; |r| > c].
         gram: G, (d, d).
         num_rows: N.
-        norm: a typical ‖z‖, whose square is k.
     """
-    return num_rows * (_SCALES_VARY * beyond / norm) ** 2 * gram
+    return num_rows * (_SCALES_VARY * beyond) ** 2 * gram
 
 
 def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> int:

@@ -289,7 +289,7 @@ class _Budget:
             self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
         ) ** 2 * design.metric(gram)
         if isinstance(score, Huber):
-            noise = noise + missed(score.beyond, gram, design.num_records, norm)
+            noise = noise + missed(score.beyond, gram, design.num_records)
         local = Local(
             law.curvature * gram,
             law.score * gram,

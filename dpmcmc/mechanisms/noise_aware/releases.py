@@ -291,9 +291,8 @@ class Releases:
         return found[furthest(scores, self.learnt.score, self.design.num_records)]
 
     def _missed(self) -> np.ndarray:
-        """Return the covariance of what the score leaves out of residuals, (d, d)."""
-        count = self.design.num_records
-        return missed(self.learnt.beyond, self.gram.gram, count, self.typical)
+        """Return the bound of what the score leaves out of residuals, (d, d); see ``missed``."""
+        return missed(self.learnt.beyond, self.gram.gram, self.design.num_records)
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
@@ -428,7 +427,8 @@ class Releases:
                 most = count * self.learnt.beyond**2
                 if spread.deviation > _UNEVEN and most > self.learnt.variance:
                     doubts.append(_CLIPPED)
-                release = release._replace(noise=release.noise + self._missed())
+                more = self._missed() / self.typical**2
+                release = release._replace(noise=release.noise + more)
             if self.learnt.shift_variance:
                 along = known.shifted(at)
                 release = release._replace(
