@@ -187,11 +187,11 @@ class Sums(NamedTuple):
 
 
 def missed(beyond: float, gram: np.ndarray, num_rows: int) -> np.ndarray:
-    r"""Return a bound on the covariance of Σ x (m(x) − E m), (d, d), m(x) what Huber's score leaves out of a row's mean.
+    r"""Return a bound on the covariance of Σ x (m(x) − E m), (d, d), m(x) what Huber's score leaves out on average.
 
-    Let o = |r| − c of a residual beyond c, else 0. If residuals of a row have the scale s and o the mean g(s), then
-    d log g/d log s = E[|r|; |r| > c]/E[o]. So m varies from row to row by v E[|r|; |r| > c], with v the relative standard
-    deviation of scales, if the errors of all rows are skewed to one side. With z = G^-½√N x, Bessel's inequality says
+    Let o = |r| − c of a residual r beyond c, else 0. If the residuals of a row have the scale s and o the mean g(s),
+    then d log g/d log s = E[|r|; |r| > c]/E[o]. So where errors are skewed to one side, m varies from row to row by
+    v E[|r|; |r| > c], v the relative standard deviation of scales. With z = √N G^-½ x, Bessel's inequality says
     ‖E[z m]‖² <= E m². How scales vary with the rows is not released: v is public, and all of the variation is taken to
     lie along the rows. It may be that of any of their k directions, so a bound c is chosen as if it were that of each.
     The covariance that a posterior gets is a kth of it.

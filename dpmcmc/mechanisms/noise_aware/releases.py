@@ -81,8 +81,8 @@ _LEVERAGE = 2.0
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those which Huber's
-#: score clips may all be a few rows'; the sentence for it.
+#: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
+#: Huber's bound may all be of a few rows; the sentence for it.
 _UNEVEN = 0.35
 _CLIPPED = (
     "errors of some rows are far larger than those of others, and the largest are clipped, so that coefficients are "
