@@ -72,6 +72,7 @@ def _unsure(
     values, vectors = np.linalg.eigh(gram / evidence.num_records - np.outer(row, row))
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     rows = row + np.random.default_rng(0).normal(size=(_ROWS, len(row))) @ root.T
+    draws = np.reshape(draws, (-1, len(row)))
     kept = np.unique(np.linspace(0, len(draws) - 1, _DRAWS).astype(int))
     means = np.asarray(target.mean(jnp.asarray(rows @ draws[kept].T)), np.float64)
     between = float(np.var(np.mean(means, axis=1)))
