@@ -637,7 +637,7 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         middle, half = self._label().middle_and_half
-        return middle + half * np.clip(predictor, -1.0, 1.0)
+        return middle + half * predictor
 
 
 @dataclass(eq=False, repr=False)

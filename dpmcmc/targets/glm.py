@@ -88,10 +88,8 @@ class LinearRegression(LinearPredictor):
         return (margin - y) / self.noise_scale**2
 
     def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
-        """E[y] = m, within the bound on labels where there is one."""
-        if self.label_bound is None:
-            return margin
-        return jnp.clip(margin, -self.label_bound, self.label_bound)
+        """E[y] = m."""
+        return margin
 
     @property
     def curvature_bound(self) -> float:
