@@ -362,6 +362,10 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
         for one in candidates:
             left = np.mean(r - np.clip(r, -one.score.bound, one.score.bound))
             assert one.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
+            assert one.variance == pytest.approx(np.mean(np.minimum(np.abs(r), one.score.bound) ** 2), rel=0.1)
+            far = np.abs(r) * (np.abs(r) > one.score.bound)
+            # A law of the tail with two parameters, and a knot every quarter of a size.
+            assert one.beyond == pytest.approx(np.mean(far), rel=0.5, abs=0.01 * np.std(r))
     learnt = candidates[0]
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
 

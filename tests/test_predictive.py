@@ -11,6 +11,9 @@ import pytest
 import yaml
 from scipy import stats
 
+import dpmcmc
+from dpmcmc.data import Counts as CountsUpTo
+from dpmcmc.data import Range, Schema
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import convergence, predictive
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, TargetError
@@ -398,3 +401,30 @@ def test_a_predict_that_does_not_fit_is_refused_before_anything_is_spent(tmp_pat
     error = refused(capsys, "run", path, "--out", tmp_path / "out")
     assert "WrongDiabetes.predict gives shape (11,)" in error
     assert not (tmp_path / "out").exists()
+
+
+def test_no_predicted_count_is_beyond_the_public_largest_one():
+    """Few draws of a wide posterior make a mean of counts that no count reaches."""
+    draws, x = np.array([[-1.0], [30.0]]), np.ones((1, 1))
+    counts = PoissonRegression(num_features=1, label_bound=4.0)
+    assert predictive.mean(counts, draws, x) == pytest.approx((np.exp(-1) + 4) / 2, rel=1e-6)
+    learnt = with_label_scale(counts, 0.5)
+    assert predictive.mean(learnt, draws, x) == pytest.approx((np.exp(-1) + 4) / 2, rel=1e-6)
+    schema = Schema({"a": Range(0, 1), "y": CountsUpTo(4)}, label="y")
+    plan = dpmcmc.suggest(PoissonRegression(), num_records=1000, epsilon=1.0, schema=schema)
+    assert plan.target.label_bound == 4.0
+
+
+@pytest.mark.filterwarnings("ignore::dpmcmc.NoGuarantee", "ignore::dpmcmc.NotForIntervals")
+@pytest.mark.parametrize(("epsilon", "usable"), [(0.1, False), (3.0, True)])
+def test_a_release_that_tells_no_rows_apart_is_for_no_prediction(epsilon, usable):
+    """N is far beyond what the plan asks for, so that public facts alone allow predictions."""
+    rng = np.random.default_rng(0)
+    columns = {f"x{j}": rng.uniform(0.4, 0.6, size=2000) for j in range(10)}
+    y = rng.poisson(np.exp(10 * (columns["x0"] - 0.5)))
+    schema = Schema({name: Range(0, 1) for name in columns} | {"y": CountsUpTo(10)}, label="y")
+    plan = dpmcmc.suggest(PoissonRegression(), num_records=2000, epsilon=epsilon, schema=schema)
+    assert "prediction" in plan.usable_for
+    result = dpmcmc.sample(plan, columns | {"y": y}, key=1)
+    assert ("prediction" in result.usable_for) == usable
+    assert usable or "one number for all rows" in result.verdict.reasons["prediction"]

@@ -38,7 +38,7 @@ from dpmcmc.engine.result_folder import (
 )
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
-from dpmcmc.inference import predictive
+from dpmcmc.inference import predictive, told_apart
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
@@ -287,6 +287,8 @@ class Result:
         found = of_draws(self.plan, self.diagnostics, self.metric)
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
+            why = told_apart.objection(self.plan.target, self.evidence, self.positions)
+            found = found.without_prediction(why)
         if INTERVALS in found.usable_for and not found.from_path:
             return found
         if self.means is None and self.plan.released_path is None:

@@ -35,7 +35,7 @@ from dpmcmc.inference.noise_aware import (
     variances,
 )
 from dpmcmc.inference.scores import BoundedScore, Huber
-from dpmcmc.mechanisms.noise_aware.facts import Sums, further, furthest
+from dpmcmc.mechanisms.noise_aware.facts import Sums, further, furthest, missed
 from dpmcmc.mechanisms.noise_aware.metric import Planned, clip_of, expected, planned
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
@@ -358,11 +358,17 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric,
+                    missed(score.beyond, gram, num_records)
+                    if isinstance(score, Huber)
+                    else None,
                 )
             )
             means.append(float(np.mean(law.curvature)))
         number = furthest(scores, self.score, num_records)
         chosen, mean = scores[number], means[number]
+        total = chosen.noise
+        if chosen.missed is not None:
+            total = total + chosen.missed / norm**2
         if seen is None or noise.released is None:
             # A gradient is taken about as far from the truth as the posterior is wide.
             local = Local(
@@ -372,7 +378,7 @@ class OutlookFacts:
             score = self._scores(noise, design.noise)[number]
             local = expected(
                 Local(chosen.curvature, chosen.spread, np.zeros_like),
-                chosen.noise,
+                total,
                 precision,
                 *seen.curvature(
                     chosen.curvature,
@@ -382,7 +388,7 @@ class OutlookFacts:
                     noise.released[1],
                 ),
             )
-        covariances = predicted(local, chosen.noise, precision, alone)
+        covariances = predicted(local, total, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 
     def _scores(self, noise: ReleaseNoise, std: float) -> tuple[BoundedScore, ...]:

@@ -21,6 +21,7 @@ which meta-estimators keep the promise.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -268,8 +269,8 @@ _LABEL = "label"
 OBSERVED = "observed"
 #: Range of a column or label whose range is not declared.
 _UNDECLARED = (-1.0, 1.0)
-#: Most predictors (of a row under a draw) in memory at once, and the largest argument of exp for counts.
-_ENTRIES, _FARTHEST = 1 << 22, 30.0
+#: Most predictors (of a row under a draw) in memory at once.
+_ENTRIES = 1 << 22
 
 
 @dataclass(eq=False, repr=False)
@@ -668,7 +669,7 @@ class PrivatePoissonRegression(_PrivateRegressor):
         return np.rint(y)
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
-        return np.exp(np.minimum(predictor, _FARTHEST))
+        return np.exp(np.minimum(predictor, math.log(self.largest_count)))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -130,6 +130,12 @@ class Huber:
         cut = np.minimum(self.bound, limit) / self.std * np.ones_like(eta)
         return Law(1 - 2 * ndtr(-cut), self.std**2 * _censored(cut))
 
+    @property
+    def beyond(self) -> float:
+        """E[|r|; |r| > c] of normal residuals r."""
+        cut = self.bound / self.std
+        return self.std * math.sqrt(2 / math.pi) * math.exp(-(cut**2) / 2)
+
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return the slope of each record; see :class:`BoundedScore`."""
         most = np.minimum(self.bound, limit)

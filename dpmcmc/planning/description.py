@@ -210,6 +210,15 @@ class Verdict:
         reasons = self.reasons | {INTERVALS: reason}
         return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
 
+    def without_prediction(self, why: str | None) -> Verdict:
+        """Return the verdict on a release that says of itself why its predictions are of no use; None: as it is."""
+        if why is None or PREDICTION not in self.usable_for:
+            return self
+        usable = tuple(use for use in self.usable_for if use != PREDICTION)
+        brief = {**self.briefly, PREDICTION: "they do not tell rows apart"}
+        reasons = self.reasons | {PREDICTION: f"No: {why}."}
+        return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
+
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""

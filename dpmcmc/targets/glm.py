@@ -396,8 +396,9 @@ class CountRegression(LinearPredictor):
         check_counts(records["y"], type(self).__name__)
 
     def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
-        """E[y] = exp(m)."""
-        return jnp.exp(margin)
+        """E[y] = exp(m), and no more than the largest count where one is declared."""
+        mean = jnp.exp(margin)
+        return mean if self.label_bound is None else jnp.minimum(mean, self.label_bound)
 
 
 @jax.tree_util.register_dataclass
@@ -411,6 +412,7 @@ class PoissonRegression(CountRegression):
         prior_scale: prior standard deviation of each coefficient.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
+        label_bound: public largest count, which labels were clipped to; no prediction is larger.
 
     Raises:
         ValueError: prior_scale not positive.
@@ -422,6 +424,8 @@ class PoissonRegression(CountRegression):
         >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
         Array([1., 1., 1.], dtype=float32)
     """
+
+    label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
     def log_density(
         self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
@@ -449,6 +453,7 @@ class NegativeBinomialRegression(CountRegression):
             PoissonRegression.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
+        label_bound: public largest count, which labels were clipped to; no prediction is larger.
 
     Raises:
         ValueError: prior_scale not positive, or a dispersion below 1e-3.
@@ -464,6 +469,7 @@ class NegativeBinomialRegression(CountRegression):
     dispersion: Annotated[float, Ge(LEAST_DISPERSION)] = dataclasses.field(
         default=1.0, metadata=STATIC
     )
+    label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
     def log_density(
         self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]

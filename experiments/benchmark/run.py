@@ -191,7 +191,7 @@ def predicted(outcome: Outcome, rows: Problem) -> Row:
     for start in range(0, len(rows.y), _ROWS):
         x, y = rows.x[start : start + _ROWS], rows.y[start : start + _ROWS]
         eta = np.einsum("nd,kdc->knc", x, draws) if rows.kind == "classes" else draws @ x.T
-        means.append(glm.predicted(eta, rows.kind))
+        means.append(glm.predicted(eta, rows.kind, rows.schema.outcome.bounds))
         logs.append(glm.log_score(eta, y, rows.kind, dispersion) * len(y))
     mean = np.concatenate(means)
     if rows.kind == "classes":

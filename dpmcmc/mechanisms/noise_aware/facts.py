@@ -42,6 +42,8 @@ _CHEAP, _DEARER, _MOST, _MANY = 0.06, 3.0, 0.3, 20_000
 _COUNTS = 2.5
 #: Part of the largest eigenvalue of a curvature below which a direction holds nothing.
 _HELD = 1e-6
+#: Relative standard deviation of the scale of errors from row to row.
+_SCALES_VARY = 0.4
 
 
 def steps_of(steps: int) -> np.ndarray:
@@ -161,17 +163,38 @@ class Sums(NamedTuple):
         curvature: H, (k, k).
         spread: B, (k, k).
         noise: V, (k, k).
+        missed: bound of :func:`missed`, (k, k); None: the score's mean at the truth is zero.
     """
 
     curvature: np.ndarray
     spread: np.ndarray
     noise: np.ndarray
+    missed: np.ndarray | None = None
+
+
+def missed(beyond: float, gram: np.ndarray, num_rows: int) -> np.ndarray:
+    r"""Return a bound on the covariance of Σ x (m(x) − E m), (d, d), m(x) what Huber's score leaves out on average.
+
+    Let o = |r| − c of a residual r beyond c, else 0. If the residuals of a row have the scale s and o the mean g(s),
+    then d log g/d log s = E[|r|; |r| > c]/E[o]. So where errors are skewed to one side, m varies from row to row by
+    v E[|r|; |r| > c], v the relative standard deviation of scales. With z = √N G^-½ x, Bessel's inequality says
+    ‖E[z m]‖² <= E m². How scales vary with the rows is not released: v is public, and all of the variation is taken to
+    lie along the rows. It may be that of any of their k directions, so a bound c is chosen as if it were that of each.
+    The covariance that a posterior gets is a kth of it.
+
+    Args:
+        beyond: E[|r|; |r| > c].
+        gram: G, (d, d).
+        num_rows: N.
+    """
+    return num_rows * (_SCALES_VARY * beyond) ** 2 * gram
 
 
 def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> int:
     """Return the number of the score that clips labels as far out as costs little.
 
-    The cost is the geometric mean over directions of the variance of an estimate, over that without privacy.
+    The cost is the geometric mean over directions of the variance of an estimate, over that without privacy. Where it
+    holds what the score leaves out of residuals, the score of the least cost is taken.
 
     Args:
         scores: those that clip ever further out; the last one is taken for the score without privacy.
@@ -185,10 +208,14 @@ def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> i
         return float(np.linalg.slogdet(held.T @ matrix @ held)[1]) / held.shape[1]
 
     alone = log_size(scores[-1].spread) - 2 * log_size(scores[-1].curvature)
-    costs = [
-        math.exp(log_size(one.spread + one.noise) - 2 * log_size(one.curvature) - alone)
-        for one in scores
-    ]
+    costs = []
+    for one in scores:
+        total = one.spread + one.noise
+        if one.missed is not None:
+            total = total + one.missed
+        costs.append(math.exp(log_size(total) - 2 * log_size(one.curvature) - alone))
+    if scores[0].missed is not None:
+        return costs.index(min(costs))
     most = affordable(min(costs), score, num_records)
     return max(number for number, cost in enumerate(costs) if cost <= most)
 

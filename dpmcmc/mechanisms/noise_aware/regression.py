@@ -44,6 +44,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     Facts,
     affordable,
     further,
+    missed,
     releases_curvature,
     steps_of,
 )
@@ -82,7 +83,7 @@ from dpmcmc.privacy.query.record_sums import Records, asked
 #: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
 #: spread and of its trace.
 _TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
-    0.01, 0.01, 0.04, 0.02, 0.08, 0.03, 0.01,
+    0.01, 0.01, 0.07, 0.02, 0.08, 0.03, 0.01,
 )  # fmt: skip
 #: Share of μ² of offsets, and of the rows' second moment in the metric of the first.
 _OFFSET, _AGAIN = 0.01, 0.05
@@ -145,9 +146,10 @@ class Regression(Facts):
         tried: dict[float, float] = {}
         if isinstance(self.score, Huber):
             tried = {k: budget.width(share, self.score, k) for k in DEVIATIONS}
-        elif budget.curvature:
+            clip = min(tried, key=tried.__getitem__)
+            return share, clip, tried[clip]
+        if budget.curvature:
             tried = {one.clip: budget.width(share, one) for one in further(self.score)}
-        if tried:
             # The releases tell which; this one is likely.
             most = affordable(
                 min(tried.values()) ** 2, self.score, budget.spec.num_records
@@ -305,6 +307,8 @@ class _Budget:
         noise = (
             self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
         ) ** 2 * square
+        if isinstance(score, Huber):
+            noise = noise + missed(score.beyond, gram, design.num_records)
         precision = np.eye(d) / scale
         curvature = law.curvature * gram
         local = Local(curvature, law.score * gram, np.zeros_like)

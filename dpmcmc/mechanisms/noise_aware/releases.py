@@ -37,6 +37,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     further,
     furthest,
     last_gradients,
+    missed,
     releases_curvature,
     steps_of,
 )
@@ -73,7 +74,7 @@ from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.report import console
 
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
-_SCALES, SCALE_PARTS = (0.25, 0.45), (0.2, 0.2, 0.6)
+_SCALES, SCALE_PARTS = (0.25, 0.45), (0.15, 0.15, 0.7)
 #: Part of the gradients before the curvature is released midway.
 _HALF = 0.5
 #: Quantiles of rows whose own bounds stand for all.
@@ -81,12 +82,12 @@ _LIMITS = (np.arange(20) + 0.5) / 20
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: Deviation of the spread from the curvature beyond which errors differ from row to row, and standard deviations beyond
-#: which they are skewed; the sentence for both.
-_UNEVEN, _CLEAR = 0.15, 3.0
-_SKEWED = (
-    "errors are skewed and their spread differs from row to row, so that slopes are those of Huber's fit and not of "
-    "the mean; transform the label (scale='log1p')"
+#: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
+#: Huber's bound may all be of a few rows; the sentence for it.
+_UNEVEN = 0.35
+_CLIPPED = (
+    "errors of some rows are far larger than those of others, and the largest are clipped, so that coefficients are "
+    "those of Huber's fit and not of the mean; transform the label (scale='log1p')"
 )
 
 #: Names of a scale's noise in the settings.
@@ -312,13 +313,19 @@ class Releases:
         scores = []
         for self.learnt in found:
             local = self._known().local(position)
+            noise = (z * self._access(position).public.clip) ** 2 * self.square
+            if self.learnt.variance is not None:
+                spread = self.learnt.variance * self.gram.gram
+                scores.append(Sums(local.curvature, spread, noise, self._missed()))
+                continue
             ratio = float(np.trace(local.score) / np.trace(local.curvature))
-            noise = (z * self._access(position).public.clip) ** 2
             # The spread has the shape of the curvature, which normal rows know better.
-            scores.append(
-                Sums(local.curvature, ratio * local.curvature, noise * self.square)
-            )
+            scores.append(Sums(local.curvature, ratio * local.curvature, noise))
         return found[furthest(scores, self.learnt.score, self.design.num_records)]
+
+    def _missed(self) -> np.ndarray:
+        """Return the bound of what the score leaves out of residuals, (d, d); see ``missed``."""
+        return missed(self.learnt.beyond, self.gram.gram, self.design.num_records)
 
     def _reach(self, position: np.ndarray) -> None:
         """Let rows as long as noise affords weigh in full in the curvature, from here on."""
@@ -472,11 +479,13 @@ class Releases:
             matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
             fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
-            skewed = abs(self.learnt.shift) > _CLEAR * math.sqrt(
-                self.learnt.shift_variance
-            )
-            if skewed and spread.deviation > _UNEVEN:
-                doubts.append(_SKEWED)
+            if self.learnt.variance is not None:
+                # All that is clipped, were it of one direction, against what sampling moves it by.
+                most = count * self.learnt.beyond**2
+                if spread.deviation > _UNEVEN and most > self.learnt.variance:
+                    doubts.append(_CLIPPED)
+                more = self._missed() / self.typical**2
+                release = release._replace(noise=release.noise + more)
             if self.learnt.shift_variance:
                 along = known.shifted(at)
                 release = release._replace(

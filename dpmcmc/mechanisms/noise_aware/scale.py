@@ -7,7 +7,8 @@ Each record adds a vector to a sum that is released with Gaussian noise:
 * **residuals** (:class:`Residuals`): weights on a signed grid of sizes, its place between two neighbouring knots
   (a histogram whose cells overlap). They are not negative and sum to 1, so a record adds a vector of norm at most 1, a
   replaced one moves the sum by √2 at most, since two such vectors have a product >= 0, and m rows of an owner m times
-  as far. The bound c of Huber's score is a multiple of the quantile that holds nine tenths of them.
+  as far. The bound c of Huber's score is a multiple of the quantile that holds nine tenths of them. The last tenth is a
+  generalised Pareto law (Pickands 1975), whose two parameters few noisy numbers tell. It says what a score leaves out.
 * **dispersion** (:class:`Dispersion`): q_α = (t² − E_α t²)/(9 sd²) for each candidate α, with t = clip(y − μ, ±3 sd)
   and sd the standard deviation under α. Each is within [−1/9, 1] and has the mean 0 at the true α. The candidate at
   which the sum crosses zero is the estimate. With k candidates a replaced record moves the vector by √k·10/9 at most.
@@ -17,6 +18,7 @@ Numbers beyond float64 count as residuals at the end of the grid.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -36,6 +38,8 @@ class Learnt(NamedTuple):
         shift: of what the score takes for known: the mean of ψ at the truth, or the dispersion. ``score.shifted`` says
             how the mean of ψ follows it.
         shift_variance: of the shift.
+        variance: E ψ²; None: the score is centred.
+        beyond: E[|r|; |r| > c] of residuals r beyond their bound c.
         doubts: why intervals may not hold, clauses.
     """
 
@@ -43,6 +47,8 @@ class Learnt(NamedTuple):
     shift: float = 0.0
     shift_variance: float = 0.0
     doubts: tuple[str, ...] = ()
+    variance: float | None = None
+    beyond: float = 0.0
 
 
 class Scale(Protocol):
@@ -90,15 +96,57 @@ class Scale(Protocol):
 #: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
 #: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
 #: of the share of residuals that lies within the first.
-DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0)
+DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
 #: than its bound: the most of these at which its noise is at most the last number of sampling errors of a mean.
 _FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
-#: Prior of that mean: zero with this chance, for symmetric errors, or else normal with a standard deviation of so many
-#: times what an exponential law has. One that is wide for a bound far out would take skewed errors for symmetric ones.
-_SYMMETRIC, _SKEW = 0.2, 3.0
+#: Prior of that mean: zero with this chance, for symmetric errors, or else normal, as wide as all that is left out.
+_SYMMETRIC = 0.2
+#: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
+#: their logarithm under the prior; its shapes; points that stand for each law.
+_TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
+_SCALES, _USUAL_SCALE, _LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
+_SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
+_POINTS = 100
+#: Points of a law that are of a few rows with far larger errors, with chances; mean excess of those, exponential.
+_FEW, _CHANCES, _LARGE = (0, 5, 15, 40), (0.6, 0.2, 0.1, 0.1), 3.0
+#: Least standard deviation of ψ, in those of residuals.
+_LEAST = 0.1
+
+
+class Tail(NamedTuple):
+    """Laws that the last tenth of residuals' sizes may have, with their probabilities.
+
+    Attributes:
+        sizes: points of each law, with equal shares, (laws, points).
+        weights: posterior probabilities, (laws,).
+    """
+
+    sizes: np.ndarray
+    weights: np.ndarray
+
+
+@functools.cache
+def _excesses() -> tuple[np.ndarray, np.ndarray]:
+    """Return what sizes exceed the start of the tail by, in standard deviations, and log priors, of each law."""
+
+    def exponential(count: int) -> np.ndarray:
+        return -np.log1p(-(np.arange(count) + 0.5) / max(count, 1))
+
+    laws = []
+    for few in _FEW:
+        log = exponential(_POINTS - few)
+        shapes = _SHAPES[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = np.where(shapes == 0, log, np.expm1(shapes * log) / shapes)
+        most = _SCALES[:, None, None] * most
+        far = np.broadcast_to(_LARGE * exponential(few), (*most.shape[:2], few))
+        laws.append(np.concatenate([most, far], axis=2).reshape(-1, _POINTS))
+    usual = -0.5 * (np.log(_SCALES / _USUAL_SCALE) / _LOG_STD) ** 2
+    prior = np.add.outer(np.log(_CHANCES), np.repeat(usual, len(_SHAPES)))
+    return np.concatenate(laws), prior.ravel()
 
 
 @dataclass(frozen=True)
@@ -154,7 +202,7 @@ class Residuals:
         count: int,
         limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
-        """Return Huber's scores, and the mean of what each leaves out; see :class:`Scale`.
+        """Return Huber's scores, and the mean and size of what each leaves out; see :class:`Scale`.
 
         The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
         intercept if errors are skewed. It is a posterior mean, so that symmetric errors cost little width.
@@ -165,26 +213,64 @@ class Residuals:
         mass = np.maximum.accumulate(mass)
         if not mass[-1] > 0:
             return (Learnt(score),)
-        within = 1 - 2 * float(ndtr(-DEVIATIONS[0]))
-        nearest = float(np.interp(within * mass[-1], mass, knots))
-        std = max(nearest, float(knots[1])) / DEVIATIONS[0]
+        nearest = float(np.interp((1 - _TAIL) * mass[-1], mass, knots))
+        nearest = max(nearest, float(knots[1]))
+        std = nearest / DEVIATIONS[0]
+        sizes = signed.sum(axis=0)
+        tail = self._tail(sizes, noise_std, nearest, count)
+        inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
         for deviations in DEVIATIONS:
             bound = std * deviations
-            left = np.maximum(knots - bound * limits[:, None], 0.0).mean(axis=0)
+            cuts = bound * limits[:, None]
+            left = np.maximum(knots - cuts, 0.0).mean(axis=0)
             for far in _FAR:
                 seen = std * max(far, 1.5 * deviations)
-                beyond = np.where(knots <= seen, left, 0.0)
-                noise = 2 * noise_std**2 * float(beyond @ beyond)
+                shown = np.where(knots <= seen, left, 0.0)
+                noise = 2 * noise_std**2 * float(shown @ shown)
                 if noise <= (_NOISY * std) ** 2 * count:
                     break
-            sampled = float(np.maximum(signed.sum(axis=0), 0.0) @ beyond**2)
-            mean = float((signed[0] - signed[1]) @ beyond) / count
+            sampled = float(np.maximum(sizes, 0.0) @ shown**2)
+            mean = float((signed[0] - signed[1]) @ shown) / count
+            clipped = np.minimum(tail.sizes, cuts[:, :, None])
+            variance = float(inner @ np.mean(np.minimum(knots, cuts) ** 2, axis=0))
+            variance += _TAIL * float(tail.weights @ np.mean(clipped**2, axis=(0, 2)))
+            lost = max(0.0, float(inner @ left))
+            lost = lost + _TAIL * np.mean(tail.sizes - clipped, axis=(0, 2))
+            outer = max(0.0, float(inner @ np.mean(knots * (knots > cuts), axis=0)))
+            outer = outer + _TAIL * np.mean(
+                tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2)
+            )
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
-            usual = _SKEW * std * float(np.mean(np.exp(-1 - deviations * limits)))
-            shift = _skew(mean, (noise + sampled) / count**2, usual**2)
-            found.append(Learnt(Huber.of(std, deviations), *shift))
+            wide = float(tail.weights @ lost**2)
+            found.append(
+                Learnt(
+                    Huber.of(std, deviations),
+                    *_skew(mean, (noise + sampled) / count**2, wide),
+                    variance=max(variance, (_LEAST * std) ** 2),
+                    beyond=math.sqrt(float(tail.weights @ outer**2)),
+                )
+            )
         return tuple(found)
+
+    def _tail(
+        self, sizes: np.ndarray, noise_std: float, start: float, count: int
+    ) -> Tail:
+        """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
+        excesses, logs = _excesses()
+        points = start * (1 + excesses / DEVIATIONS[0])
+        points = np.minimum(points, self.knots[-1])
+        on_knots = self.statistic(np.zeros(points.size), points.ravel())
+        on_knots = on_knots.reshape(*points.shape, -1)[..., : _KNOTS + 1]
+        expected = _TAIL * count * on_knots.mean(axis=1)
+        # A knot whose lower neighbour is in the tail has no weight of what is not.
+        whole = np.append(False, self.knots[:-1] >= start)
+        variance = 2 * noise_std**2 + expected[:, whole]
+        logs = logs - 0.5 * np.sum(
+            np.log(variance) + (sizes - expected)[:, whole] ** 2 / variance, axis=1
+        )
+        weights = np.exp(logs - logs.max())
+        return Tail(points, weights / weights.sum())
 
 
 def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
