@@ -24,7 +24,8 @@ _ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 _HEAD = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^  (ROOT )?%([\w.\-]+) = ")
 _NAMES = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(r"(calls|body|condition|to_apply|branch_computations|true_computation|false_computation)=\{?((?:%[\w.\-]+(?:, )?)+)\}?")
+_BRANCHES = ("branch_computations", "true_computation", "false_computation")
+_CALLED = re.compile(rf"(calls|body|condition|to_apply|{'|'.join(_BRANCHES)})=\{{?((?:%[\w.\-]+(?:, )?)+)\}}?")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -69,8 +70,7 @@ class Instruction(NamedTuple):
     @property
     def branches(self) -> list[str]:
         """Computations of which a conditional takes one."""
-        roles = ("branch_computations", "true_computation", "false_computation")
-        return [name for role in roles for name in self.called.get(role, [])]
+        return [name for role in _BRANCHES for name in self.called.get(role, [])]
 
     @property
     def op_name(self) -> str:
@@ -163,7 +163,9 @@ class Module:
         return Cost(1, self.moved(each, within))
 
     def _chance(self, each: Instruction) -> float:
-        return next((chance for scope, chance in self._chances.items() if f"{scope}/" in each.op_name), 1.0)
+        """Return the chance of a loop or of a conditional by the scope that it is in itself, not by one around that."""
+        scopes = each.op_name.split("/")
+        return self._chances.get(scopes[-2], 1.0) if len(scopes) > 1 else 1.0
 
     def moved(self, each: Instruction, within: str) -> int:
         """Return the bytes that an operation of a computation reads and writes."""

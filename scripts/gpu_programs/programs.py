@@ -55,7 +55,7 @@ class Program:
             noise, and the position that is kept.
         least: bytes that it moves with rows read twice, in the slots of a usual group: the least that XLA's operations
             can. A row's weight is held in memory between its margin and its sum (``exact_sums.materialised``), and no
-            operation spans that. None where rows are not selected.
+            operation spans that. None where rows are not selected, or are read for a second moment too.
         chances: of what a group of steps hardly ever does, by its name in the program.
     """
 
@@ -201,7 +201,7 @@ def compiled(made: Made) -> Program:
     row = num_bytes(made.records) // plan.num_records
     necessary = int(plan.chains * plan.batch_size * row) + 4 * position
     least = None
-    if isinstance(plan.sampling, dpmcmc.Poisson):
+    if isinstance(plan.sampling, dpmcmc.Poisson) and plan.second is None:
         room = plan.sampling.room(plan.num_records, RARE / (DRAWN_STEPS * plan.chains))
         least = 2 * plan.chains * room * row + 4 * position
     chances = {BEYOND: RARE, TIES: _tied(plan, position // 4)}

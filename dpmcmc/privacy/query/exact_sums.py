@@ -66,7 +66,7 @@ LANES = 8
 _WRITTEN_OUT = range(104, 513)
 #: Most rows of a block that an accelerator adds up. Its compiler makes such a sum of rows where they are. It would write
 #: the products of more rows to memory before it adds them up: three times the bytes.
-_IN_PLACE = 64
+IN_PLACE = 64
 #: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times
 #: as long; and so many of a common length stay within a core's cache.
 _BLOCK = 256
@@ -483,7 +483,7 @@ def linear_sum(
         return over_blocks(rows, weight, summed, FixedPoint(zero, zero))
 
     def in_place(rows: Rows, weight: jax.Array) -> FixedPoint:
-        return sum_rows(truncated(rows.read(), weight), most=_IN_PLACE)
+        return sum_rows(truncated(rows.read(), weight), most=IN_PLACE)
 
     weight = materialised(residual, weighted)
     return by_platform(rows, weight, cpu=on_cpu, default=in_place)
