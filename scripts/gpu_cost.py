@@ -18,7 +18,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from gpu_programs.programs import PROGRAMS, Program, Unavailable, compiled  # noqa: E402
 
-HEADER = """| program | operations a step | conditionals | bytes a step | necessary | ÷ necessary | rows twice | temporaries, MB |
+HEADER = """\
+| program | operations a step | conditionals | bytes a step | necessary | ÷ necessary | rows twice | temporaries, MB |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 

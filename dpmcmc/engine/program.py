@@ -653,7 +653,12 @@ class DeviceCalls:
             return jax.lax.cond(beyond, taken(None), taken(room), states)
 
     def _scan(
-        self, states: PyTree, cells: Cells, steps: tuple, records: PyTree, room: int | None
+        self,
+        states: PyTree,
+        cells: Cells,
+        steps: tuple,
+        records: PyTree,
+        room: int | None,
     ) -> tuple[PyTree, PyTree]:
         """Steps one after another, whose randomness has been drawn, in all slots or in so many of them."""
 

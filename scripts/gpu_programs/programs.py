@@ -79,7 +79,7 @@ class Program:
 
     @property
     def step(self) -> str:
-        """The computation that is one step of a usual group: the cheapest body of a loop that goes round once a step."""
+        """One step of a usual group: the cheapest body of a loop that goes round once a step."""
         bodies = [loop.called["body"][0] for loop, rounds in self.module.loops() if rounds == self.steps]
         return min(bodies, key=lambda body: self.module.cost(body).bytes)
 

@@ -420,9 +420,7 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
 def _fewest_slots(tables: GapTables, num_records: int, overflow: float) -> int:
     """Fewest slots that chosen records and restarts outgrow with a probability of at most ``overflow`` > 0."""
     room = _smallest(
-        lambda k: bool(
-            _exceeds(k, num_records, tables.charged_rate) <= overflow / 2
-        ),
+        lambda k: bool(_exceeds(k, num_records, tables.charged_rate) <= overflow / 2),
         num_records,
     )
     spare = _smallest(

@@ -64,8 +64,8 @@ LANES = 8
 #: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
 #: number, at half the speed of a library's product; a longer row pays for that product too.
 _WRITTEN_OUT = range(104, 513)
-#: Most rows of a block that an accelerator adds up. Its compiler makes such a sum of rows where they are. It would write
-#: the products of more rows to memory before it adds them up: three times the bytes.
+#: Most rows of a block that an accelerator adds up. Its compiler makes such a sum of rows where they are. The products
+#: of more rows it would write to memory before it adds them up: three times the bytes.
 IN_PLACE = 64
 #: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times
 #: as long; and so many of a common length stay within a core's cache.
@@ -490,12 +490,12 @@ def linear_sum(
 
 
 def sum_rows(integers: PyTree, each: int = 1, most: int = BLOCK_ROWS) -> FixedPoint:
-    """Exact sum over axis 0 of int32 leaves, in blocks of at most so many rows where there are no more than 2^14 of these.
+    """Exact sum over axis 0 of int32 leaves.
 
     Args:
         integers: each the sum of ``each`` numbers bounded by 2^30 / BLOCK_ROWS in size.
         each: as said.
-        most: rows of a block, at most BLOCK_ROWS.
+        most: numbers that a block should sum, at most BLOCK_ROWS; it sums more where there would be over 2^14 blocks.
     """
 
     def blocks(leaf: jax.Array) -> jax.Array:
