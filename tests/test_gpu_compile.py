@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
 #: Most device operations a step, conditionals a step, bytes a step over what a step must move, and megabytes of
 #: temporaries. A step's share of the randomness that is drawn for a group of 32 steps counts, and what hardly ever
 #: happens counts with its chance. The host waits for a conditional or a loop of unknown length, which counts as one:
-#: SGFS has two a step (whether it asks for a second moment, and whether it factorises anew), integer noise one a group
+#: SGFS has one a step (whether it factorises anew, which counts as if it did), integer noise one a group
 #: (for keys that tie), and selected rows of a linear model one a group (for batches beyond the usual room).
 #: docs/performance.md shows the limits, and what the least of the bytes is.
 LIMITS = {
@@ -33,7 +33,7 @@ LIMITS = {
     "batch 512": (17, 2 / 32, 3.2, 8),
     "batch 2,048": (18, 2 / 32, 2.85, 8),
     "1,024 chains": (20, 2 / 32, 4.35, 256),
-    "SGFS": (32, 2 + 2 / 32, 15.5, 8),
+    "SGFS": (35, 1 + 2 / 32, 13.5, 8),
     "digits network": (60, 1 / 32, 79, 32),
 }
 
