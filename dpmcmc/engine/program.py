@@ -263,9 +263,12 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
         or target.clipped_gradient_sum is None
     ):
         return None
-    short = program.sampling.room(
-        program.num_records, RARE / (mask.size // mask.shape[-1])
-    )
+    rare = RARE / (mask.size // mask.shape[-1])
+    # A CPU's blocks of a round number of rows are faster than blocks of a few rows less.
+    if program.platform == "cpu":
+        short, _ = program.sampling.capacity(program.num_records, rare)
+    else:
+        short = program.sampling.room(program.num_records, rare)
     return short if short < mask.shape[-1] else None
 
 
