@@ -18,16 +18,18 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from gpu_programs.programs import PROGRAMS, Program, Unavailable, compiled  # noqa: E402
 
-HEADER = """| program | operations a step | conditionals | bytes a step | necessary | ÷ necessary | temporaries, MB |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
+HEADER = """\
+| program | operations a step | conditionals | bytes a step | necessary | ÷ necessary | rows twice | temporaries, MB |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def row(name: str, program: Program) -> str:
-    """A line of the table."""
+    """A line of the table; ``rows twice`` is the least ratio of operations of XLA (``Program.least``)."""
     cost = program.cost
     ratio = cost.bytes / program.necessary
+    least = "–" if program.least is None else f"{program.least / program.necessary:.2f}"
     numbers = f"{cost.operations:.1f} | {cost.conditionals:.2f} | {cost.bytes:,.0f} | {program.necessary:,}"
-    return f"| {name} | {numbers} | {ratio:.2f} | {program.temporaries / 1e6:.1f} |"
+    return f"| {name} | {numbers} | {ratio:.2f} | {least} | {program.temporaries / 1e6:.1f} |"
 
 
 def operations(program: Program) -> str:

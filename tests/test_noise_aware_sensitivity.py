@@ -54,7 +54,7 @@ def gradients_of(steps=8):
 
 
 def path_of(steps=8, together=1, scale=None):
-    """Whitened rows, gradients and a scale thrice among them, the curvature midway and at the end, the spread, its trace.
+    """Whitened rows, gradients, a scale thrice among them, curvatures midway and at the end, the spread, its trace.
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
     """

@@ -260,8 +260,9 @@ def test_sums_do_not_depend_on_row_order(name, n):
 
 # Margins of 8 features are a product, and those of 109 are summed by lanes.
 @pytest.mark.optimised
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize(("features", "rows"), [(8, 512), (8, 1501), (109, 513)])
-def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows):
+def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows, platform):
     """Dyadic numbers, whose margins are exact in any order; the last block is filled up, and a NaN row stays out."""
     rng = np.random.default_rng(rows)
     table = (rng.integers(-4, 5, (700, features)) / 8).astype(np.float32)
@@ -277,7 +278,8 @@ def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows):
         factor = np.minimum(np.float32(1), np.float32(1) / (np.abs(residual) * norm))
     weight = np.where(mask & np.isfinite(factor), residual * factor, 0) * np.float32(2.0**BITS)
     wanted = np.trunc(np.nan_to_num(table[at]) * weight[:, None]).astype(np.int64).sum(axis=0)
-    found = exact_sum(q, jnp.asarray(theta), prepared)
+    with exact_sums.traced_for(platform):
+        found = exact_sum(q, jnp.asarray(theta), prepared)
     np.testing.assert_array_equal(found * 2.0**BITS, wanted)
     assert np.abs(wanted).max() > 2**BITS
 

@@ -2,7 +2,9 @@
 
 A device operation is an instruction that is launched on its own: a fusion, a copy, a call of a library. Instructions
 that only name or group values are none. An operation in a loop counts as often as the loop goes round, and once where
-that is not known beforehand; such a loop counts as a conditional. The dearest branch of a conditional counts.
+that is not known beforehand; such a loop counts as a conditional. The dearest branch of a conditional counts. A loop or
+a conditional in a named scope whose chance is given counts with it: so often the loop goes round, or the dearest branch
+is taken and not the cheapest.
 
 Bytes of an operation are those of its operands and of its result. An operand that is only gathered or sliced from
 counts with what is taken of it, and a buffer that is updated in place with the update. This is what must pass between
@@ -22,7 +24,8 @@ _ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
 _HEAD = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^  (ROOT )?%([\w.\-]+) = ")
 _NAMES = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(r"(calls|body|condition|to_apply|branch_computations)=\{?((?:%[\w.\-]+(?:, )?)+)\}?")
+_BRANCHES = ("branch_computations", "true_computation", "false_computation")
+_CALLED = re.compile(rf"(calls|body|condition|to_apply|{'|'.join(_BRANCHES)})=\{{?((?:%[\w.\-]+(?:, )?)+)\}}?")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -63,6 +66,11 @@ class Instruction(NamedTuple):
         """How often a loop goes round, or None where that is not known before it runs."""
         found = _TRIPS.search(self.text)
         return int(found[1]) if found else None
+
+    @property
+    def branches(self) -> list[str]:
+        """Computations of which a conditional takes one."""
+        return [name for role in _BRANCHES for name in self.called.get(role, [])]
 
     @property
     def op_name(self) -> str:
@@ -108,9 +116,11 @@ class Module:
 
     Args:
         text: optimised HLO, as ``jax.stages.Compiled.as_text`` gives it.
+        chances: of what hardly ever happens, by the named scope that it is in.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, chances: dict[str, float] | None = None) -> None:
+        self._chances = chances or {}
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         current: dict[str, Instruction] = {}
@@ -139,17 +149,23 @@ class Module:
             # A loop of known length asks nothing of the device before it goes round again.
             rounds = self.cost(each.called["body"][0])
             if each.trips is None:
-                return rounds.plus(self.cost(each.called["condition"][0])).plus(Cost(conditionals=1))
+                asked = self.cost(each.called["condition"][0]).plus(Cost(conditionals=1))
+                return asked.plus(rounds.times(self._chance(each)))
             return rounds.times(each.trips)
         if each.opcode == "conditional":
-            branches = each.called.get("branch_computations", [])
-            dearest = max((self.cost(branch) for branch in branches), key=lambda cost: cost.bytes, default=Cost())
-            return dearest.plus(Cost(conditionals=1))
+            costs = sorted((self.cost(branch) for branch in each.branches), key=lambda cost: cost.bytes)
+            chance = self._chance(each)
+            return costs[-1].times(chance).plus(costs[0].times(1 - chance)).plus(Cost(conditionals=1))
         if each.opcode == "call":
             return self.cost(each.called["to_apply"][0])
         if each.opcode in _FREE:
             return Cost()
         return Cost(1, self.moved(each, within))
+
+    def _chance(self, each: Instruction) -> float:
+        """Return the chance of a loop or of a conditional by the scope that it is in itself, not by one around that."""
+        scopes = each.op_name.split("/")
+        return self._chances.get(scopes[-2], 1.0) if len(scopes) > 1 else 1.0
 
     def moved(self, each: Instruction, within: str) -> int:
         """Return the bytes that an operation of a computation reads and writes."""
@@ -192,7 +208,7 @@ class Module:
                 yield each, inner
                 yield from self.loops(each.called["body"][0], inner)
             elif each.opcode in ("conditional", "call"):
-                for branch in (*each.called.get("branch_computations", []), *each.called.get("to_apply", [])):
+                for branch in (*each.branches, *each.called.get("to_apply", [])):
                     yield from self.loops(branch, rounds)
 
     def operations(self, computation: str) -> Counter[str]:

@@ -22,6 +22,10 @@ from jax.sharding import SingleDeviceSharding
 import dpmcmc
 from dpmcmc.engine.blocks import Blocks
 from dpmcmc.engine.chains import Chains
+from dpmcmc.engine.hardware import DRAWN_STEPS
+from dpmcmc.engine.program import BEYOND, RARE
+from dpmcmc.privacy.accounting.gaussian import INDEX_BITS
+from dpmcmc.privacy.query.integer_noise import TIES
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree, num_bytes
 from gpu_programs.hlo import Cost, Instruction, Module
@@ -49,6 +53,10 @@ class Program:
         temporaries: bytes that it needs beside its arguments and results.
         necessary: bytes that a step must move: rows of the batch, and of each chain its position, before and after, its
             noise, and the position that is kept.
+        least: bytes that it moves with rows read twice, in the slots of a usual group: the least that XLA's operations
+            can. A row's weight is held in memory between its margin and its sum (``exact_sums.materialised``), and no
+            operation spans that. None where rows are not selected, or are read for a second moment too.
+        chances: of what a group of steps hardly ever does, by its name in the program.
     """
 
     text: str
@@ -56,11 +64,13 @@ class Program:
     steps: int
     temporaries: int
     necessary: int
+    least: int | None
+    chances: dict[str, float]
 
     @cached_property
     def module(self) -> Module:
         """The HLO, read."""
-        return Module(self.text)
+        return Module(self.text, self.chances)
 
     @cached_property
     def cost(self) -> Cost:
@@ -69,9 +79,9 @@ class Program:
 
     @property
     def step(self) -> str:
-        """The computation that is one step: the body of the innermost loop that goes round once a step."""
+        """One step of a usual group: the cheapest body of a loop that goes round once a step."""
         bodies = [loop.called["body"][0] for loop, rounds in self.module.loops() if rounds == self.steps]
-        return bodies[-1]
+        return min(bodies, key=lambda body: self.module.cost(body).bytes)
 
     def held(self) -> list[Instruction]:
         """Loops of ``fixed_point.held`` that are left, each of two rounds."""
@@ -85,10 +95,10 @@ class Made(NamedTuple):
     records: PyTree
 
 
-def regression(chains: int = 1, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
+def regression(chains: int = 1, batch: int = BATCH, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
     """Logistic regression of Adult's shape."""
     target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=FEATURES)
-    plan = _plan(target, RECORDS, sampler or dpmcmc.SGLD(1.0), dpmcmc.Poisson(BATCH), chains)
+    plan = _plan(target, RECORDS, sampler or dpmcmc.SGLD(1.0), dpmcmc.Poisson(batch), chains)
     return Made(plan, _records(RECORDS, FEATURES, 2))
 
 
@@ -102,6 +112,8 @@ def network() -> Made:
 
 PROGRAMS = {
     "one chain": regression,
+    "batch 512": lambda: regression(batch=512),
+    "batch 2,048": lambda: regression(batch=2048),
     "1,024 chains": lambda: regression(chains=1024),
     "SGFS": lambda: regression(sampler=dpmcmc.SGFS(step_size=1.0)),
     "digits network": network,
@@ -186,6 +198,25 @@ def compiled(made: Made) -> Program:
     memory = chunk.memory_analysis()
     plan = made.plan
     position = num_bytes(jax.eval_shape(blocks._functions.start, shapes[1]).position)
-    rows = plan.chains * plan.batch_size / plan.num_records
-    necessary = int(rows * num_bytes(made.records)) + 4 * position
-    return Program(chunk.as_text(), kernels, blocks.sizes.steps, memory.temp_size_in_bytes, necessary)
+    row = num_bytes(made.records) // plan.num_records
+    necessary = int(plan.chains * plan.batch_size * row) + 4 * position
+    least = None
+    if isinstance(plan.sampling, dpmcmc.Poisson) and plan.second is None:
+        room = plan.sampling.room(plan.num_records, RARE / (DRAWN_STEPS * plan.chains))
+        least = 2 * plan.chains * room * row + 4 * position
+    chances = {BEYOND: RARE, TIES: _tied(plan, position // 4)}
+    return Program(chunk.as_text(), kernels, blocks.sizes.steps, memory.temp_size_in_bytes, necessary, least, chances)
+
+
+def _tied(plan: dpmcmc.Plan, numbers: int) -> float:
+    """Chance, at most, that a draw of integer noise ties among those that are looked at together.
+
+    Args:
+        plan: with integer noise.
+        numbers: of the positions of all chains.
+    """
+    draws = DRAWN_STEPS * numbers * plan.levels[0]
+    if plan.second is not None:
+        size = numbers // plan.chains
+        draws = max(draws, plan.chains * size * (size + 1) // 2 * plan.levels[1])
+    return min(1.0, draws * 2.0 ** (INDEX_BITS - 32))

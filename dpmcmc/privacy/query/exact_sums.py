@@ -1,8 +1,8 @@
 """Rows of a batch, read where they are used: on a CPU without a copy of them.
 
 A CPU that copies the rows of a batch and multiplies the copy twice moves them through its cache three times. Read in
-place, a row is in the cache from its margin on until its weighted sum. An accelerator copies them once, since a second
-reading would go through its memory.
+place, a row is in the cache from its margin on until its weighted sum. An accelerator reads them where they are for the
+margin and again for the sum, and keeps no copy.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ LANES = 8
 #: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
 #: number, at half the speed of a library's product; a longer row pays for that product too.
 _WRITTEN_OUT = range(104, 513)
+#: Most rows of a block that an accelerator adds up. Its compiler makes such a sum of rows where they are. The products
+#: of more rows it would write to memory before it adds them up: three times the bytes.
+IN_PLACE = 64
 #: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times
 #: as long; and so many of a common length stay within a core's cache.
 _BLOCK = 256
@@ -479,16 +482,25 @@ def linear_sum(
         zero = jnp.zeros(rows.table.shape[1:], jnp.int32)
         return over_blocks(rows, weight, summed, FixedPoint(zero, zero))
 
+    def in_place(rows: Rows, weight: jax.Array) -> FixedPoint:
+        return sum_rows(truncated(rows.read(), weight), most=IN_PLACE)
+
     weight = materialised(residual, weighted)
-    return by_platform(rows, weight, cpu=on_cpu, default=summed)
+    return by_platform(rows, weight, cpu=on_cpu, default=in_place)
 
 
-def sum_rows(integers: PyTree, each: int = 1) -> FixedPoint:
-    """Exact sum over axis 0 of int32 leaves, each the sum of so many numbers bounded by 2^30 / BLOCK_ROWS in size."""
+def sum_rows(integers: PyTree, each: int = 1, most: int = BLOCK_ROWS) -> FixedPoint:
+    """Exact sum over axis 0 of int32 leaves.
+
+    Args:
+        integers: each the sum of ``each`` numbers bounded by 2^30 / BLOCK_ROWS in size.
+        each: as said.
+        most: numbers that a block should sum, at most BLOCK_ROWS; it sums more where there would be over 2^14 blocks.
+    """
 
     def blocks(leaf: jax.Array) -> jax.Array:
         n = leaf.shape[0]
-        block = BLOCK_ROWS // each
+        block = max(most // each, -(-n >> 14))
         if n * each > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
             raise InputError(
                 f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks"

@@ -83,6 +83,8 @@ _AT_A_TIME = 1 << 15
 #: tie.
 _KEYS_A_TIE = 512
 _FEWEST = 8
+#: Name of the loop over them in what a compiler has made of a program.
+TIES = "keys_that_tie"
 
 
 class Choice(NamedTuple):
@@ -224,7 +226,9 @@ def _each(
         )
         return left.at[at].set(jnp.zeros(some, bool), unique_indices=True), found
 
-    return jax.lax.while_loop(lambda state: jnp.any(state[0]), mended, quick(*rows))[1]
+    found = quick(*rows)
+    with jax.named_scope(TIES):
+        return jax.lax.while_loop(lambda state: jnp.any(state[0]), mended, found)[1]
 
 
 def _settled(
