@@ -342,7 +342,8 @@ class OutlookFacts:
             seen = planned(
                 moment, noise.gram, noise.released[0], num_records, self.row_bound, own
             )
-            metric, norm, longest = seen.square, seen.norm, seen.longest
+            gram, metric = moment, seen.square
+            norm, longest = seen.norm, seen.longest
         else:
             gram, error = self._denoised(moment, noise, REAL.index(design) + 1, rough)
             floor = self.row_bound**2 / size

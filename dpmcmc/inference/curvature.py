@@ -105,7 +105,7 @@ def corrected(
     nothing = _NOTHING * max(values[-1], np.finfo(float).tiny)
     own_variance = np.zeros_like(model)
     if own is not None:
-        # Of directions in which the model holds nothing, the error tells those that do from those that may.
+        # Where the model holds nothing, the error tells directions that may hold something from those that do not.
         unlike = own(np.eye(len(model)))
         vectors = np.linalg.eigh(model + unlike * (nothing / np.trace(unlike)))[1]
         values = np.einsum("id,ij,jd->d", vectors, model, vectors)

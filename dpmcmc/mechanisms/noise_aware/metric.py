@@ -6,7 +6,7 @@ The noise of the first release is as large in a direction in which rows hardly v
 ranges are wide beside the values, most directions are of this kind. In the metric of the first release those that it
 saw are alike, and the others are far longer than they were, so that the noise of the second is small beside them.
 
-Everything here follows from public facts and released numbers. What is planned takes stand-in rows for the real ones.
+Everything here follows from public facts and released numbers. A plan takes stand-in rows for the real ones.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def again_within(
 
 
 class Joined(NamedTuple):
-    """What two releases of rows tell.
+    """Facts that two releases of rows tell.
 
     Attributes:
         rows: estimate of Σ x xᵀ, and the law of its error.
@@ -157,7 +157,7 @@ def leverage_of(
 
 
 class Planned(NamedTuple):
-    """What is expected of a metric before a record is read.
+    """The metric that a plan expects, before a record is read.
 
     Attributes:
         square: F², (d, d).
