@@ -117,6 +117,16 @@ def leverages_are_within_the_bound_of_their_family(scene: Scene) -> None:
         require(trace * 5.0**2 <= bound * (1 + 1e-12), f"a leverage is {trace * 25:.3g}, and {bound:.3g} is its bound")
 
 
+def a_replaced_row_moves_whitened_rows_within_its_charge(scene: Scene) -> None:
+    """A row far beyond the bound in the metric, replaced by one along another axis."""
+    design, gram = Design(100, 3, 1.0, 100.0, 1e-3), np.diag([50.0, 10.0, 0.1])
+    one, two = (
+        Reading.of(gram, design, Logistic(), row[None], np.zeros(1)).moment(2.0) for row in (np.eye(3)[2], np.eye(3)[0])
+    )
+    moved = float(np.linalg.norm(one - two))
+    require(moved <= math.sqrt(2) * (1 + 1e-9), f"whitened rows move by {moved:.3g}, and √2 is charged")
+
+
 def the_spread_of_a_record_is_the_square_of_its_score(scene: Scene) -> None:
     """A row that is not clipped, with a weight of its own: B is the variance of the sum that noise is added to."""
     x, position = np.array([[0.0, 0.0, 1.0]]), np.array([0.3, -0.2, 0.5])

@@ -10,12 +10,13 @@ from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.noise_aware import Local
 from dpmcmc.inference.scores import Counts, Huber, Law, Logistic, Softmax
-from dpmcmc.mechanisms.noise_aware import model
+from dpmcmc.mechanisms.noise_aware import gradients, model
 from dpmcmc.mechanisms.noise_aware.gradients import Spread
 from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS, Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import RowFacts
+from dpmcmc.privacy.query.integer_rows import MOMENT_BITS
 from tests.planted import Fault
 from tests.planted import checks_noise_aware as checks
 
@@ -98,6 +99,10 @@ def _scale_of_the_data(patch: Patch) -> None:
     patch.setattr(Releases, "_learn", learn)
 
 
+def _whitened_rows_without_bound(patch: Patch) -> None:
+    patch.setattr(gradients, "rounded_columns", lambda columns, most=1.0: np.rint(columns * 2.0**MOMENT_BITS))
+
+
 FAULTS = (
     Fault(
         "noise of the Gram matrix left out of the posterior",
@@ -147,6 +152,12 @@ FAULTS = (
         "The bound of a curvature is taken for half of what rows at even odds have, and weights shrink all.",
         _leverage_halved,
         (checks.leverages_are_within_the_bound_of_their_family,),
+    ),
+    Fault(
+        "whitened rows without a bound",
+        "Rows of the second release are as long as the metric makes them, and one record moves their sum beyond √2.",
+        _whitened_rows_without_bound,
+        (checks.a_replaced_row_moves_whitened_rows_within_its_charge,),
     ),
     Fault(
         "weights left out of the variance of scores",

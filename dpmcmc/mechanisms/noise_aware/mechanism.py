@@ -6,7 +6,7 @@ Held by: test_noise_that_is_added_is_noise_that_is_charged,
 test_one_record_moves_the_whitened_gradient_by_at_most_its_clip_norm,
 test_no_record_moves_a_sum_beyond_what_is_charged,
 test_a_replaced_record_costs_no_more_than_a_plan_with_a_sandwich_charges, "half the leverage of a row",
-"a scale that is read from the data"
+"whitened rows without a bound", "a scale that is read from the data"
 
 Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The
 strategy of a family (:func:`strategy_of`) says what is released: the Gram matrix, gradients, curvature and spread of

@@ -4,16 +4,18 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
 
 1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace: a metric F and the bounds that hold in it. A family
    whose curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
-2. K gradients of all records (``gradients.py``). Later ones get more of the budget, and each is taken at the
+2. where the curvature is released, the second moment of rows again, whitened by F. Both make the metric F of
+   everything below (``metric.py``);
+3. K gradients of all records (``gradients.py``). Later ones get more of the budget, and each is taken at the
    posterior's mean given those before it. The posterior rests on the last two fifths, which have
    nine tenths of their budget;
-3. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared. It, or the
+4. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared. It, or the
    path midway, says how far out labels can be clipped at little cost (``facts.py``);
-4. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
+5. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
 
 Rows taken as normal give H and B for nothing, and are .2 to .5 off where rows are not normal. The releases correct them
 as far as noise lets them (``inference/curvature.py``). Beyond :data:`MOST_RELEASED` numbers a release would be noise:
-nothing of 4 is released, and H has the error of the Gram matrix alone.
+nothing of 2 and 5 is released, and H has the error of the Gram matrix alone.
 
 B is of the scores themselves (``covariance: sandwich``) or of what the model says of them (``model``). With the first,
 intervals are for the parameter θ* at which the mean score is zero, whether or not the model is true (Huber 1967, White
