@@ -387,6 +387,7 @@ class OutlookFacts:
                     clip_of(score, norm, longest),
                     mean,
                     noise.released[1],
+                    num_records,
                 ),
             )
         covariances = predicted(local, total, precision, alone)

@@ -393,7 +393,7 @@ class Denoised(NamedTuple):
 def error_of_noise(
     noisy: NoisyGram, structure: RowStructure | None
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return Q -> Cov[E u] of the error of a projection, at most: the noise itself, and none in declared null directions.
+    """Return Q -> Cov[E u] of a projection's error, at most: the noise, and none in declared null directions.
 
     A bootstrap about a projection is too small for eigenvalues that the projection left near 0: it supposes that they
     are as small, where the release says no more than that they are below its noise.

@@ -325,8 +325,8 @@ class BoundedGradient:
         shorter = np.minimum(1.0, bounds.longest / np.maximum(at.norm, 1e-100))
         held = at.weight * (shorter * shorter)
         own = self.score.leverage(bounds.clip, bounds.longest)
-        if math.isinf(own) and math.isfinite(bounds.leverage):
-            # The family bounds no leverage, so the weight does.
+        if bounds.leverage < own:
+            # The family bounds no leverage, or one that hardly a row comes near, so the weight does.
             slopes = self.score.law(at.eta, at.limit).curvature
             trace = slopes if slopes.ndim == 1 else _trace(slopes)
             leverage = held * trace * at.norm * at.norm

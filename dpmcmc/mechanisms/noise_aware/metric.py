@@ -28,8 +28,9 @@ _LONGEST, _MORE, _USUAL, _ADDED = 3.0, 2.0, 1.5, 0.5
 #: R in units of ``longest_row``, and the part of the mean eigenvalue that the noise of an entry may be there, of a
 #: curvature or of whitened rows. Rows beyond R are missing in part, which makes intervals wider; noise does more so.
 _REACHES, _SHORT = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25)), 0.6
-#: L of a family without a bound, in units of (typical ‖z‖)²·(mean curvature).
-_LEVERAGE = 2.0
+#: L in units of the mean trace that rows add to a curvature, where the family's bound is larger or there is none. At
+#: even odds it is about the family's bound; where a label is rare, hardly a row comes near that.
+_LEVERAGE = 4.0
 #: Curvatures that stand for all that a release is expected to leave possible.
 _CURVATURES = 32
 #: Least part of b², or of the mean row's square, in a metric.
@@ -135,12 +136,7 @@ def joined(
 
 
 def leverage_of(
-    score: BoundedScore,
-    clip: float,
-    longest: float,
-    reach: float,
-    norm: float,
-    mean: float,
+    score: BoundedScore, clip: float, longest: float, reach: float, mean: float
 ) -> float:
     """Return L, a bound on the trace that a row adds to the curvature.
 
@@ -149,11 +145,9 @@ def leverage_of(
         clip: C.
         longest: R.
         reach: R in units of ``longest_row``.
-        norm: of a typical row in the metric.
-        mean: curvature of a row's score in its predictor, the mean one.
+        mean: of this trace over rows, as far as it is known; infinite where it is not.
     """
-    found = score.leverage(clip, longest)
-    return reach * _LEVERAGE * norm**2 * mean if math.isinf(found) else found
+    return min(score.leverage(clip, longest), reach * _LEVERAGE * max(mean, _SMALLEST))
 
 
 class Planned(NamedTuple):
@@ -178,6 +172,7 @@ class Planned(NamedTuple):
         clip: float,
         mean: float,
         noise_std: float,
+        num_rows: int,
     ) -> tuple[Corrected, np.ndarray]:
         """Return what the release of a curvature is expected to tell of it, and F, (d, d).
 
@@ -187,16 +182,18 @@ class Planned(NamedTuple):
             clip: C.
             mean: curvature of a row's score in its predictor, the mean one.
             noise_std: of the release, over L.
+            num_rows: N.
         """
         values, vectors = np.linalg.eigh(self.square)
         root = (vectors * np.sqrt(values)) @ vectors.T
         inverse = (vectors / np.sqrt(values)) @ vectors.T
         model = inverse @ curvature @ inverse
         usual = longest_row(self.norm, self.longest)
+        leverage = float(np.trace(model)) / num_rows
 
         def noise(reach: float) -> float:
             longest = min(reach * usual, self.longest)
-            return noise_std * leverage_of(score, clip, longest, reach, self.norm, mean)
+            return noise_std * leverage_of(score, clip, longest, reach, leverage)
 
         std = noise(reach_of(noise, float(np.trace(model)) / len(model)))
         return corrected(

@@ -330,6 +330,7 @@ class _Budget:
                     clip,
                     law.curvature,
                     self.std(bent, d * score.size, _CURVATURE),
+                    design.num_records,
                 ),
             )
         # Bounds aside, information is the curvature squared over the score's variance.

@@ -134,6 +134,7 @@ class Releases:
         self.prior = strategy.prior
         self.learnt = Learnt(strategy.score)
         self.reach = 1.0
+        self.leverage = math.inf
 
     def conclude(self, key: jax.Array) -> Concluded:
         """Release everything; return the posterior that follows."""
@@ -164,7 +165,6 @@ class Releases:
                 if scale is None:
                     scores = map(Learnt, further(strategy.score))
                     self.learnt = self._furthest(tuple(scores), at)
-                    self._reach(at)
                 midway = self._curvature("midway", at)
             access = self._access(at)
             path.positions.append(at)
@@ -268,10 +268,7 @@ class Releases:
             return dataclasses.replace(self.metric, score=score, bounds=Bounds(clip))
         longest = self.reach * longest_row(self.typical, self.metric.longest)
         longest = min(longest, self.metric.longest)
-        mean = 1.0
-        if math.isinf(score.leverage(clip, longest)):
-            mean = self._known().law(position, math.inf).curvature
-        leverage = leverage_of(score, clip, longest, self.reach, self.typical, mean)
+        leverage = leverage_of(score, clip, longest, self.reach, self.leverage)
         bounds = Bounds(clip, longest, leverage)
         return dataclasses.replace(self.metric, score=score, bounds=bounds)
 
@@ -304,8 +301,6 @@ class Releases:
             noisy, noise_std, self.learnt.score, self.design.num_records, limits
         )
         self.learnt = self._furthest(found, position)
-        if releases_curvature(self.settings):
-            self._reach(position)
 
     def _furthest(self, found: tuple[Learnt, ...], position: np.ndarray) -> Learnt:
         """Return the score that clips labels as far out as costs little, by what was released so far."""
@@ -327,28 +322,25 @@ class Releases:
         """Return the bound of what the score leaves out of residuals, (d, d); see ``missed``."""
         return missed(self.learnt.beyond, self.gram.gram, self.design.num_records)
 
-    def _reach(self, position: np.ndarray) -> None:
-        """Let rows as long as noise affords weigh in full in the curvature, from here on."""
-        model = self.inverse @ self._known().local(position).curvature @ self.inverse
-        std = self.settings["curvature_noise_std"]
+    def _curvature(self, name: str, position: np.ndarray) -> Corrected:
+        """Release the curvature; return it in the metric."""
+        std = self.settings[f"{name}_noise_std"]
+        inverse = self.inverse
+        local = self._known().local(position)
+        model = inverse @ local.curvature @ inverse
+        self.leverage = float(np.trace(model)) / self.design.num_records
 
         def noise(reach: float) -> float:
             self.reach = reach
             return self._access(position).public.leverage * std
 
+        # Rows as long as noise affords weigh in full.
         self.reach = reach_of(noise, float(np.trace(model)) / len(model))
-
-    def _curvature(self, name: str, position: np.ndarray) -> Corrected:
-        """Release the curvature; return it in the metric."""
         access = self._access(position)
-        std = self.settings[f"{name}_noise_std"]
-        noisy = self._noisy(access.curvature(self.records, position), std)
         most = access.public.leverage
-        inverse = self.inverse
-        local = self._known().local(position)
         return corrected(
-            inverse @ local.curvature @ inverse,
-            most * noisy,
+            model,
+            most * self._noisy(access.curvature(self.records, position), std),
             most * std,
             lambda q: inverse @ local.curvature_error(inverse @ q @ inverse) @ inverse,
         )
