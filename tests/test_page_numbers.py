@@ -73,7 +73,8 @@ def test_suggested_plans():
 
 def test_limits_of_programs_compiled_for_a_gpu():
     ((_, *body),) = tables(section("On a GPU", "performance"))
-    shown = {name: [number(cell) for cell in cells] for name, *cells in body}
+    # The fourth column is no limit: it is what reading rows twice would move.
+    shown = {name: [number(cell) for cell in (*cells[:2], cells[3])] for name, *cells in body}
     assert shown == {name: [operations, *rest] for name, (operations, _, *rest) in LIMITS.items()}
 
 
