@@ -181,8 +181,7 @@ def _entries(
 ) -> np.ndarray:
     """Return the variances of an error's entries in a basis, (d, d), given Q -> Cov[E u]."""
     of_columns = [
-        np.einsum("id,ij,jd->d", vectors, error(np.outer(u, u)), vectors)
-        for u in vectors.T
+        np.sum(vectors * (error(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T
     ]
     return np.maximum(np.stack(of_columns), 0.0)
 

@@ -32,7 +32,7 @@ _REACHES, _SHORT = ((8.0, 0.03), (4.0, 0.03), (2.0, 0.03), (1.0, 0.25)), 0.6
 #: even odds it is about the family's bound; where a label is rare, hardly a row comes near that.
 _LEVERAGE = 4.0
 #: Curvatures that stand for all that a release is expected to leave possible.
-_CURVATURES = 32
+_CURVATURES = 16
 #: Least part of b², or of the mean row's square, in a metric.
 _SMALLEST = 1e-5
 

@@ -223,6 +223,11 @@ class _Budget:
     def sharing(self) -> Sharing:
         return Sharing.guessed(self.spec.num_records, self.strategy.together)
 
+    @functools.cached_property
+    def _metrics(self) -> dict[float, Planned]:
+        """The metric to expect at each share of G so far; no score changes it."""
+        return {}
+
     def gram(self, share: float) -> GramRelease:
         """Return the release of G."""
         rows = self.strategy.rows(self.design)
@@ -278,14 +283,16 @@ class _Budget:
         moment = np.diag(spectrum)
         seen: Planned | None = None
         if self.curvature:
-            seen = planned(
-                moment,
-                std,
-                self.std(strategy.whitened(design), design.size, _AGAIN),
-                design.num_records,
-                design.row_bound,
-                noise_aware.isotropic_error(std),
-            )
+            seen = self._metrics.get(share)
+            if seen is None:
+                seen = self._metrics[share] = planned(
+                    moment,
+                    std,
+                    self.std(strategy.whitened(design), design.size, _AGAIN),
+                    design.num_records,
+                    design.row_bound,
+                    noise_aware.isotropic_error(std),
+                )
             gram, square, norm, longest = moment, seen.square, seen.norm, seen.longest
         else:
             noisy = NoisyGram(
