@@ -23,7 +23,10 @@ import numpy as np
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import ask
+from dpmcmc.inference.noise_aware import error_of_noise
 from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.metric import planned
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from experiments.benchmark import summary
 from experiments.benchmark.problem import prepared
 from experiments.benchmark.run import Row
@@ -76,7 +79,7 @@ def _losses(rows: Sequence[Row], cell: Cell, cells: Sequence[Cell]) -> Iterator[
 
 @functools.cache
 def weakest_direction(table: str, epsilon: float) -> tuple[float, float] | None:
-    """Return the least sum of squares of rows along a direction that they have, and the noise of its release.
+    """Return the least sum of squares of rows along a direction that they have, and the noise left in it.
 
     Returns:
         None where the table's package is not installed, or the plan releases no second moment.
@@ -92,8 +95,15 @@ def weakest_direction(table: str, epsilon: float) -> tuple[float, float] | None:
     noise = plan.settings.get("gram_noise_std") if isinstance(plan, MechanismPlan) else None
     if noise is None:
         return None
-    values = np.linalg.eigvalsh(whole.x.T @ whole.x)
-    return float(values[values > _HELD * values[-1]][0]), float(noise)
+    gram = whole.x.T @ whole.x
+    values, vectors = np.linalg.eigh(gram)
+    at = int(np.argmax(values > _HELD * values[-1]))
+    second = plan.settings.get("whitened_noise_std")
+    if second is not None:
+        own = error_of_noise(NoisyGram(gram, noise, float(np.trace(gram)), 0.0), schema.structure)
+        left = planned(gram, noise, second, len(whole.y), 1.0, own).error(np.outer(vectors[:, at], vectors[:, at]))
+        noise = math.sqrt(float(vectors[:, at] @ left @ vectors[:, at]))
+    return float(values[at]), float(noise)
 
 
 def _best(rows: Sequence[Row], cell: Cell, rivals: Sequence[Cell], score: str, better: int) -> Cell | None:
@@ -134,8 +144,8 @@ def _paragraph(table: str, kind: str, seen: Sequence[tuple[float, str]]) -> str:
         return f"{text} The cause is not known."
     noises = ", ".join(f"{noise:.2g} at ε = {epsilon:g}" for epsilon, _, noise in hidden)
     return (
-        f"{text} The least sum of squares of rows along a direction is {hidden[0][1]:.2g}, and the noise of the second "
-        f"moment's release is {noises}, so that this direction is lost in it."
+        f"{text} The least sum of squares of rows along a direction is {hidden[0][1]:.2g}, and the noise that the "
+        f"releases of rows leave in it is {noises}, so that it is lost."
     )
 
 
