@@ -27,8 +27,8 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.data.structure import contrasts
 from dpmcmc.estimators.fitting import PRIOR_SCALE
-from dpmcmc.estimators.outlook import contrasts
 from dpmcmc.estimators.suggestion import Given, Request, ask
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.planning.stages import AnyPlan

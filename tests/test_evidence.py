@@ -223,3 +223,19 @@ def test_the_check_of_rows_is_that_of_all_its_equations_one_by_one():
     ).rows_check()  # fmt: skip
     assert found == pytest.approx(wanted, rel=1e-9)
     assert 0.001 < found < 0.999
+
+
+@pytest.mark.parametrize(("information", "refused"), [(0.5, True), (2.0, False)])
+def test_a_prior_that_the_release_chose_and_that_says_more_than_it_takes_intervals_away(information, refused):
+    """Information of a release, H²/𝒞, in units of the prior's precision: below 1 the prior says more."""
+    h = np.diag(np.full(D, 10.0))
+    found = Evidence(h, np.ones(D), h @ h / information, np.ones(D), 100)
+    assert not found.objections, "a prior that was declared is the user's word"
+    said = dataclasses.replace(found, chosen=True).objections
+    assert [("says more of most" in one) for one in said] == [True] * refused
+    # A direction that rows do not have is no coefficient.
+    structure = RowStructure(constant=0, blocks=((1, 2),))
+    null = np.array([1.0, -1.0, -1.0]) / np.sqrt(3)
+    along = np.eye(D) - np.outer(null, null)
+    lost = Evidence(20 * along, np.ones(D), np.eye(D), np.ones(D), 100, structure=structure, chosen=True)
+    assert not lost.objections

@@ -8,8 +8,9 @@ from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.data.structure import contrasts
 from dpmcmc.estimators.fitting import model_of, settings_of
-from dpmcmc.estimators.outlook import Outlook, accuracy_line, contrasts, mean_width, width_line
+from dpmcmc.estimators.outlook import Outlook, accuracy_line, mean_width, width_line
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.inference.noise_aware import Predicted
 from dpmcmc.inference.scores import Logistic

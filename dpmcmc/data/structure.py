@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from dpmcmc.errors import InputError
 
 #: Size of the column that marks a threshold of an ordinal regression, over the rows' bound.
@@ -96,3 +98,19 @@ class RowStructure:
             tuple(columns.index(name) for name in nonnegative),
             unit_norm,
         )
+
+
+def contrasts(structure: RowStructure | None, size: int) -> np.ndarray:
+    """Return the combinations of coefficients that records identify, (k, d).
+
+    They are coefficients of numbers, differences of a block's levels from its first, and the intercept plus the first
+    levels. A block's columns add up to the intercept's, so records do not identify the coefficient of a single level.
+    """
+    if structure is None or not structure.blocks:
+        return np.eye(size)
+    out = np.eye(size)
+    firsts = [block[0] for block in structure.blocks]
+    for block in structure.blocks:
+        out[list(block), block[0]] = -1.0
+    out[structure.constant, firsts] = 1.0
+    return np.delete(out, firsts, axis=0)

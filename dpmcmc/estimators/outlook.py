@@ -22,6 +22,7 @@ from scipy.special import ndtr
 from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import contrasts
 from dpmcmc.inference.noise_aware import (
     Denoised,
     Local,
@@ -152,22 +153,6 @@ def simulated_rows(
     return out * (row_bound / math.sqrt(len(sources) + (known.constant is not None)))
 
 
-def contrasts(structure: RowStructure | None, size: int) -> np.ndarray:
-    """Return the combinations of coefficients that records identify, (k, d).
-
-    They are coefficients of numbers, differences of a block's levels from its first, and the intercept plus the first
-    levels. A block's columns add up to the intercept's, so records do not identify the coefficient of a single level.
-    """
-    if structure is None or not structure.blocks:
-        return np.eye(size)
-    out = np.eye(size)
-    firsts = [block[0] for block in structure.blocks]
-    for block in structure.blocks:
-        out[list(block), block[0]] = -1.0
-    out[structure.constant, firsts] = 1.0
-    return np.delete(out, firsts, axis=0)
-
-
 #: Simulated errors of the second moment.
 _BOOTSTRAPS = 4
 #: Most columns of which a projection gives the error of the second moment, and most of a rough outlook; beyond them it
@@ -217,7 +202,7 @@ class Outlook(NamedTuple):
         covariances: S and S₀, (d, d).
         prior: variances of the prior, (d,).
         rows: simulated, (n, d).
-        contrasts: of coefficients, (k, d); see :func:`~dpmcmc.estimators.outlook.contrasts`.
+        contrasts: of coefficients, (k, d); see :func:`~dpmcmc.data.structure.contrasts`.
     """
 
     covariances: Predicted

@@ -41,6 +41,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import names as saved
 from dpmcmc.inference.noise_aware import PULLED, RARE, Gaussian, beyond
@@ -52,6 +53,8 @@ from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 Without = str | Sequence[int | str]
 #: Share of the prior's variance that a release must remove.
 _LEAST_LEARNED = 0.1
+#: Part of the coefficients, and of what is known of one, beyond which it is most.
+_MOSTLY = 0.5
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -247,7 +250,29 @@ class Evidence:
                 f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
+        elif self.chosen and self._left_to_prior() > _MOSTLY:
+            out.append(
+                "a prior whose scale the release chose says more of most coefficients than the records do; take a "
+                "larger epsilon, more records or fewer columns"
+            )
         return tuple(out)
+
+    def _left_to_prior(self) -> float:
+        """Return the part of the coefficients of which the prior says more than the release does.
+
+        Coefficients are those that rows identify. The elasticity of a variance c·S c to the prior's is
+        c·S P S c / c·S c, which is ½ where prior and release say as much.
+        """
+        size = len(self.scales) if self.gram is None else len(self.gram.gram)
+        each = len(self.scales) // size
+        told = contrasts(self.structure, size)
+        if each > 1:  # of K predictors their contrasts alone
+            told = np.kron(told, (np.eye(each) - 1 / each)[:-1])
+        covariance = self.posterior().covariance
+        moved = (covariance / self.scales**2) @ covariance
+        shares = np.einsum("kd,de,ke->k", told, moved, told)
+        shares /= np.einsum("kd,de,ke->k", told, covariance, told)
+        return float(np.mean(shares > _MOSTLY))
 
     def _pull(self) -> float:
         """Return how far a prior twice as wide moves the mean, root mean square in posterior standard deviations."""
