@@ -93,15 +93,14 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
 def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     """rare = 20 of 32 batches: nearly every group has one that does not fit; .02: hardly any has."""
     plan = make(steps=64, burn_in=0, thin=1, chains=1)
-    within, narrow = program.within, []
+    split, went = program.split, []
 
-    def recorded(draws, room):
-        narrow.append(room)
-        jax.debug.callback(lambda: steps.append(room))
-        return within(draws, room)
+    def recorded(draws, slots):
+        within, beyond = split(draws, slots)
+        jax.debug.callback(lambda beyond: went.append(bool(beyond)), beyond)
+        return within, beyond
 
-    steps = []
-    monkeypatch.setattr(program, "within", recorded)
+    monkeypatch.setattr(program, "split", recorded)
     draws = []
     for allowed in (rare, 1e-30):
         monkeypatch.setattr(program, "RARE", allowed)
@@ -109,12 +108,10 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
         draws.append(dpmcmc.sample(plan, DATA, key=0).draws)
         jax.effects_barrier()
         if allowed == rare:
-            assert narrow
-            # Two groups of 32 steps: in the room, unless one of their batches is beyond it.
-            assert (len(steps) < 64) == (rare > 1)
-            narrow.clear()
+            assert len(went) == 2
+            assert any(went) == (rare > 1)
     compilation._compile_cached.cache_clear()
-    assert not narrow
+    assert len(went) == 2
     np.testing.assert_array_equal(draws[0], draws[1])
 
 

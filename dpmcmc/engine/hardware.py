@@ -1,7 +1,7 @@
 """Sizes that suit the device that a program is compiled for.
 
 A CPU is fastest within its cache, an accelerator when it is full. A CPU leaves out work on a condition for nothing; an
-accelerator waits for the host to read the condition, about as long as a step takes.
+accelerator waits for the host to read the condition, longer than a step takes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Hardware(NamedTuple):
         cells: so many cells make a lane even where they work on more, unless each reads rows of its own alone.
         drawn: most bytes of random numbers that are drawn together.
         chunk: most bytes of positions that a device call leaves behind.
-        leaves_out: whether a group of steps that no cell has to take is left out.
+        branches: whether a group of steps may depend on a condition: left out, or taken in fewer slots.
         overlaps: whether a chunk is computed while the host takes the draws of the one before.
     """
 
@@ -44,7 +44,7 @@ class Hardware(NamedTuple):
     cells: int
     drawn: int
     chunk: int
-    leaves_out: bool
+    branches: bool
     overlaps: bool
 
 
@@ -57,7 +57,7 @@ KINDS = {
         cells=4,
         drawn=1 << 20,
         chunk=32 << 20,
-        leaves_out=True,
+        branches=True,
         overlaps=False,
     )
 }
@@ -69,7 +69,7 @@ ACCELERATOR = Hardware(
     cells=1,
     drawn=96 << 20,
     chunk=56 << 20,
-    leaves_out=False,
+    branches=False,
     overlaps=True,
 )
 

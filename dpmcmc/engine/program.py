@@ -232,12 +232,10 @@ def with_scatter(output: PyTree, states: PyTree) -> PyTree:
 #
 # A batch has so many slots that it hardly ever overflows in a whole run, because a plan is charged for overflows. Most
 # batches need fewer. ``program.py`` compiles the steps of a group twice, for the usual room and for all slots, and
-# takes the first where no record was chosen beyond it. On a CPU it leaves out a group that no chain has to take.
+# takes the first where no record was chosen beyond it. It leaves out a group that no chain has to take.
 
 #: Share of groups of steps that have a batch larger than the usual room.
 RARE = 0.02
-#: Name of the condition in what a compiler has made of a program.
-BEYOND = "beyond_the_room"
 
 
 def slots(program: Program, draws: StepRandomness) -> int | None:
@@ -245,12 +243,11 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
 
     The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
     """
-    mask = draws.batch[1]
+    mask = draws.batch[1] if hardware(program.platform).branches else None
     # Steps are compiled twice for it, which only those of a linear model are worth; shards, each with a batch of its
     # own, would have to go the same way; and rows from the disk come with all their slots.
     if (
         mask is None
-        or not isinstance(program.sampling, Poisson)
         or draws.second_batch is not None
         or program.mesh is not None
         or program.supplied
@@ -263,21 +260,19 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
         or target.clipped_gradient_sum is None
     ):
         return None
-    rare = RARE / (mask.size // mask.shape[-1])
-    # A CPU's blocks of a round number of rows are faster than blocks of a few rows less.
-    if program.platform == "cpu":
-        short, _ = program.sampling.capacity(program.num_records, rare)
-    else:
-        short = program.sampling.room(program.num_records, rare)
+    short, _ = program.sampling.capacity(
+        program.num_records, RARE / (mask.size // mask.shape[-1])
+    )
     return short if short < mask.shape[-1] else None
 
 
-def within(draws: StepRandomness, room: int) -> StepRandomness:
-    """Return draws with so many slots of every batch."""
+def split(draws: StepRandomness, room: int) -> tuple[StepRandomness, jax.Array]:
+    """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
     indices, mask = draws.batch
     assert indices is not None
     assert mask is not None
-    return draws._replace(batch=(indices[..., :room], mask[..., :room]))
+    within = (indices[..., :room], mask[..., :room])
+    return draws._replace(batch=within), jnp.any(mask[..., room:])
 
 
 def unless_done(
@@ -288,7 +283,7 @@ def unless_done(
     states: PyTree,
 ) -> tuple[PyTree, PyTree]:
     """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
-    if not hardware(program.platform).leaves_out:
+    if not hardware(program.platform).branches:
         return take(states)
     take = jax.jit(take, inline=True)  # its shapes and its branch are of one trace
 
@@ -643,37 +638,26 @@ class DeviceCalls:
         """A group of steps, drawn unless it has been, in fewer slots where all its batches fit into them."""
         draws, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
 
-        def taken(room: int | None) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
-            steps = (*inputs, (draws, keys), rows)
-            return lambda states: self._scan(states, cells, steps, records, room)
+        def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
+            return lambda states: self._scan(
+                states, cells, (*inputs, (draws, keys), rows), records
+            )
 
-        room = slots(self._program, draws)
-        mask = draws.batch[1]
-        if room is None or mask is None:
-            return taken(None)(states)
-        beyond = jnp.any(mask[..., room:])
-        with jax.named_scope(BEYOND):
-            return jax.lax.cond(beyond, taken(None), taken(room), states)
+        short = slots(self._program, draws)
+        if short is None:
+            return taken(draws)(states)
+        within, beyond = split(draws, short)
+        return jax.lax.cond(beyond, taken(draws), taken(within), states)
 
     def _scan(
-        self,
-        states: PyTree,
-        cells: Cells,
-        steps: tuple,
-        records: PyTree,
-        room: int | None,
+        self, states: PyTree, cells: Cells, steps: tuple, records: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """Steps one after another, whose randomness has been drawn, in all slots or in so many of them."""
+        """Steps one after another, whose randomness has been drawn."""
 
         def body(states: PyTree, step: tuple) -> tuple[PyTree, PyTree]:
-            t, noise_std, (draws, keys), rows = step
-            if room is not None:
-                # Here, and not of all steps before the first, which would copy them.
-                draws = within(draws, room)
+            t, noise_std, drawn, rows = step
             given = rows if self._program.supplied else records
-            states, info = self._advance_cells(
-                cells, states, t, noise_std, given, (draws, keys)
-            )
+            states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
             return states, (states.position, info)
 
         return jax.lax.scan(body, states, steps)

@@ -505,8 +505,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
     Example:
         >>> import numpy as np
         >>> from dpmcmc.estimators import PrivateLogisticRegression
-        >>> x = np.random.default_rng(0).uniform(-1, 1, size=(2000, 2))
-        >>> model = PrivateLogisticRegression(epsilon=1.0, ranges=(-1, 1)).fit(x, (x[:, 0] > 0).astype(int))
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.uniform(-1, 1, size=(2000, 2))
+        >>> y = (2 * x[:, 0] + rng.logistic(size=2000) > 0).astype(int)
+        >>> model = PrivateLogisticRegression(epsilon=1.0, ranges=(-1, 1)).fit(x, y)
         >>> model.coef_.shape, model.intervals_.shape
         ((1, 2), (2, 2))
         >>> model.guarantee_.epsilon <= 1.0

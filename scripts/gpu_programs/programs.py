@@ -23,7 +23,6 @@ import dpmcmc
 from dpmcmc.engine.blocks import Blocks
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.hardware import DRAWN_STEPS
-from dpmcmc.engine.program import BEYOND, RARE
 from dpmcmc.privacy.accounting.gaussian import INDEX_BITS
 from dpmcmc.privacy.query.integer_noise import TIES
 from dpmcmc.privacy.query.randomness import streams_of
@@ -53,8 +52,8 @@ class Program:
         temporaries: bytes that it needs beside its arguments and results.
         necessary: bytes that a step must move: rows of the batch, and of each chain its position, before and after, its
             noise, and the position that is kept.
-        least: bytes that it moves with rows read twice, in the slots of a usual group: the least that XLA's operations
-            can. A row's weight is held in memory between its margin and its sum (``exact_sums.materialised``), and no
+        least: bytes that it moves with rows read twice, in all slots of a batch: the least that XLA's operations can.
+            A row's weight is held in memory between its margin and its sum (``exact_sums.materialised``), and no
             operation spans that. None where rows are not selected, or are read for a second moment too.
         chances: of what a group of steps hardly ever does, by its name in the program.
     """
@@ -202,9 +201,8 @@ def compiled(made: Made) -> Program:
     necessary = int(plan.chains * plan.batch_size * row) + 4 * position
     least = None
     if isinstance(plan.sampling, dpmcmc.Poisson) and plan.second is None:
-        room = plan.sampling.room(plan.num_records, RARE / (DRAWN_STEPS * plan.chains))
-        least = 2 * plan.chains * room * row + 4 * position
-    chances = {BEYOND: RARE, TIES: _tied(plan, position // 4)}
+        least = 2 * plan.chains * plan.slots * row + 4 * position
+    chances = {TIES: _tied(plan, position // 4)}
     return Program(chunk.as_text(), kernels, blocks.sizes.steps, memory.temp_size_in_bytes, necessary, least, chances)
 
 

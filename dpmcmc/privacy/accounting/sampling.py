@@ -149,11 +149,6 @@ class Poisson:
         """(slots, β): the fewest slots whose truncation probability in one step is β <= overflow."""
         return _capacity(self.rate(num_records), num_records, overflow)
 
-    def room(self, num_records: int, overflow: float) -> int:
-        """Return slots, a multiple of 8, that a batch outgrows with a probability of at most ``overflow`` > 0."""
-        slots = _fewest_slots(gap_tables(self.rate(num_records)), num_records, overflow)
-        return slots + -slots % 8
-
     def truncation(self, num_records: int, slots: int) -> float:
         """Return the charge of :meth:`capacity` for a step with so many slots, up to its allowance for rounding."""
         return _truncation(self.rate(num_records), num_records, slots)
@@ -406,7 +401,17 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     most = num_records + tables.most_restarts(num_records) + 1
     if overflow <= 0:
         return most, 0.0
-    slots = _fewest_slots(tables, num_records, overflow)
+    charged = tables.charged_rate
+    room = _smallest(
+        lambda k: bool(_exceeds(k, num_records, charged) <= overflow / 2), num_records
+    )
+    spare = _smallest(
+        lambda k: bool(
+            _exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2
+        ),
+        tables.most_restarts(num_records),
+    )
+    slots = room + spare + 1
     # In few sizes, so that budgets near each other share a compiled program; room beyond what is charged for. Multiples
     # of 8, within which every row of a batch is computed alike (``exact_sums.py``).
     grain = 1 << max(slots.bit_length() - 5, 3)
@@ -415,21 +420,6 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
         return most, 0.0
     # SciPy's tail sums are good to about 1e-10 relative; stay on the private side.
     return slots, _truncation(rate, num_records, slots) * (1 + 1e-6)
-
-
-def _fewest_slots(tables: GapTables, num_records: int, overflow: float) -> int:
-    """Fewest slots that chosen records and restarts outgrow with a probability of at most ``overflow`` > 0."""
-    room = _smallest(
-        lambda k: bool(_exceeds(k, num_records, tables.charged_rate) <= overflow / 2),
-        num_records,
-    )
-    spare = _smallest(
-        lambda k: bool(
-            _exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2
-        ),
-        tables.most_restarts(num_records),
-    )
-    return room + spare + 1
 
 
 def _truncation(rate: float, num_records: int, slots: int) -> float:
