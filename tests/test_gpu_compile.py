@@ -25,15 +25,15 @@ pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
 #: Most device operations a step, conditionals a step, bytes a step over what a step must move, and megabytes of
 #: temporaries. A step's share of the randomness that is drawn for a group of 32 steps counts, and what hardly ever
 #: happens counts with its chance. The host waits for a conditional or a loop of unknown length, which counts as one:
-#: SGFS has one a step (whether it factorises anew, which counts as if it did), integer noise one a group
-#: (for keys that tie), and selected rows of a linear model one a group (for batches beyond the usual room).
+#: SGFS has one a step (whether it factorises anew, which counts as if it did), and integer noise one a group (for keys
+#: that tie).
 #: docs/performance.md shows the limits, and what the least of the bytes is.
 LIMITS = {
-    "one chain": (17, 2 / 32, 3.8, 8),
-    "batch 512": (17, 2 / 32, 3.2, 8),
-    "batch 2,048": (18, 2 / 32, 2.85, 8),
-    "1,024 chains": (20, 2 / 32, 4.35, 256),
-    "SGFS": (35, 1 + 2 / 32, 13.5, 8),
+    "one chain": (17, 1 / 32, 4.85, 8),
+    "batch 512": (17, 1 / 32, 3.6, 8),
+    "batch 2,048": (18, 1 / 32, 3.2, 8),
+    "1,024 chains": (20, 1 / 32, 5.0, 256),
+    "SGFS": (38, 1 + 1 / 32, 14.5, 8),
     "digits network": (60, 1 / 32, 79, 32),
 }
 

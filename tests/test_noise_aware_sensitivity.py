@@ -58,7 +58,9 @@ def path_of(steps=8, together=1, scale=None):
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
     """
-    scales = {*(int(part * steps) for part in releases._SCALES), steps - math.ceil(facts.LAST * steps)}
+    third = steps - math.ceil(facts.LAST * steps)
+    scales = {min(steps // 4, third - 2), min(int(0.45 * steps), third - 1), third}
+    assert len(scales) == 3
 
     def moves(adjacency):
         out = [moment(adjacency, together)]
@@ -133,6 +135,11 @@ CHARGED = {
     "intercept": (POISSON, {"structure": INTERCEPT, "steps": 8}, [rows_of(), path_of()]),
     "linear": (linear(4), {}, [statistics_of()]),
     "linear, sandwich": (linear(4), SANDWICH, [rows_of(), path_of(scale=residuals)]),
+    "linear, few gradients": (
+        linear(4),
+        {"steps": 4, "covariance": "sandwich"},
+        [rows_of(), path_of(4, scale=residuals)],
+    ),
     "owners": (PerOwner(logistic(4), M), {"steps": 8}, [rows_of(M), number_of_rows, path_of(together=M)]),
     "owners of counts": (
         PerOwner(POISSON, M),

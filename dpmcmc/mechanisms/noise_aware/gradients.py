@@ -114,15 +114,13 @@ class Design(NamedTuple):
         """Return F² = G/N + floor·I of a Gram matrix, (d, d)."""
         return gram / self.num_records + np.eye(self.size) * self.ridge
 
-    def whitened_norm(self, gram: np.ndarray, square: np.ndarray | None = None) -> float:
-        """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N), in a metric F² (d, d); None: :meth:`metric`."""
-        square = self.metric(gram) if square is None else square
-        return math.sqrt(
-            max(
-                np.trace(np.linalg.solve(square, gram)) / self.num_records,
-                _SHORTEST**2,
-            )
-        )
+    def whitened_norm(self, gram: np.ndarray, inverse: np.ndarray | None = None) -> float:
+        """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N), given F⁻¹ (d, d); None: that of :meth:`metric`."""
+        if inverse is None:
+            square = float(np.trace(np.linalg.solve(self.metric(gram), gram)))
+        else:
+            square = float(np.sum((inverse @ gram) * inverse))
+        return math.sqrt(max(square / self.num_records, _SHORTEST**2))
 
 
 class Bounds(NamedTuple):
@@ -210,7 +208,7 @@ class BoundedGradient:
         # Whatever it was rounded to is the metric.
         values, vectors = np.linalg.eigh(inverse)
         root = (vectors / values) @ vectors.T
-        norm = design.whitened_norm(gram, square)
+        norm = design.whitened_norm(gram, inverse)
         return cls(design, score, root, inverse, unit, norm)
 
     @property

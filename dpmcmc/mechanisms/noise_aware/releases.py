@@ -147,13 +147,13 @@ class Releases:
         z = multipliers(self.settings["first_noise_multiplier"], parts)
         released = releases_curvature(self.settings)
         last = math.ceil((LAST if released else LAST_OF_NORMAL) * steps)
-        whens = dict(
-            zip(
-                (*(int(p * steps) for p in _SCALES), steps - last),
-                SCALE_NAMES,
-                strict=True,
-            )
+        third = steps - last
+        # Each at a gradient of its own, however few there are.
+        early, middle = (
+            min(int(part * steps), third - left)
+            for part, left in zip(_SCALES, (2, 1), strict=True)
         )
+        whens = dict(zip((early, middle, third), SCALE_NAMES, strict=True))
         now = self.prior.gaussian
         path = _Path([], [], [])
         midway: Corrected | None = None
