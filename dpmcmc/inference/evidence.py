@@ -266,7 +266,7 @@ class Evidence:
         size = len(self.scales) if self.gram is None else len(self.gram.gram)
         each = len(self.scales) // size
         told = contrasts(self.structure, size)
-        if each > 1:  # of K predictors their contrasts alone
+        if each > 1:  # records tell contrasts of K predictors alone
             told = np.kron(told, (np.eye(each) - 1 / each)[:-1])
         covariance = self.posterior().covariance
         moved = (covariance / self.scales**2) @ covariance
