@@ -335,8 +335,8 @@ class OutlookFacts:
             metric = gram / num_records + np.eye(size) * floor
             norm = math.sqrt(float(np.trace(np.linalg.solve(metric, gram))) / num_records)
             longest = self.row_bound / math.sqrt(floor)
-        scores, means = [], []
-        for score in self._scores(noise, design.noise):
+        offered, scores, means = self._scores(noise, design.noise), [], []
+        for score in offered:
             law = score.law(eta, score.limit)
             clip = clip_of(score, norm, longest)
             scores.append(
@@ -361,7 +361,7 @@ class OutlookFacts:
                 chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q)
             )
         else:
-            score = self._scores(noise, design.noise)[number]
+            score = offered[number]
             local = expected(
                 Local(chosen.curvature, chosen.spread, np.zeros_like),
                 total,

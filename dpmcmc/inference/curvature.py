@@ -102,16 +102,17 @@ def corrected(
     """
     model = (model + model.T) / 2
     values, vectors = np.linalg.eigh(model)
-    nothing = _NOTHING * max(values[-1], np.finfo(float).tiny)
+    largest = max(values[-1], np.finfo(float).tiny)
     own_variance = np.zeros_like(model)
     if own is not None:
         # Where the model holds nothing, the error tells directions that may hold something from those that do not.
         unlike = own(np.eye(len(model)))
-        vectors = np.linalg.eigh(model + unlike * (nothing / np.trace(unlike)))[1]
+        tied = unlike * (_NOTHING * largest / np.trace(unlike))
+        vectors = np.linalg.eigh(model + tied)[1]
         values = np.einsum("id,ij,jd->d", vectors, model, vectors)
         own_variance = _entries(own, vectors)
     own_std = np.sqrt(np.diag(own_variance))
-    held = (values > nothing) | (own_std > _MAY_HOLD / _NOTHING * nothing)
+    held = (values > _NOTHING * largest) | (own_std > _MAY_HOLD * largest)
     lifted = np.where(held, np.maximum(values, own_std), 1.0)
     lift = (vectors * np.where(held, lifted - values, 0.0)) @ vectors.T
     values = lifted

@@ -44,7 +44,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import names as saved
-from dpmcmc.inference.noise_aware import PULLED, RARE, Gaussian, beyond
+from dpmcmc.inference.noise_aware import PULLED, RARE, Gaussian, beyond, elasticity
 from dpmcmc.inference.sparse import SparseLaw, SparsePosterior, sparse_posterior
 from dpmcmc.inference.trace import NoiseAwarePosterior
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
@@ -260,18 +260,15 @@ class Evidence:
     def _left_to_prior(self) -> float:
         """Return the part of the coefficients of which the prior says more than the release does.
 
-        Coefficients are those that rows identify. The elasticity of a variance c·S c to the prior's is
-        c·S P S c / c·S c, which is ½ where prior and release say as much.
+        Coefficients are those that rows identify.
         """
         size = len(self.scales) if self.gram is None else len(self.gram.gram)
         each = len(self.scales) // size
         told = contrasts(self.structure, size)
         if each > 1:  # records tell contrasts of K predictors alone
             told = np.kron(told, (np.eye(each) - 1 / each)[:-1])
-        covariance = self.posterior().covariance
-        moved = (covariance / self.scales**2) @ covariance
-        shares = np.einsum("kd,de,ke->k", told, moved, told)
-        shares /= np.einsum("kd,de,ke->k", told, covariance, told)
+        precision = np.diag(self.scales**-2.0)
+        shares = elasticity(self.posterior().covariance, precision, told)
         return float(np.mean(shares > _MOSTLY))
 
     def _pull(self) -> float:

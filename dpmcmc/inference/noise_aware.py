@@ -132,7 +132,6 @@ def posterior(
     """
     h = local.curvature
     u = h @ release.position - release.gradient
-    local = local.under(release, precision)
     now = start
     for _ in range(rounds):
         informed, covariance = _informed(
@@ -289,6 +288,22 @@ def variances(covariance: np.ndarray, directions: np.ndarray | None = None) -> n
     if directions is None:
         return np.diagonal(covariance, axis1=-2, axis2=-1)
     return np.einsum("kd,de,ke->k", directions, covariance, directions)
+
+
+def elasticity(
+    covariance: np.ndarray, precision: np.ndarray, directions: np.ndarray | None = None
+) -> np.ndarray:
+    """Return by how much variances change with the prior's, (k,): (S P S)_jj/S_jj of a posterior's S.
+
+    It is 1 where the prior alone makes a variance, ½ where prior and records say as much, and 0 where the records do.
+
+    Args:
+        covariance: S, (d, d).
+        precision: P of the prior N(0, P⁻¹), (d, d).
+        directions: (k, d); None: coordinates.
+    """
+    moved = covariance @ precision @ covariance
+    return variances(moved, directions) / variances(covariance, directions)
 
 
 def predicted(

@@ -252,11 +252,10 @@ def lost(
 ) -> float:
     """Return the share of coefficients that the noise of privacy leaves to the prior.
 
-    In a posterior of covariance S under a prior N(0, P⁻¹) the variance of a coefficient changes with the prior's by the
-    elasticity (S P S)_jj/S_jj: 1 where the prior alone makes it, 0 where the records do. A coefficient is lost whose
-    interval is the prior's (_PRIORS), and would be the records' in one of two runs that know the curvature to be the
-    estimate with one standard deviation of its error on top: one with the same noise (_RECORDS), or one without privacy
-    (_ALONE).
+    How far a coefficient is the prior's is the elasticity of its variance to it (``noise_aware.elasticity``). A
+    coefficient is lost whose interval is the prior's (_PRIORS), and would be the records' in one of two runs that know
+    the curvature to be the estimate with one standard deviation of its error on top: one with the same noise
+    (_RECORDS), or one without privacy (_ALONE).
 
     Args:
         found: the posterior.
@@ -272,11 +271,11 @@ def lost(
     alone = np.linalg.inv(prior + fisher * most.curvature)
     told = noise_aware.predicted(most, noise, prior, alone).private
 
-    def elasticity(s: np.ndarray) -> np.ndarray:
-        return np.diag(s @ prior @ s) / np.diag(s)
-
-    hidden = (elasticity(told) < _RECORDS) | (elasticity(alone) < _ALONE)
-    return float(np.mean((elasticity(found.covariance) > _PRIORS) & hidden))
+    own, with_noise, without = (
+        noise_aware.elasticity(s, prior) for s in (found.covariance, told, alone)
+    )
+    hidden = (with_noise < _RECORDS) | (without < _ALONE)
+    return float(np.mean((own > _PRIORS) & hidden))
 
 
 def noise_of(here: Expected, path: PathGradients, known: Known) -> np.ndarray:

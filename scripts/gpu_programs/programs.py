@@ -78,9 +78,9 @@ class Program:
 
     @property
     def step(self) -> str:
-        """One step of a usual group: the cheapest body of a loop that goes round once a step."""
+        """The computation that is one step: the body of the innermost loop that goes round once a step."""
         bodies = [loop.called["body"][0] for loop, rounds in self.module.loops() if rounds == self.steps]
-        return min(bodies, key=lambda body: self.module.cost(body).bytes)
+        return bodies[-1]
 
     def held(self) -> list[Instruction]:
         """Loops of ``fixed_point.held`` that are left, each of two rounds."""

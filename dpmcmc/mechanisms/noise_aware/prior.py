@@ -392,8 +392,6 @@ class Prior:
         """Return the prior with the factor that a release favours, for the next position."""
         if not self.free.any() or self.size > _MANY:
             return self
-        widest = self.with_factors((float(self._common[-1]), *self._groups))
-        local = local.under(self.about_zero(release), widest.precision)
         covariance = noise_aware.total_covariance(release, local, now)
         factors, logs = self._weighed(
             release, local, [(factor, covariance) for factor in self._common]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -385,22 +384,12 @@ class Releases:
     # ------------------------------------------------------------------------------------------------
     # Conclusions.
 
-    def _in_metric(
-        self, found: Corrected
-    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-        """Return a matrix and its error in the coefficients' own coordinates."""
-        root = self.root
-        return (
-            root @ found.matrix @ root,
-            lambda q: root @ found.error(root @ q @ root) @ root,
-        )
-
-    def _seen(self, found: Corrected, local: Local, curvature: np.ndarray) -> Local:
+    def _seen(self, found: Corrected, scores: np.ndarray, curvature: np.ndarray) -> Local:
         """Return a model whose curvature differs from normal rows' one as it does where it was released.
 
         Args:
             found: where it was released.
-            local: the rest of the model.
+            scores: their spread B.
             curvature: normal rows' one.
         """
         lifted = curvature + self.root @ found.lift @ self.root
@@ -408,7 +397,7 @@ class Releases:
             self.root @ np.stack([found.turn, *found.turns(_CURVATURES)]) @ self.inverse
         )
         matrices = turns @ lifted @ turns.swapaxes(-1, -2)
-        return local._replace(curvature=matrices[0], curvatures=matrices[1:])
+        return Local(matrices[0], scores, np.zeros_like, matrices[1:])
 
     def _next(
         self,
@@ -465,12 +454,11 @@ class Releases:
         release = path.mean(last, self.square)
         positions, weights = path.last(last)
         doubts = [*self.learnt.doubts]
-        fixed: Local | None = None
+        scores: np.ndarray | None = None
         if released:
             found = self._curvature("curvature", at)
-            matrix, error = self._in_metric(found)
             spread = self._spread(at, found)
-            fixed = Local(matrix, self.root @ spread.matrix @ self.root, error)
+            scores = self.root @ spread.matrix @ self.root
             if self.learnt.variance is not None:
                 # All that is clipped, were it of one direction, against what sampling moves it by.
                 most = count * self.learnt.beyond**2
@@ -495,12 +483,12 @@ class Releases:
             # Farther away a law of normal rows is no guide.
             near = self._near(posterior.mean, at)
             local = known.local(near)
-            if fixed is None:
+            if scores is None:
                 return release, local
             # By as much as it differed from normal rows where it was released, it differs here.
             beyond = known.beyond(positions, weights, near)
             there = release._replace(gradient=release.gradient - beyond)
-            return there, self._seen(found, fixed, local.curvature)
+            return there, self._seen(found, scores, local.curvature)
 
         concluded = self.prior.concluded(law, now, count)
         covariance = concluded.posterior.covariance
