@@ -207,7 +207,7 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
     assert "of the best-fitting coefficients" in plan.verdict.reasons["intervals"]
     released = {name for name in plan.settings if name.endswith("noise_std")}
     assert "whitened_noise_std" in released
-    assert {"midway_noise_std", "curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
+    assert {"curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
     assert (releases.SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
 
 

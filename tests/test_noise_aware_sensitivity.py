@@ -54,7 +54,7 @@ def gradients_of(steps=8):
 
 
 def path_of(steps=8, together=1, scale=None):
-    """Whitened rows, gradients, a scale thrice among them, curvatures midway and at the end, the spread, its trace.
+    """Whitened rows, gradients, a scale thrice among them, the curvature, the spread, its trace.
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
     """
@@ -67,8 +67,6 @@ def path_of(steps=8, together=1, scale=None):
         for k in range(steps):
             if scale is not None and k in scales:
                 out.append(together * scale(adjacency))
-            if k == int(releases._HALF * steps):
-                out.append(moment(adjacency, together))
             out.append(gradient(adjacency))
         return [*out, moment(adjacency, together), moment(adjacency), 1.0]
 

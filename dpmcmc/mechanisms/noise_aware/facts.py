@@ -29,7 +29,7 @@ from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.glm import GeneralisedLinear
 
 #: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
-MOST_RELEASED = 60
+MOST_RELEASED = 100
 #: Part of the gradients that the posterior is made of where a curvature is released and where none is, and of those
 #: so far that a position is made of; by how much the budget of gradients grows over a quarter of them.
 LAST, LAST_OF_NORMAL, FIRST, _GROWTH = 0.4, 0.6, 0.4, 4.8

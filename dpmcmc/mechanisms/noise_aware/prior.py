@@ -388,14 +388,25 @@ class Prior:
         """The prior itself."""
         return Gaussian(self.means, np.diag(self.scales**2))
 
-    def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
-        """Return the prior with the factor that a release favours, for the next position."""
+    def best(
+        self, release: GradientRelease, local: Local, now: Gaussian, least: float = 0.0
+    ) -> Prior:
+        """Return the prior with the factor that a release favours, for the next position.
+
+        Args:
+            release: of gradients.
+            local: model of the gradient.
+            now: posterior so far.
+            least: common factor.
+        """
         if not self.free.any() or self.size > _MANY:
             return self
         covariance = noise_aware.total_covariance(release, local, now)
         factors, logs = self._weighed(
             release, local, [(factor, covariance) for factor in self._common]
         )
+        enough = [factor[0] >= least for factor in factors]
+        logs = np.where(enough, logs, -np.inf)
         return self.with_factors(factors[int(np.argmax(logs))])
 
     @property

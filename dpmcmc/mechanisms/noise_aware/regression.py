@@ -11,7 +11,7 @@ With ‖x‖ <= b enforced on every row, each release is a Gaussian one of a sum
    nine tenths of their budget;
 4. three times on the way the scale of labels (``scale.py``), where the score has one that is not declared. It, or the
    path midway, says how far out labels can be clipped at little cost (``facts.py``);
-5. midway the curvature H, which steers the other gradients, and where they end H and the spread B of scores.
+5. where the gradients end, their curvature H and the spread B of scores.
 
 Rows taken as normal give H and B for nothing, and are .2 to .5 off where rows are not normal. The releases correct them
 as far as noise lets them (``inference/curvature.py``). Beyond :data:`MOST_RELEASED` numbers a release would be noise:
@@ -82,10 +82,9 @@ from dpmcmc.privacy.query.gaussian_release import (
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
 
-#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature midway and at the end, of the
-#: spread and of its trace.
-_TRACE, _MEAN, _SCALE, _MIDWAY, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
-    0.01, 0.01, 0.07, 0.02, 0.08, 0.03, 0.01,
+#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature, of the spread and of its trace.
+_TRACE, _MEAN, _SCALE, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
+    0.01, 0.01, 0.07, 0.08, 0.03, 0.01,
 )  # fmt: skip
 #: Share of μ² of offsets, and of the rows' second moment in the metric of the first.
 _OFFSET, _AGAIN = 0.01, 0.05
@@ -244,7 +243,7 @@ class _Budget:
         """Share of everything but G and the gradients."""
         strategy = self.strategy
         declared = strategy.rows(self.design).trace_declared(self.spec.adjacency)
-        released = _AGAIN + _MIDWAY + _CURVATURE + _SPREAD + _SPREAD_TRACE
+        released = _AGAIN + _CURVATURE + _SPREAD + _SPREAD_TRACE
         return (
             _TRACE * (not declared)
             + _MEAN * strategy.sums_rows
@@ -401,10 +400,9 @@ class _Budget:
                 events.append(spec.gaussian(std, moved, scale.size))
         if self.curvature:
             bent, spread = strategy.moments(design)
-            for name, part in (("midway", _MIDWAY), ("curvature", _CURVATURE)):
-                std = self.std(bent, size, part)
-                settings[f"{name}_noise_std"] = std
-                events += spec.gram(GramRelease(bent, std, 0.0))
+            std = self.std(bent, size, _CURVATURE)
+            settings["curvature_noise_std"] = std
+            events += spec.gram(GramRelease(bent, std, 0.0))
             release = GramRelease.calibrate(
                 spread,
                 adjacency,

@@ -74,7 +74,7 @@ from dpmcmc.report import console
 
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
 _SCALES, SCALE_PARTS = (0.25, 0.45), (0.15, 0.15, 0.7)
-#: Part of the gradients before the curvature is released midway.
+#: Part of the gradients before the path says how far out labels can be clipped.
 _HALF = 0.5
 #: Quantiles of rows whose own bounds stand for all.
 _LIMITS = (np.arange(20) + 0.5) / 20
@@ -155,23 +155,20 @@ class Releases:
         whens = dict(zip((early, middle, third), SCALE_NAMES, strict=True))
         now = self.prior.gaussian
         path = _Path([], [], [])
-        midway: Corrected | None = None
         for k in range(steps):
             at = within(now.mean[None], self.design.radius)[0]
             if scale is not None and k in whens:
                 self._learn(scale, at, self.settings[whens[k]])
-            if released and k == int(_HALF * steps):
-                if scale is None:
-                    scores = map(Learnt, further(strategy.score))
-                    self.learnt = self._furthest(tuple(scores), at)
-                midway = self._curvature("midway", at)
+            if released and scale is None and k == int(_HALF * steps):
+                scores = map(Learnt, further(strategy.score))
+                self.learnt = self._furthest(tuple(scores), at)
             access = self._access(at)
             path.positions.append(at)
             path.gradients.append(self._gradient(access, at, z[k]))
             path.stds.append(access.clip * z[k])
             part = FIRST if released else LAST_OF_NORMAL
             count = max(1, min(math.ceil(part * len(path.stds)), last))
-            now = self._next(path, count, now, at, midway)
+            now = self._next(path, count, now, at)
             console.report_steps(k + 1, steps)
         return self._concluded(path, last, now, released)
 
@@ -321,9 +318,9 @@ class Releases:
         """Return the bound of what the score leaves out of residuals, (d, d); see ``missed``."""
         return missed(self.learnt.beyond, self.gram.gram, self.design.num_records)
 
-    def _curvature(self, name: str, position: np.ndarray) -> Corrected:
+    def _curvature(self, position: np.ndarray) -> Corrected:
         """Release the curvature; return it in the metric."""
-        std = self.settings[f"{name}_noise_std"]
+        std = self.settings["curvature_noise_std"]
         inverse = self.inverse
         local = self._known().local(position)
         model = inverse @ local.curvature @ inverse
@@ -405,25 +402,28 @@ class Releases:
         count: int,
         now: Gaussian,
         at: np.ndarray,
-        midway: Corrected | None,
     ) -> Gaussian:
         """Return the posterior given the gradients so far, no farther from ``at`` than predictors may move."""
         known = self._known()
+        release = path.mean(count, self.square)
         if releases_curvature(self.settings):
+            # Where the slope changes along the path, the mean of its gradients is not that at the mean position.
+            beyond = known.beyond(*path.last(count), now.mean)
+            release = release._replace(gradient=release.gradient - beyond)
+            # Seen from afar a classifier's effects seem small, since its scores are bounded; a prior that followed
+            # would keep the path there.
+            least = 1.0 if self.strategy.scale is None else 0.0
+            exact = dataclasses.replace(known, error=np.zeros_like)
+            prior = self.prior.best(release, exact.local(now.mean), now, least)
             # A step along a direction that is not well known is short, and no gradient counts less for the error of H:
             # far from where gradients vanish it would leave the position to the prior.
             square = self.design.num_records * self.metric.root @ self.metric.root
-            known = dataclasses.replace(known, gram=square, error=np.zeros_like)
+            local = dataclasses.replace(exact, gram=square).local(now.mean)
         else:
             std = self.settings["gram_noise_std"]
             known = dataclasses.replace(known, error=noise_aware.isotropic_error(std))
-        local = known.local(now.mean)
-        if midway is not None:
-            # By as much as it differed from normal rows midway, it is taken to differ here.
-            turn = self.root @ midway.turn @ self.inverse
-            local = local._replace(curvature=turn @ local.curvature @ turn.T)
-        release = path.mean(count, self.square)
-        prior = self.prior.best(release, local, now)
+            local = known.local(now.mean)
+            prior = self.prior.best(release, local, now)
         found = prior.moved(
             noise_aware.posterior(
                 prior.about_zero(release),
@@ -456,7 +456,7 @@ class Releases:
         doubts = [*self.learnt.doubts]
         scores: np.ndarray | None = None
         if released:
-            found = self._curvature("curvature", at)
+            found = self._curvature(at)
             spread = self._spread(at, found)
             scores = self.root @ spread.matrix @ self.root
             if self.learnt.variance is not None:
