@@ -16,7 +16,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import DataError
 from dpmcmc.inference.scores import CLIPS, Softmax, score_of
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
-from dpmcmc.mechanisms.noise_aware import facts, gradients, releases
+from dpmcmc.mechanisms.noise_aware import facts, gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
