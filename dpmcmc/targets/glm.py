@@ -57,7 +57,7 @@ class LinearRegression(LinearPredictor):
     Args:
         prior_scale: prior standard deviation of each coefficient.
         noise_scale: standard deviation of y given x, a public constant.
-        label_bound: public bound on ``|y|``, for one-shot mechanisms; labels beyond it are refused there.
+        label_bound: public bound on ``|y|``, for one-shot mechanisms, which refuse larger ones; no prediction is larger.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
 
@@ -88,8 +88,10 @@ class LinearRegression(LinearPredictor):
         return (margin - y) / self.noise_scale**2
 
     def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
-        """E[y] = m."""
-        return margin
+        """E[y] = m, within the public bound of labels where one is declared."""
+        if self.label_bound is None:
+            return margin
+        return jnp.clip(margin, -self.label_bound, self.label_bound)
 
     @property
     def curvature_bound(self) -> float:

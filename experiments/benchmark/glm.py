@@ -166,14 +166,14 @@ def log_density(eta: np.ndarray, y: np.ndarray, kind: str, dispersion: float) ->
 def predicted(eta: np.ndarray, kind: str, bounds: tuple[float, float] | None = None) -> np.ndarray:
     """Return the mean of labels averaged over draws: P(y = 1), class probabilities (n, K), or the mean, (n,).
 
-    No mean of counts lies beyond their public bounds.
+    No mean of counts or of real labels lies beyond their public bounds.
     """
     if kind == "binary":
         return expit(eta).mean(axis=0)
     if kind == "classes":
         return np.exp(eta - logsumexp(eta, axis=2, keepdims=True)).mean(axis=0)
     if kind == "real":
-        return eta.mean(axis=0)
+        return (eta if bounds is None else np.clip(eta, *bounds)).mean(axis=0)
     means = np.exp(np.clip(eta, -_FARTHEST, _FARTHEST))
     return (means if bounds is None else np.clip(means, *bounds)).mean(axis=0)
 
