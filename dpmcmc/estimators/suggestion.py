@@ -541,11 +541,12 @@ class Request:
         """Return the noise of a noise-aware release with a usual share for the second moment."""
         given = self._mechanism
         mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
-        if mechanism.gram_share is None and _normal_rows(self._planned(mechanism)):
-            mechanism = dataclasses.replace(mechanism, gram_share=_GRAM_SHARES[1])
-        return self.noise(
-            self._planned(dataclasses.replace(mechanism, structure=self.structure))
-        )
+        mechanism = dataclasses.replace(mechanism, structure=self.structure)
+        plan = self._planned(mechanism)
+        if mechanism.gram_share is None and _normal_rows(plan):
+            share = _GRAM_SHARES[1]
+            plan = self._planned(dataclasses.replace(mechanism, gram_share=share))
+        return self.noise(plan)
 
     def at(
         self, num_records: float | None = None, epsilon: float | None = None

@@ -57,7 +57,7 @@ class LinearRegression(LinearPredictor):
     Args:
         prior_scale: prior standard deviation of each coefficient.
         noise_scale: standard deviation of y given x, a public constant.
-        label_bound: public bound on ``|y|``, for one-shot mechanisms, which refuse larger ones; no prediction is larger.
+        label_bound: public bound on ``|y|``, for one-shot mechanisms, which refuse more; no prediction is larger.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
 

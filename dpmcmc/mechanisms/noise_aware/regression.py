@@ -141,9 +141,9 @@ class Regression(Facts):
         self, budget: _Budget, candidates: tuple[float, ...]
     ) -> tuple[float, float, float]:
         """Return (share of G, κ or the bound in deviations of residuals, predicted width)."""
-        widths = {share: budget.width(share, self.score) for share in candidates}
-        share = min(widths, key=widths.__getitem__)
-        found = widths[share]
+        several = candidates if len(candidates) > 1 else ()
+        widths = {share: budget.width(share, self.score) for share in several}
+        share = min(widths, key=widths.__getitem__, default=candidates[0])
         tried: dict[float, float] = {}
         if isinstance(self.score, Huber):
             tried = {k: budget.width(share, self.score, k) for k in DEVIATIONS}
@@ -158,9 +158,10 @@ class Regression(Facts):
             clip = max(clip for clip, width in tried.items() if width**2 <= most)
             return share, clip, tried[clip]
         clip = self.score.clip
+        found = narrow = widths.get(share) or budget.width(share, self.score)
         for wider in CLIPS if isinstance(self.score, Counts) and found <= _HIDDEN else ():
             now = budget.width(share, self.clipped_at(wider).score)
-            if now <= widths[share]:
+            if now <= narrow:
                 found, clip = now, wider
         return share, clip, found
 
