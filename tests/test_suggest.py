@@ -250,8 +250,8 @@ def test_other_models_get_a_chain_for_prediction():
 
 
 def test_fit_releases_no_spread_of_more_numbers_than_a_release_tells():
-    """22 coefficients of each of three classes are 66 numbers; an ordinal regression has the coefficients once."""
-    columns = {f"x{k}": Range(0, 1) for k in range(21)}
+    """35 coefficients of each of three classes are 105 numbers; an ordinal regression has the coefficients once."""
+    columns = {f"x{k}": Range(0, 1) for k in range(34)}
     for ordered, covariance in ((False, "model"), (True, "sandwich")):
         schema = Schema({**columns, "y": Levels(["a", "b", "c"], ordered=ordered)}, label="y")
         target = model_of(schema)
