@@ -132,12 +132,15 @@ def test_goals_and_losses_of_fixed_rows(monkeypatch):
     missed = [line for line in summary.goals(rows, found) if line.startswith("missed")]
     assert any("crps" in line for line in missed)
     assert any("below 0.8" in line and line.endswith("u") for line in missed)
-    weak = {"t": (0.5, 2.0), "u": (9.0, 2.0)}
-    monkeypatch.setattr(losses, "weakest_direction", lambda table, epsilon: weak.get(table))
+    facts = {"t": losses.Facts(0.5, 2.0, 0.1), "u": losses.Facts(9.0, 2.0, 0.1)}
+    monkeypatch.setattr(losses, "facts_of", lambda table, epsilon: facts.get(table))
     more = [row | {"epsilon": 3.0} for row in rows]
     said = losses.paragraphs([*rows, *more, refused])
     assert len(said) == len({one.split("**")[1] for one in said}), "one paragraph a loss, over all ε"
     assert all(("not known" in one) == one.startswith("**u") for one in said if "refused" not in one)
+    facts["u"] = losses.Facts(9.0, 2.0, 3.0)
+    loud = [one for one in losses.paragraphs([*rows, *more, refused]) if one.startswith("**u")]
+    assert all("is 3.0 at ε = 1, 3.0 at ε = 3 (median" in one for one in loud)
     for words in ("CRPS of `a` is 0.2", "cover 0.50", "4.0 times as wide", "`fit` refused: too few records"):
         assert sum(words in one for one in said) >= 1, words
     assert not any("`mle`" in one for one in said)

@@ -9,23 +9,30 @@ A loss is a cell, a table at one ε, of one of these kinds.
 * ``fit`` fails, or refuses.
 
 A paragraph tells what was seen at each ε, and the cause where a measured fact of the table shows it: a direction of
-rows whose sum of squares is below the noise of its release. Otherwise the cause is not known.
+rows whose sum of squares is below the noise of its release, or noise of the gradients beyond what sampling moves them
+by, as where records are few, labels rare or residuals small. Otherwise the cause is not known.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import ask
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.noise_aware import error_of_noise
+from dpmcmc.inference.scores import Huber, score_of
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.noise_aware.metric import planned
+from dpmcmc.mechanisms.noise_aware.facts import last_gradients
+from dpmcmc.mechanisms.noise_aware.metric import clip_of, planned
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from experiments.benchmark import summary
 from experiments.benchmark.problem import prepared
@@ -36,6 +43,8 @@ from experiments.benchmark.summary import OURS, Cell, number
 _WIDE = 3.0
 #: Part of the largest eigenvalue of Σ x xᵀ below which rows have no such direction.
 _HELD = 1e-6
+#: Precision that keeps a fit finite where classes are separated.
+_PRECISION = 0.01
 #: Marks in a page between which the text stands.
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
 
@@ -77,33 +86,74 @@ def _losses(rows: Sequence[Row], cell: Cell, cells: Sequence[Cell]) -> Iterator[
         yield "width", f"intervals are {width:.1f} times as wide as without privacy ({predicted:.1f} predicted)"
 
 
+class Facts(NamedTuple):
+    """What a table's records say beside the noise of a release; no method sees it.
+
+    Attributes:
+        weakest: least sum of squares of rows along a direction that they have.
+        left: noise that the releases of rows leave in it.
+        gradients: standard deviation of estimates by the gradients' noise over that by sampling, median over directions.
+    """
+
+    weakest: float
+    left: float
+    gradients: float
+
+
 @functools.cache
-def weakest_direction(table: str, epsilon: float) -> tuple[float, float] | None:
-    """Return the least sum of squares of rows along a direction that they have, and the noise left in it.
+def facts_of(name: str, epsilon: float) -> Facts | None:
+    """Return the facts of a table.
 
     Returns:
-        None where the table's package is not installed, or the plan releases no second moment.
+        None where the table's package is not installed, or the plan releases no gradients and second moment.
     """
     try:
-        whole = prepared(table).whole
+        table = prepared(name)
     except (ImportError, KeyError):
         return None
+    whole = table.whole
     schema = whole.schema
     target = model_of(schema)
     given = settings_of(target, "intervals", schema.num_features)
     plan = ask(target, len(whole.y), epsilon, whole.delta, schema, None, given).suggested("intervals")
-    noise = plan.settings.get("gram_noise_std") if isinstance(plan, MechanismPlan) else None
-    if noise is None:
+    if not isinstance(plan, MechanismPlan) or "first_noise_multiplier" not in plan.settings:
         return None
+    settings = plan.settings
+    noise = settings["gram_noise_std"]
     gram = whole.x.T @ whole.x
     values, vectors = np.linalg.eigh(gram)
     at = int(np.argmax(values > _HELD * values[-1]))
-    second = plan.settings.get("whitened_noise_std")
-    if second is not None:
-        own = error_of_noise(NoisyGram(gram, noise, float(np.trace(gram)), 0.0), schema.structure)
-        left = planned(gram, noise, second, len(whole.y), 1.0, own).error(np.outer(vectors[:, at], vectors[:, at]))
-        noise = math.sqrt(float(vectors[:, at] @ left @ vectors[:, at]))
-    return float(values[at]), float(noise)
+    own = error_of_noise(NoisyGram(gram, noise, float(np.trace(gram)), 0.0), schema.structure)
+    metric = planned(gram, noise, settings.get("whitened_noise_std", noise), len(whole.y), 1.0, own)
+    left = own if "whitened_noise_std" not in settings else metric.error
+    error = float(vectors[:, at] @ left(np.outer(vectors[:, at], vectors[:, at])) @ vectors[:, at])
+    fit = table.fit(whole, precision=_PRECISION)
+    score = _score(target, settings, fit.dispersion)
+    clip = clip_of(score, metric.norm, metric.longest)
+    eta = whole.x[:, table.columns] @ fit.theta
+    if whole.kind == "classes":
+        eta = np.insert(eta, 0, 0.0, axis=1)
+
+    def curved(limit: float) -> float:
+        slopes = score.law(eta, limit).curvature
+        return float(np.sum(slopes if slopes.ndim == 1 else np.einsum("nkk->n", slopes)))
+
+    # A clipped label moves a gradient less than its own score would.
+    size = last_gradients(settings, plan.mechanism.steps) * clip * curved(np.inf) / curved(score.limit)
+    kept = table.units.kept
+    added = size**2 * np.kron(metric.square, np.eye(whole.classes))[np.ix_(kept, kept)]
+    curvature = np.linalg.inv(fit.inverse)
+    ratios = eigh(added, curvature @ fit.covariance @ curvature, eigvals_only=True)
+    return Facts(float(values[at]), math.sqrt(error), math.sqrt(float(np.median(ratios))))
+
+
+def _score(target: object, settings: dict[str, float], residual: float) -> BoundedScore:
+    """Return the score that a plan expects, where residuals have this standard deviation."""
+    if "bound_deviations" in settings:
+        return Huber.of(residual, settings["bound_deviations"])
+    score = score_of(target)
+    assert score is not None
+    return dataclasses.replace(score, clip=settings["clip_ratio"])  # type: ignore[type-var]
 
 
 def _best(rows: Sequence[Row], cell: Cell, rivals: Sequence[Cell], score: str, better: int) -> Cell | None:
@@ -138,15 +188,23 @@ def _paragraph(table: str, kind: str, seen: Sequence[tuple[float, str]]) -> str:
     text = f"**{table}, {kind}.** {'; '.join(parts)}."
     if kind in ("failed", "refused"):
         return text
-    found = {epsilon: weakest_direction(table, epsilon) for epsilon, _ in sorted(seen)}
-    hidden = [(epsilon, *fact) for epsilon, fact in found.items() if fact is not None and fact[0] < fact[1]]
-    if len(hidden) < len(found):
-        return f"{text} The cause is not known."
-    noises = ", ".join(f"{noise:.2g} at ε = {epsilon:g}" for epsilon, _, noise in hidden)
-    return (
-        f"{text} The least sum of squares of rows along a direction is {hidden[0][1]:.2g}, and the noise that the "
-        f"releases of rows leave in it is {noises}, so that it is lost."
-    )
+    found = {epsilon: facts_of(table, epsilon) for epsilon, _ in sorted(seen)}
+    known = {epsilon: one for epsilon, one in found.items() if one is not None}
+    causes = []
+    hidden = {epsilon: one for epsilon, one in known.items() if one.weakest < one.left}
+    if hidden:
+        noises = ", ".join(f"{one.left:.2g} at ε = {epsilon:g}" for epsilon, one in hidden.items())
+        causes.append(
+            f"The least sum of squares of rows along a direction is {next(iter(hidden.values())).weakest:.2g}, and the "
+            f"noise that the releases of rows leave in it is {noises}, so that it is lost."
+        )
+    loud = ", ".join(f"{one.gradients:.1f} at ε = {epsilon:g}" for epsilon, one in known.items() if one.gradients > 1)
+    if loud:
+        causes.append(
+            "The noise of the gradients moves estimates by more than sampling does: over it, the standard deviation is "
+            f"{loud} (median over directions)."
+        )
+    return " ".join([text, *causes]) if causes else f"{text} The cause is not known."
 
 
 def page(rows: Sequence[Row], found: Sequence[Row], partial: bool, beside: Sequence[str] = ()) -> str:
