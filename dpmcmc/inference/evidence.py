@@ -38,13 +38,19 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import names as saved
-from dpmcmc.inference.noise_aware import PULLED, RARE, Gaussian, beyond, elasticity
+from dpmcmc.inference.noise_aware import (
+    PULLED,
+    RARE,
+    Gaussian,
+    Whitening,
+    beyond,
+    elasticity,
+)
 from dpmcmc.inference.sparse import SparseLaw, SparsePosterior, sparse_posterior
 from dpmcmc.inference.trace import NoiseAwarePosterior
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
@@ -171,11 +177,11 @@ class Evidence:
         self, *, without: Without = (), scales: np.ndarray | None = None
     ) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
-        factor = cho_factor(self._marginal(self._prior(without, scales)), lower=True)
-        away = self.statistic - self.curvature @ self._means(without)
-        square = float(away @ cho_solve(factor, away))
-        half_log_determinant = float(np.sum(np.log(np.diag(factor[0]))))
-        return -0.5 * (square + len(away) * math.log(2 * math.pi)) - half_log_determinant
+        stds = np.sqrt(self._prior(without, scales))
+        whitened = Whitening.of(self.covariance, self.curvature @ stds)
+        white = whitened(self.statistic - self.curvature @ self._means(without))
+        square = float(white @ white)
+        return -0.5 * (square + len(white) * math.log(2 * math.pi)) - whitened.log_size
 
     def log_bayes_factor(self, without: Without) -> float:
         """Return log p(u | those coefficients are 0) − log p(u | the whole model).

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.special import chdtrc
 
 from dpmcmc.data.schema import RowStructure
@@ -43,6 +44,37 @@ class Gaussian(NamedTuple):
         """Return draws (draws, d) made of standard normals (draws, d)."""
         values, vectors = np.linalg.eigh(self.covariance)
         return self.mean + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+
+
+class Whitening(NamedTuple):
+    """A map of u ~ N(0, 𝒞 + W Wᵀ) to standard normals, in two steps.
+
+    W Wᵀ of a wide prior may be so much larger than 𝒞 that rounding their sum would leave nothing of 𝒞.
+
+    Attributes:
+        first: triangular root of 𝒞, (d, d).
+        second: that of what remains, I + (first⁻¹ W)(first⁻¹ W)ᵀ.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def of(cls, covariance: np.ndarray, wide: np.ndarray) -> Whitening:
+        """Return the map given 𝒞 and W, (d, d) each."""
+        first = np.linalg.cholesky(covariance)
+        once = solve_triangular(first, wide, lower=True)
+        return cls(first, np.linalg.cholesky(np.eye(len(first)) + once @ once.T))
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Return u, (d,) or (d, k), whitened."""
+        once = solve_triangular(self.first, u, lower=True)
+        return solve_triangular(self.second, once, lower=True)
+
+    @property
+    def log_size(self) -> float:
+        """Half the logarithm of the determinant of 𝒞 + W Wᵀ."""
+        return float(np.sum(np.log(np.diag(self.first) * np.diag(self.second))))
 
 
 class GradientRelease(NamedTuple):

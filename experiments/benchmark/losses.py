@@ -92,7 +92,7 @@ class Facts(NamedTuple):
     Attributes:
         weakest: least sum of squares of rows along a direction that they have.
         left: noise that the releases of rows leave in it.
-        gradients: standard deviation of estimates by the noise of gradients over that by sampling, median over directions.
+        gradients: standard deviation of estimates by gradients' noise over that by sampling, median of directions.
     """
 
     weakest: float

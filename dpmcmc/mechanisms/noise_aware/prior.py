@@ -12,13 +12,12 @@ from typing import Annotated, Literal, NamedTuple, Protocol, cast
 import jax
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
-from scipy.linalg import solve_triangular
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.inference.scores import BoundedScore, Law
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.accounting import Adjacency, Event
@@ -388,25 +387,14 @@ class Prior:
         """The prior itself."""
         return Gaussian(self.means, np.diag(self.scales**2))
 
-    def best(
-        self, release: GradientRelease, local: Local, now: Gaussian, least: float = 0.0
-    ) -> Prior:
-        """Return the prior with the factor that a release favours, for the next position.
-
-        Args:
-            release: of gradients.
-            local: model of the gradient.
-            now: posterior so far.
-            least: common factor.
-        """
+    def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
+        """Return the prior with the factor that a release favours, for the next position."""
         if not self.free.any() or self.size > _MANY:
             return self
         covariance = noise_aware.total_covariance(release, local, now)
         factors, logs = self._weighed(
             release, local, [(factor, covariance) for factor in self._common]
         )
-        enough = [factor[0] >= least for factor in factors]
-        logs = np.where(enough, logs, -np.inf)
         return self.with_factors(factors[int(np.argmax(logs))])
 
     @property
@@ -434,19 +422,17 @@ class Prior:
         logs: list[float] = []
         for of_groups in itertools.product(_GROUP_FACTORS, repeat=groups):
             scales = self.with_factors((1.0, *of_groups)).scales
-            others = (h * np.where(common, 0.0, scales**2)) @ h
+            others = h * np.where(common, 0.0, scales)
             last: np.ndarray | None = None
             for factor, covariance in models:
                 if covariance is not last:
                     last = covariance
-                    root = np.linalg.cholesky(covariance + others)
+                    whitened = Whitening.of(covariance, others)
                     # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
-                    part = solve_triangular(
-                        root, h * np.where(common, scales, 0.0), lower=True
-                    )
+                    part = whitened(h * np.where(common, scales, 0.0))
                     values, vectors = np.linalg.eigh(part @ part.T)
-                    white = vectors.T @ solve_triangular(root, u, lower=True)
-                    size = float(np.sum(np.log(np.diag(root))))
+                    white = vectors.T @ whitened(u)
+                    size = whitened.log_size
                 spread = 1 + factor**2 * np.maximum(values, 0.0)
                 hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
                 logs.append(

@@ -410,11 +410,8 @@ class Releases:
             # Where the slope changes along the path, the mean of its gradients is not that at the mean position.
             beyond = known.beyond(*path.last(count), now.mean)
             release = release._replace(gradient=release.gradient - beyond)
-            # Seen from afar a classifier's effects seem small, since its scores are bounded; a prior that followed
-            # would keep the path there.
-            least = 1.0 if self.strategy.scale is None else 0.0
             exact = dataclasses.replace(known, error=np.zeros_like)
-            prior = self.prior.best(release, exact.local(now.mean), now, least)
+            prior = self.prior.best(release, exact.local(now.mean), now)
             # A step along a direction that is not well known is short, and no gradient counts less for the error of H:
             # far from where gradients vanish it would leave the position to the prior.
             square = self.design.num_records * self.metric.root @ self.metric.root
