@@ -11,7 +11,7 @@ from scipy.special import expit
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, shrunk
+from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening, shrunk
 from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.sufficient import split
@@ -184,3 +184,19 @@ def test_its_standard_deviation_is_that_of_gibbs():
     np.testing.assert_allclose(ours.mean, draws.mean(axis=0), atol=0.15 * sd.max())
     exact = np.sqrt(np.diag(np.linalg.inv(gram / variance + np.eye(4))))
     assert np.all(sd > 1.5 * exact), "the noise does not show"
+
+
+def test_a_prior_far_wider_than_the_noise_hides_none_of_it():
+    """W Wᵀ is more than 1e16 times 𝒞, beyond float64; the density is the exact one."""
+    rng = np.random.default_rng(0)
+    wide = np.outer(rng.normal(size=3), [1e8, 0.0, 0.0])
+    covariance = np.diag([1.0, 1.0, 1e-3])
+    whitened = Whitening.of(covariance, wide)
+    u = rng.normal(size=3)
+    # Sherman and Morrison, and the lemma of the determinant.
+    v = wide[:, 0]
+    inverse = np.diag(1 / np.diag(covariance))
+    around = 1 + v @ inverse @ v
+    square = u @ inverse @ u - (u @ inverse @ v) ** 2 / around
+    assert float(whitened(u) @ whitened(u)) == pytest.approx(square, rel=1e-5)
+    assert whitened.log_size == pytest.approx(0.5 * math.log(1e-3 * around), rel=1e-9)
