@@ -49,32 +49,35 @@ class Gaussian(NamedTuple):
 class Whitening(NamedTuple):
     """A map of u ~ N(0, 𝒞 + W Wᵀ) to standard normals, in two steps.
 
-    W Wᵀ of a wide prior may be so much larger than 𝒞 that rounding their sum would leave nothing of 𝒞.
+    W Wᵀ of a wide prior may be so much larger than 𝒞 that rounding their sum would leave nothing of 𝒞. So u is whitened
+    by 𝒞, and then along the left singular vectors of what this makes of W.
 
     Attributes:
-        first: triangular root of 𝒞, (d, d).
-        second: that of what remains, I + (first⁻¹ W)(first⁻¹ W)ᵀ.
+        root: triangular root of 𝒞, (d, d).
+        vectors: left singular vectors of root⁻¹ W, (d, d).
+        stds: of whitened u along each, (d,).
     """
 
-    first: np.ndarray
-    second: np.ndarray
+    root: np.ndarray
+    vectors: np.ndarray
+    stds: np.ndarray
 
     @classmethod
     def of(cls, covariance: np.ndarray, wide: np.ndarray) -> Whitening:
         """Return the map given 𝒞 and W, (d, d) each."""
-        first = np.linalg.cholesky(covariance)
-        once = solve_triangular(first, wide, lower=True)
-        return cls(first, np.linalg.cholesky(np.eye(len(first)) + once @ once.T))
+        root = np.linalg.cholesky(covariance)
+        vectors, sizes, _ = np.linalg.svd(solve_triangular(root, wide, lower=True))
+        return cls(root, vectors, np.hypot(1.0, sizes))
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
         """Return u, (d,) or (d, k), whitened."""
-        once = solve_triangular(self.first, u, lower=True)
-        return solve_triangular(self.second, once, lower=True)
+        once = self.vectors.T @ solve_triangular(self.root, u, lower=True)
+        return (once.T / self.stds).T
 
     @property
     def log_size(self) -> float:
         """Half the logarithm of the determinant of 𝒞 + W Wᵀ."""
-        return float(np.sum(np.log(np.diag(self.first) * np.diag(self.second))))
+        return float(np.sum(np.log(np.diag(self.root) * self.stds)))
 
 
 class GradientRelease(NamedTuple):
