@@ -87,7 +87,7 @@ def _losses(rows: Sequence[Row], cell: Cell, cells: Sequence[Cell]) -> Iterator[
 
 
 class Facts(NamedTuple):
-    """What a table's records say beside the noise of a release; no method sees it.
+    """Sizes of a table's records beside the noise of a release; no method sees them.
 
     Attributes:
         weakest: least sum of squares of rows along a direction that they have.
