@@ -8,9 +8,9 @@ A loss is a cell, a table at one ε, of one of these kinds.
 * They are more than three times as wide as without privacy.
 * ``fit`` fails, or refuses.
 
-A paragraph tells what was seen at each ε, and the cause where a measured fact of the table shows it: a direction of
-rows whose sum of squares is below the noise of its release, or noise of the gradients beyond what sampling moves them
-by, as where records are few, labels rare or residuals small. Otherwise the cause is not known.
+A paragraph tells what was seen at each ε, and the cause where a measured fact of the table shows it. One is a direction
+of rows whose sum of squares is below the noise of its release. The other is noise of the gradients that moves estimates
+by more than sampling does, as where records are few, labels rare or residuals small. Otherwise the cause is not known.
 """
 
 from __future__ import annotations
