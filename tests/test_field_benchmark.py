@@ -97,6 +97,20 @@ def test_expected_shares_are_those_of_simulated_sampling_and_noise():
         assert found[name] == pytest.approx(found[f"expected_{name}"], abs=4e-3)
 
 
+def test_expected_shares_are_those_of_a_posterior_that_a_prior_narrows():
+    rng = np.random.default_rng(0)
+    count, error, prior = 100_000, 1.0, 0.5
+    truth = rng.normal(0, prior, count)
+    own, other = (truth + rng.normal(0, error, count) for _ in range(2))
+    narrow = error * prior / math.hypot(error, prior)
+    centre, half = own * (narrow / error) ** 2, run._Z * narrow
+    yes, errors = np.ones(count, bool), np.full(count, error)
+    found = run.contained(centre - half, centre + half, (own, errors, yes), (other, errors, yes))
+    for name in ("own", "other"):
+        assert found[name] == pytest.approx(found[f"expected_{name}"], abs=4e-3)
+    assert found["own"] < 0.8
+
+
 def test_crps_of_draws_is_that_of_the_normal_law():
     draws = np.random.default_rng(0).normal(1, 2, size=(40_000, 1))
     exact = run._normal_crps(np.array([1.0]), np.array([2.0]), np.array([0.3]))

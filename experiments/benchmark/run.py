@@ -156,8 +156,10 @@ def contained(
 
     Let s be the standard deviation that an interval's width stands for, s = width/2z, of which the sampling of its own
     half is a and the noise the rest. The estimate of the same half then differs from the interval's centre by
-    √(s² − a²), and that of another half, with standard error b, by √(s² + b²). The expected shares are
-    2Φ(z s/√(s² − a²)) − 1, or 1 where s <= a, and 2Φ(z s/√(s² + b²)) − 1.
+    √(s² − a²), and that of another half, with standard error b, by √(s² + b²). Where s < a a prior N(0, τ²) makes the
+    interval narrower than sampling does, s² = a²τ²/(a² + τ²). The centre is then s²/a² of the estimate, whose own
+    variance is τ² + a² under the prior, so that they differ by (1 − s²/a²)√(τ² + a²) = √(a² − s²). The expected shares
+    are 2Φ(z s/√|s² − a²|) − 1 and 2Φ(z s/√(s² + b²)) − 1.
 
     Args:
         low: lower ends, (m,).
@@ -169,7 +171,7 @@ def contained(
     if not keep.any():
         return {}
     spread = (high - low)[keep] / (2 * _Z)
-    noise = np.sqrt(np.maximum(spread**2 - own[1][keep] ** 2, 0))
+    noise = np.sqrt(np.abs(spread**2 - own[1][keep] ** 2))
     both = np.sqrt(spread**2 + other[1][keep] ** 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = [np.where(of > 0, 2 * norm.cdf(_Z * spread / of) - 1, 1.0) for of in (noise, both)]
