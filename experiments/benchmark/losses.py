@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -217,8 +218,9 @@ def page(rows: Sequence[Row], found: Sequence[Row], partial: bool, beside: Seque
         beside: lines of a table of this run beside an earlier one.
     """
     tables = sorted({str(row["table"]) for row in rows})
-    repeats = {number(row, "repeat") for row in rows}
-    about = f"{len(tables)} tables ({', '.join(tables)}), {len(repeats)} repeats"
+    repeats = sorted(set(Counter((row["table"], row["method"], row["epsilon"]) for row in rows).values()))
+    several = f"{repeats[-1]}" if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
+    about = f"{len(tables)} tables ({', '.join(tables)}), {several} repeats"
     note = "This is a part of the benchmark, and no result of it: " if partial else "Run: "
     lines = [f"{note}{about}.", "", "```text", *summary.goals(rows, found), "```", ""]
     for epsilon in sorted({number(row, "epsilon") for row in found}):
