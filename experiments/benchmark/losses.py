@@ -185,8 +185,8 @@ def _paragraph(table: str, kind: str, seen: Sequence[tuple[float, str]]) -> str:
         by_text.setdefault(said, []).append(epsilon)
     parts = []
     for said, epsilons in by_text.items():
-        parts.append(f"at ε = {', '.join(f'{one:g}' for one in dict.fromkeys(epsilons))} {said}")
-    text = f"**{table}, {kind}.** {'; '.join(parts)}."
+        parts.append(f"At ε = {', '.join(f'{one:g}' for one in dict.fromkeys(epsilons))} {said}.")
+    text = f"**{table}, {kind}.** {' '.join(parts)}"
     if kind in ("failed", "refused"):
         return text
     found = {epsilon: facts_of(table, epsilon) for epsilon, _ in sorted(seen)}
