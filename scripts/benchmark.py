@@ -22,6 +22,7 @@ from pathlib import Path
 SECTIONS = (
     "batches",
     "comparators",
+    "steps",
     "growth",
     "sweep",
     "compiling",

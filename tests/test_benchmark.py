@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.privacy.query.selection import selector
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -138,19 +137,14 @@ def test_the_ladder_of_safeguards_takes_one_gradient_throughout():
     np.testing.assert_allclose(found(safeguards.textbook(plan)), wanted, atol=6 * scale + bootstrap)
 
 
-def test_near_batches_stay_near():
-    n = 4 * growth._NEAR
-    near = growth.Near(50)
-    slots, _ = near.capacity(n, 1e-6)
-    indices, mask = selector(near, n, slots)(jax.random.key(0))
-    far, same = selector(dpmcmc.Poisson(50), n, slots)(jax.random.key(0))
-    assert int(jnp.max(indices)) < growth._NEAR < int(jnp.max(far))
-    np.testing.assert_array_equal(mask, same)
+def test_the_bare_gather_reads_every_row_of_its_batches():
+    x = jnp.ones((50, 4)) * jnp.arange(1.0, 5.0)
+    np.testing.assert_allclose(growth._bare_gather(x, 6, 10)()[:4], 60 * jnp.arange(1.0, 5.0))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # jax-privacy 2.0 calls it
-@pytest.mark.parametrize("section", ["comparators", "growth", "sweep", "host", "bandwidth", "networks"])
+@pytest.mark.parametrize("section", ["comparators", "steps", "growth", "sweep", "host", "bandwidth", "networks"])
 def test_every_section_in_this_process_yields_rows(section):
     size = dataclasses.replace(TINY, num_records=2000)
     for table in importlib.import_module(f"benchmarks.{section}").tables(size):

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import dpmcmc
 from benchmarks.problem import Size, make_plan, records, sampled, sampled_apart
 from benchmarks.report import Table
-from benchmarks.timing import Clock, in_turn, ratio
-from dpmcmc.privacy.query import selection
-
-#: Rows that stay in a cache.
-_NEAR = 1 << 14
-
-
-@dataclass(frozen=True)
-class Near(dpmcmc.Poisson):
-    """Poisson batches folded onto the first ``_NEAR`` records: the same work without cache misses. NOT private."""
-
-
-@selection.selector.register
-def _(sampling: Near, num_records: int, slots: int) -> Callable[[jax.Array], Any]:
-    inner = selection.selector(dpmcmc.Poisson(sampling.batch_size), num_records, slots)
-    assert inner is not None
-
-    def select(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        indices, mask = inner(key)
-        return indices % _NEAR, mask
-
-    return select
-
+from benchmarks.timing import Clock, in_turn, ratio, scanned
+from dpmcmc.engine.compilation import ONE_THREAD
 
 def tables(size: Size) -> list[Table]:
     """Five tables."""
@@ -46,9 +26,8 @@ def _records(size: Size) -> Table:
         "As the number of records grows",
         "Poisson batches cost O(batch) to draw, whatever N. Only the gather grows: rows of a large N are in no "
         "cache. Microseconds are those of a further step, from runs of two lengths; what a run takes besides, once, is "
-        "in milliseconds. 'Near rows' is the same program with every draw folded onto the first 16,384 rows, and the "
-        "last column the share of the step that disappears with it. 10⁷ records have 16 features here, for the "
-        "memory's sake.",
+        "in milliseconds. The bare gather reads the rows of given batches of the same size, adds them up, and does "
+        "nothing else. 10⁷ records have 16 features here, for the memory's sake.",
     )
     cases = [(50, 200, (30_000, 300_000, 1_000_000)), (16, 180, (10_000, 30_000, 100_000, 1_000_000, 10_000_000))]
     if size.quick:
@@ -57,31 +36,44 @@ def _records(size: Size) -> Table:
         clocks: dict[Any, Clock] = {}
         for n in counts:
             data = records(n, features)
-            for near in (False, True) if n > _NEAR else (False,):
-                sampling = Near(batch) if near else dpmcmc.Poisson(batch)
-                # Alike except for their length, and so one program.
-                short, long = (
-                    make_plan(n, features, batch, steps, sampling=sampling, thin=10)
-                    for steps in (size.steps, 4 * size.steps)
-                )
-                clocks[n, near] = sampled_apart(short, long, data)
+            # Alike except for their length, and so one program.
+            short, long = (make_plan(n, features, batch, steps, thin=10) for steps in (size.steps, 4 * size.steps))
+            clocks[n, "step"] = sampled_apart(short, long, data)
+            clocks[n, "gather"] = scanned(_bare_gather(data["x"], batch, size.steps), size.steps)
         times = in_turn(clocks, size.repeats)
         for n in counts:
-            whole, near_times = times[n, False][:, 0], times.get((n, True))
-            share = None if near_times is None else float(np.median(1 - near_times[:, 0] / whole))
+            (step, first), (gather, first_gather) = (
+                (times[n, of], times[counts[0], of]) for of in ("step", "gather")
+            )
             table.rows.append(
                 {
                     "N": n,
                     "d": features,
                     "batch": batch,
-                    "µs a step": float(np.median(whole)),
-                    "÷ first": ratio(whole, times[counts[0], False][:, 0]),
-                    "µs, near rows": None if near_times is None else float(np.median(near_times[:, 0])),
-                    "share of cache misses": share,
-                    "ms a run besides": float(np.median(times[n, False][:, 1])),
+                    "µs a step": float(np.median(step[:, 0])),
+                    "÷ first": ratio(step[:, 0], first[:, 0]),
+                    "µs, bare gather": float(np.median(gather)),
+                    "gather ÷ first": ratio(gather, first_gather),
+                    "ms a run besides": float(np.median(step[:, 1])),
                 }
             )
     return table
+
+
+def _bare_gather(x: jax.Array, batch: int, steps: int) -> Callable[[], Any]:
+    """Rows of given batches, gathered and added up; the rows are as long as dpmcmc's own, a multiple of eight."""
+    num_records, features = x.shape
+    x = jnp.pad(x, ((0, 0), (0, -features % 8)))
+    batches = jax.random.randint(jax.random.key(0), (steps, batch), 0, num_records)
+
+    @functools.partial(jax.jit, compiler_options=ONE_THREAD if jax.default_backend() == "cpu" else None)
+    def run(x: jax.Array, batches: jax.Array) -> jax.Array:
+        def body(total: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
+            return total + x.at[batch].get(mode="clip").sum(axis=0), None
+
+        return jax.lax.scan(body, jnp.zeros(x.shape[1]), batches)[0]
+
+    return functools.partial(run, x, batches)
 
 
 def _features(size: Size) -> Table:
