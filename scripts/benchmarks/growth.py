@@ -16,6 +16,7 @@ from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
 from dpmcmc.engine.compilation import ONE_THREAD
 
+
 def tables(size: Size) -> list[Table]:
     """Five tables."""
     return [_records(size), _features(size), _batch(size), _chains(size), _steps(size)]
@@ -42,9 +43,7 @@ def _records(size: Size) -> Table:
             clocks[n, "gather"] = scanned(_bare_gather(data["x"], batch, size.steps), size.steps)
         times = in_turn(clocks, size.repeats)
         for n in counts:
-            (step, first), (gather, first_gather) = (
-                (times[n, of], times[counts[0], of]) for of in ("step", "gather")
-            )
+            (step, first), (gather, first_gather) = ((times[n, of], times[counts[0], of]) for of in ("step", "gather"))
             table.rows.append(
                 {
                     "N": n,
