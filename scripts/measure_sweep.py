@@ -1,10 +1,11 @@
-"""Measure a sweep: two workers of one thread against one, and the share of its time that its ledger takes.
+"""Measure a sweep: against single runs, two workers of one thread against one, and the share that its ledger takes.
 
-python scripts/measure_sweep.py [--cells 80] [--rounds 2]
+python scripts/measure_sweep.py [--cells 80] [--rounds 2] [--singles 3]
 
 Cells are runs of SGLD on 20,000 generated rows with 20 features, eight values of epsilon. Every sweep charges a ledger.
 Rounds alternate between one worker and two, and the least time of each counts, since other programs only add to it. The
-ledger's share is the time within calls of ``Ledger`` over that of the whole sweep, in one process.
+ledger's share is the time within calls of ``Ledger`` over that of the whole sweep, in one process. A single run is a process
+``dpmcmc run`` of one cell, which finds compiled programs in the cache on disk, as the sweep does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -53,6 +57,22 @@ def grid(folder: Path, cells: int) -> Path:
     path = folder / "grid.yaml"
     path.write_text(yaml.safe_dump(body, sort_keys=False))
     return path
+
+
+def single_seconds(count: int) -> float:
+    """Return the median seconds of a process that runs one cell."""
+    times = []
+    with tempfile.TemporaryDirectory() as name:
+        body = yaml.safe_load(grid(Path(name), 8).read_text())
+        body["privacy"]["epsilon"] = body.pop("sweep")["over"]["privacy.epsilon"][0]
+        config = Path(name) / "one.yaml"
+        config.write_text(yaml.safe_dump(body, sort_keys=False))
+        for at in range(count + 1):
+            started = time.perf_counter()
+            command = ["-m", "dpmcmc.run", str(config), "--quiet", "--out", f"{name}/run{at}"]
+            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+            times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])  # the first one compiles
 
 
 def seconds(cells: int, workers: int | None) -> float:
@@ -97,10 +117,11 @@ def timed() -> Iterator[list[float]]:
 
 
 def main() -> None:
-    """Print both ratios."""
+    """Print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, default=80, help="a multiple of eight")
     parser.add_argument("--rounds", type=int, default=2, help="sweeps of each kind")
+    parser.add_argument("--singles", type=int, default=3, help="processes of one run each")
     given = parser.parse_args()
     found: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(given.rounds):
@@ -108,8 +129,11 @@ def main() -> None:
             times.append(seconds(given.cells, workers))
             print(f"{given.cells} cells on {workers} worker{'s' * (workers > 1)}: {times[-1]:.1f} s", flush=True)
     print(f"two workers / one: {min(found[2]) / min(found[1]):.2f}")
+    single = single_seconds(given.singles)
     with timed() as spent:
         whole = seconds(given.cells, None)
+    print(f"{given.cells} cells in one process: {whole:.1f} s; a single run: {single:.1f} s")
+    print(f"a sweep / single runs: {whole / (given.cells * single):.3f}")
     share = sum(spent) / whole
     print(f"ledger: {sum(spent):.2f} s of {whole:.1f} s in {len(spent)} calls, {100 * share:.1f} %")
 

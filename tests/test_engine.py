@@ -162,7 +162,9 @@ def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
     monkeypatch.setattr(compilation, "cores", lambda platform: 2)
     assert compilation.draws_ahead(small, 1, "cpu")
     assert not compilation.draws_ahead(small, 2, "cpu")
-    # Large operations are shared out to all cores.
+    # Large operations are shared out to all cores, of more than two.
+    assert compilation.draws_ahead(1 << 30, 1, "cpu")
+    monkeypatch.setattr(compilation, "cores", lambda platform: 4)
     assert not compilation.draws_ahead(1 << 30, 1, "cpu")
 
 
@@ -181,8 +183,8 @@ def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
         == compilation.compiler_options(1 << 30, 4, "cpu")
         == compilation.ONE_THREAD
     )
-    assert compilation.compiler_options(1 << 30, 3, "cpu") == {}
-    options = [compilation.ONE_THREAD, None]
+    assert compilation.compiler_options(1 << 30, 3, "cpu") == compilation.VECTORS
+    options = [compilation.ONE_THREAD, compilation.VECTORS]
     compiled = [
         jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)
         .lower(jnp.zeros((4096, 512)))

@@ -1,5 +1,6 @@
 """The one noisy query: exact sums, sensitivity on neighbouring data, and noise of the declared size."""
 
+import functools
 import math
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from scipy import stats
 
 from dpmcmc import targets
+from dpmcmc.engine import compilation
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
@@ -256,6 +258,30 @@ def test_sums_do_not_depend_on_row_order(name, n):
     # θ = 0: a row's own gradient is then the same number wherever the row stands.
     q = query(TARGETS[name], n)
     np.testing.assert_array_equal(exact_sum(q, jnp.zeros(12), records), exact_sum(q, jnp.zeros(12), shuffled))
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize("options", [compilation.ONE_THREAD, compilation.VECTORS], ids=["one thread", "threads"])
+@pytest.mark.parametrize("features", [8, 24, 64, 112, 520])
+def test_the_rounding_of_a_row_does_not_depend_on_its_place(features, options):
+    """Rooms of a batch are multiples of eight, so a vector of sixteen numbers may have a remainder of eight."""
+    rng = np.random.default_rng(features)
+    table, theta = (rng.normal(size=of).astype(np.float32) for of in ((3000, features), features))
+
+    @functools.partial(jax.jit, compiler_options=options)
+    def of_rows(at):
+        with exact_sums.traced_for("cpu"):
+            margin = exact_sums.Rows(jnp.asarray(table), at).margins(jnp.asarray(theta))
+        return jnp.stack([margin, jax.nn.sigmoid(margin), jnp.exp(margin / 8)])
+
+    seen = np.full((3, len(table)), np.nan, np.float32)
+    for room in (1024, 8, 24, 40, 184, 264, 520, 1032):
+        at = rng.permutation(len(table))[:room]
+        found = np.asarray(of_rows(jnp.asarray(at, jnp.int32)))
+        known = ~np.isnan(seen[0, at])
+        np.testing.assert_array_equal(found[:, known], seen[:, at[known]])
+        seen[:, at] = found
+    assert known.mean() > 0.3
 
 
 # Margins of 8 features are a product, and those of 109 are summed by lanes.

@@ -43,10 +43,10 @@ from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
 _CHUNK_STEPS = 1024
 _CHUNK_READ = 1 << 30
-#: Compiler options of a CPU's program that does not share an operation out to threads.
-ONE_THREAD: dict[str, str | bool] = {
-    "xla_disable_hlo_passes": "cpu-parallel-task-assigner"
-}
+#: Compiler options of a CPU's program. XLA keeps to vectors of half this length by default, where the core has them.
+VECTORS: dict[str, str | bool] = {"xla_cpu_prefer_vector_width": "512"}
+#: Of one that does not share an operation out to threads.
+ONE_THREAD = VECTORS | {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
 class Sizes(NamedTuple):
@@ -107,13 +107,13 @@ def compiler_options(lane_work: int, lanes: int, platform: str) -> dict[str, str
     """Return options of a platform's compiler for so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
-    have woken up, and where there is a lane to each core they have work of their own.
+    have woken up, and where there is a lane to each core they have work of their own. Two cores gain less than threads
+    cost, whatever the work: 1.0 to 1.5 times the time, from 2 to 40 MB.
     """
-    if platform != "cpu" or (
-        lanes < cores(platform) and lane_work > hardware(platform).work
-    ):
+    if platform != "cpu":
         return {}
-    return ONE_THREAD
+    shared = lanes < cores(platform) and cores(platform) > 2
+    return VECTORS if shared and lane_work > hardware(platform).work else ONE_THREAD
 
 
 def draws_ahead(lane_work: int, lanes: int, platform: str) -> bool:

@@ -52,11 +52,12 @@ print(json.dumps([status, seconds, resource.getrusage(resource.RUSAGE_CHILDREN).
 
 
 def process(arguments: list[str], cache: Path) -> Measured:
-    """Run this Python with these arguments."""
+    """Run this Python with these arguments; modules are kept as bytecode, as Python does unless it is told not to."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-S", "-c", _LAUNCH, sys.executable, *arguments],
         cwd=ROOT,
-        env=os.environ | {"DPMCMC_CACHE": str(cache)},
+        env=environment | {"DPMCMC_CACHE": str(cache)},
         capture_output=True,
         text=True,
         check=True,
