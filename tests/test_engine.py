@@ -162,8 +162,9 @@ def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
     monkeypatch.setattr(compilation, "cores", lambda platform: 2)
     assert compilation.draws_ahead(small, 1, "cpu")
     assert not compilation.draws_ahead(small, 2, "cpu")
-    # Large operations are shared out to all cores, of more than two.
+    # Large operations are shared out to all cores, of more than two where rows are summed.
     assert compilation.draws_ahead(1 << 30, 1, "cpu")
+    assert not compilation.draws_ahead(1 << 30, 1, "cpu", sums_rows=False)
     monkeypatch.setattr(compilation, "cores", lambda platform: 4)
     assert not compilation.draws_ahead(1 << 30, 1, "cpu")
 

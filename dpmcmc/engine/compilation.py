@@ -103,24 +103,33 @@ def cell_bytes(program: Program, positions: PyTree, records: PyTree) -> int:
     return max(rows, one, min(MICROBATCH * one, GRADIENT_BYTES), 1)
 
 
-def compiler_options(lane_work: int, lanes: int, platform: str) -> dict[str, str | bool]:
+def sums_rows(program: Program) -> bool:
+    """Whether the model sums its rows itself, as a linear one does; gradients of networks are of each record."""
+    return program.target.without().clipped_gradient_sum is not None
+
+
+def compiler_options(
+    lane_work: int, lanes: int, platform: str, sums_rows: bool = True
+) -> dict[str, str | bool]:
     """Return options of a platform's compiler for so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
-    have woken up, and where there is a lane to each core they have work of their own. Two cores gain less than threads
-    cost, whatever the work: 1.0 to 1.5 times the time, from 2 to 40 MB.
+    have woken up, and where there is a lane to each core they have work of their own. To sums of rows a second core
+    brings less than threads cost: with it they take 1.0 to 1.5 times as long, from 2 to 40 MB.
     """
     if platform != "cpu":
         return {}
-    shared = lanes < cores(platform) and cores(platform) > 2
-    return VECTORS if shared and lane_work > hardware(platform).work else ONE_THREAD
+    idle = cores(platform) > (2 if sums_rows else 1) and lanes < cores(platform)
+    return VECTORS if idle and lane_work > hardware(platform).work else ONE_THREAD
 
 
-def draws_ahead(lane_work: int, lanes: int, platform: str) -> bool:
+def draws_ahead(
+    lane_work: int, lanes: int, platform: str, sums_rows: bool = True
+) -> bool:
     """Whether so many lanes leave a core idle, on which the randomness of their next steps can be drawn."""
     return (
         lanes < cores(platform)
-        and compiler_options(lane_work, lanes, platform) == ONE_THREAD
+        and compiler_options(lane_work, lanes, platform, sums_rows) == ONE_THREAD
     )
 
 
