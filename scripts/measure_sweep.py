@@ -4,8 +4,8 @@ python scripts/measure_sweep.py [--cells 80] [--rounds 2] [--singles 3]
 
 Cells are runs of SGLD on 20,000 generated rows with 20 features, eight values of epsilon. Every sweep charges a ledger.
 Rounds alternate between one worker and two, and the least time of each counts, since other programs only add to it. The
-ledger's share is the time within calls of ``Ledger`` over that of the whole sweep, in one process. A single run is a process
-``dpmcmc run`` of one cell, which finds compiled programs in the cache on disk, as the sweep does.
+ledger's share is the time within calls of ``Ledger`` over that of the whole sweep, in one process. A single run is a
+process ``dpmcmc run`` of one cell, which finds compiled programs in the cache on disk, as the sweep does.
 """
 
 from __future__ import annotations

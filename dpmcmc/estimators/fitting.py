@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,9 @@ from dpmcmc.targets.ordinal import OrdinalRegression
 #: of the effect of half a column's range where one does, in units of the predictor. Released numbers multiply it
 #: (``prior_scale: evidence``). Noise of a real label on [-1, 1]; a fit learns its own.
 PRIOR_SCALE, _EFFECT, _NOISE_SCALE = 2.0, 1.0, 0.5
+#: What all columns of a real label explain together, in units of half its range, which bounds it: d effects have the
+#: standard deviation of this over √d each, where that is less than the usual one.
+_TOGETHER = 2.0
 
 #: From the kind of a label to its regression.
 _MODELS: dict[str, type[Target]] = {
@@ -204,7 +208,10 @@ def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> S
 
 def model_of(schema: Schema) -> Target:
     """Return the regression that a schema's label asks for, with the default prior in the units of its columns."""
-    model = usual(_MODELS[schema.outcome.kind], _EFFECT / schema.row_scale)
+    effect = _EFFECT
+    if schema.outcome.kind == "real":
+        effect = min(effect, _TOGETHER / math.sqrt(schema.num_features))
+    model = usual(_MODELS[schema.outcome.kind], effect / schema.row_scale)
     if isinstance(model, SoftmaxRegression | OrdinalRegression):
         return dataclasses.replace(model, num_classes=schema.outcome.num_classes)
     return model

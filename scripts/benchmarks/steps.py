@@ -19,8 +19,8 @@ def tables(size: Size) -> list[Table]:
     table = Table(
         "A private step, by the size of its batch",
         f"SGLD, N {n:,}, d {d}. The private step is that of `dpmcmc.sample`. The step without privacy is the first "
-        "line of the safeguards, and blackjax draws its batch with replacement, by `randint`. The products are those of a "
-        "given batch, which every step has to take: no step can be less.",
+        "line of the safeguards, and blackjax draws its batch with replacement, by `randint`. The products are those "
+        "of a given batch, which every step has to take: no step can be less.",
     )
     if not find_spec("blackjax"):
         table.skipped.append("blackjax: not installed.")

@@ -30,7 +30,7 @@ from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive, Target
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
 from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.transformed import PerOwner
@@ -235,10 +235,12 @@ _ROUNDS, _INNER = 12, 4
 _RADIUS = 30.0
 #: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
 FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
-#: Standard deviation of an intercept's logit or logarithm under ``evidence``, before rows are scaled; and more
-#: coefficients than this have no factor chosen while gradients are released, and every second candidate with one
+#: Standard deviation of an intercept under ``evidence``, before rows are scaled: of a logit or a logarithm, and of a
+#: real label in units of its bound, since the mean label lies within it.
+_INTERCEPT_STD, _REAL_STD = 6.0, 1.0
+#: More coefficients than this have no factor chosen while gradients are released, and every second candidate with one
 #: iteration of its 𝒞 afterwards: inverses take long.
-_INTERCEPT_STD, _MANY = 6.0, 200
+_MANY = 200
 #: Least weight of a candidate, over the largest, that is kept.
 _LEAST_WEIGHT = 1e-4
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
@@ -342,9 +344,10 @@ class Prior:
             if options.intercept_scale is not None:
                 scales[constant] = options.intercept_scale
             elif by_evidence:
-                scales[constant] = max(
-                    target.prior_scale, _INTERCEPT_STD * math.sqrt(size)
-                )
+                bound = getattr(target, "label_bound", None)
+                real = isinstance(target, LinearRegression) and bound is not None
+                wide = _REAL_STD * bound if real else _INTERCEPT_STD
+                scales[constant] = max(target.prior_scale, wide * math.sqrt(size))
             family[constant] = -1
         for number, columns in enumerate(options.group_effects, start=1):
             scales[list(columns)] = _GROUP_STD * target.prior_scale

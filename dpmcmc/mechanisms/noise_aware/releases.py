@@ -25,7 +25,7 @@ from dpmcmc.inference.noise_aware import (
     Local,
     denoised,
 )
-from dpmcmc.inference.scores import Counts, Huber
+from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.facts import (
     FIRST,
@@ -512,4 +512,4 @@ class Releases:
             return None
         if isinstance(score, Counts):
             return score.dispersion
-        return score.std if isinstance(score, Huber) else None
+        return self.learnt.label_std

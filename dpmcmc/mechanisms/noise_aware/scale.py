@@ -25,6 +25,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr
+from scipy.stats import norm
+from scipy.stats import t as student
 
 from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
 from dpmcmc.privacy.accounting import Adjacency
@@ -41,6 +43,8 @@ class Learnt(NamedTuple):
         variance: E ψ²; None: the score is centred.
         beyond: E[|r|; |r| > c] of residuals r beyond their bound c.
         doubts: why intervals may not hold, clauses.
+        label_std: standard deviation that labels are predicted with, where they have one: the root of what their
+            variance is on average, given the releases.
     """
 
     score: BoundedScore
@@ -49,6 +53,7 @@ class Learnt(NamedTuple):
     doubts: tuple[str, ...] = ()
     variance: float | None = None
     beyond: float = 0.0
+    label_std: float | None = None
 
 
 class Scale(Protocol):
@@ -114,6 +119,11 @@ _POINTS = 100
 _FEW, _CHANCES, _LARGE = (0, 5, 15, 40), (0.6, 0.2, 0.1, 0.1), 3.0
 #: Least standard deviation of ψ, in those of residuals.
 _LEAST = 0.1
+#: Prior of the residuals' standard deviation, log-normal: its median in units of the label's bound, and the standard
+#: deviation of its logarithm. Candidates for a logarithm. How far from the share of a law a knot's share may be.
+_USUAL, _STD_VARIES, _STDS, _UNLIKE = 0.25, 1.0, 120, 0.3
+#: Degrees of freedom of Student's laws that sizes are compared with.
+_DEGREES = (3.0, 6.0, np.inf)
 
 
 class Tail(NamedTuple):
@@ -209,14 +219,10 @@ class Residuals:
         """
         knots = self.knots
         signed = released.reshape(2, -1)
-        mass = np.maximum(np.cumsum(signed.sum(axis=0)), 0.0)
-        mass = np.maximum.accumulate(mass)
-        if not mass[-1] > 0:
-            return (Learnt(score),)
-        nearest = float(np.interp((1 - _TAIL) * mass[-1], mass, knots))
-        nearest = max(nearest, float(knots[1]))
-        std = nearest / DEVIATIONS[0]
         sizes = signed.sum(axis=0)
+        nearest, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
+        std = nearest / DEVIATIONS[0]
+        label_std = std * math.exp(varies)  # the root of E σ² of a log-normal σ
         tail = self._tail(sizes, noise_std, nearest, count)
         inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
@@ -247,11 +253,63 @@ class Residuals:
                 Learnt(
                     Huber.of(std, deviations),
                     *_skew(mean, (noise + sampled) / count**2, wide),
-                    variance=max(variance, (_LEAST * std) ** 2),
+                    variance=min(max(variance, (_LEAST * std) ** 2), bound**2),
                     beyond=math.sqrt(float(tail.weights @ outer**2)),
+                    label_std=label_std,
                 )
             )
         return tuple(found)
+
+    def _nearest(
+        self, sizes: np.ndarray, noise_std: float, count: int
+    ) -> tuple[float, float]:
+        """Return the size that nine tenths of residuals are within, and the variance of its logarithm.
+
+        It is the quantile of the noisy weights. Where noise hides that, Student's laws and a prior say more: the two
+        are averaged by their precisions, as logarithms.
+
+        Args:
+            sizes: noisy weights on the knots.
+            noise_std: of each.
+            count: their sum without noise.
+        """
+        knots = self.knots
+        # The weights sum to ``count``, so those beyond a knot tell as much as those up to it, with their own noise.
+        within, beyond = np.cumsum(sizes), count - (np.cumsum(sizes[::-1])[::-1] - sizes)
+        below = np.arange(1, _KNOTS + 2)
+        above = _KNOTS + 1 - below
+        mass = (above * within + below * beyond) / (_KNOTS + 1)
+        mass = np.maximum.accumulate(np.clip(mass, 0.0, count))
+        quantile = float(np.interp((1 - _TAIL) * count, mass, knots))
+        quantile = max(quantile, float(knots[1]))
+        at = int(np.searchsorted(knots[:-1], quantile))
+        hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
+        # A normal size's density at the quantile, as a logarithm.
+        dense = 2 * DEVIATIONS[0] * float(norm.pdf(DEVIATIONS[0]))
+        from_noise = (hidden / (count * dense)) ** 2
+        usual, varies = self._likely(sizes, noise_std, count)
+        precisions = np.array([1 / max(from_noise, 1e-12), 1 / varies])
+        logs = np.array([math.log(quantile), usual])
+        found = float(precisions @ logs / precisions.sum())
+        return math.exp(found), 1 / float(precisions.sum())
+
+    def _likely(
+        self, sizes: np.ndarray, noise_std: float, count: int
+    ) -> tuple[float, float]:
+        """Return mean and variance of the logarithm of that size under Student's laws, given noisy weights."""
+        candidates, shares = _students(self)
+        expected = count * shares
+        variance = noise_std**2 + expected + (_UNLIKE * expected) ** 2
+        logs = -0.5 * np.sum(
+            np.log(variance) + (sizes - expected) ** 2 / variance, axis=2
+        )
+        middle = math.log(_USUAL * self.label_bound * DEVIATIONS[0])
+        logs = logs - 0.5 * ((candidates - middle) / _STD_VARIES) ** 2
+        weights = np.exp(logs - logs.max()).sum(axis=0)
+        weights /= weights.sum()
+        mean = float(weights @ candidates)
+        step = candidates[1] - candidates[0]
+        return mean, max(float(weights @ (candidates - mean) ** 2), step**2)
 
     def _tail(
         self, sizes: np.ndarray, noise_std: float, start: float, count: int
@@ -271,6 +329,23 @@ class Residuals:
         )
         weights = np.exp(logs - logs.max())
         return Tail(points, weights / weights.sum())
+
+
+@functools.cache
+def _students(residuals: Residuals) -> tuple[np.ndarray, np.ndarray]:
+    """Return logarithms of the size that nine tenths are within, (k,), and shares on knots, (laws, k, knots)."""
+    knots = residuals.knots
+    candidates = np.linspace(math.log(knots[1]), math.log(knots[-1]), _STDS)
+    points = (np.arange(_POINTS) + 0.5) / _POINTS
+    shares = []
+    for degrees in _DEGREES:
+        law = student(degrees) if np.isfinite(degrees) else norm
+        unit = law.ppf((1 + points) / 2) / law.ppf(1 - _TAIL / 2)
+        sizes = np.minimum(np.exp(candidates)[:, None] * unit, knots[-1])
+        on_knots = residuals.statistic(np.zeros(sizes.size), sizes.ravel())
+        on_knots = on_knots.reshape(*sizes.shape, -1)[..., : _KNOTS + 1]
+        shares.append(on_knots.mean(axis=1))
+    return candidates, np.stack(shares)
 
 
 def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
