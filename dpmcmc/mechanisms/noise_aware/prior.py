@@ -344,9 +344,9 @@ class Prior:
             if options.intercept_scale is not None:
                 scales[constant] = options.intercept_scale
             elif by_evidence:
-                bound = getattr(target, "label_bound", None)
-                real = isinstance(target, LinearRegression) and bound is not None
-                wide = _REAL_STD * bound if real else _INTERCEPT_STD
+                wide = _INTERCEPT_STD
+                if isinstance(target, LinearRegression) and target.label_bound:
+                    wide = _REAL_STD * target.label_bound
                 scales[constant] = max(target.prior_scale, wide * math.sqrt(size))
             family[constant] = -1
         for number, columns in enumerate(options.group_effects, start=1):
