@@ -384,6 +384,25 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
 
 
+@pytest.mark.parametrize(("noise_std", "most"), [(0.5, 0.15), (5.0, 0.15), (25.0, 0.6), (100.0, 1.0), (1e4, 1.0)])
+@pytest.mark.parametrize("std", [0.03, 0.2])
+def test_a_scale_that_noise_hides_stays_within_its_prior(std, noise_std, most):
+    """The root mean square error of the scale's logarithm; a quantile alone errs by 2 at the larger noises."""
+    rng, n, found = np.random.default_rng(8), 1000, Residuals(1.0)
+    prior = abs(math.log(std / 0.25))
+    errors, sure = [], []
+    for _ in range(40):
+        exact = found.statistic(np.zeros(n), std * rng.normal(size=n)).sum(axis=0)
+        learnt = found.learnt(exact + noise_std * rng.normal(size=len(exact)), noise_std, found.first(), n, np.ones(1))
+        errors.append(math.log(learnt[0].score.std / std))
+        sure.append(math.log(learnt[0].label_std / learnt[0].score.std))
+        assert all(one.variance <= one.score.bound**2 for one in learnt)
+    assert math.sqrt(np.mean(np.square(errors))) < max(most, 1.1 * prior if noise_std >= 100 else 0)
+    # Labels are predicted with more than the scale where it is not known, and with the scale where it is.
+    assert (np.mean(sure) < 0.01) if noise_std <= 5 else (np.min(sure) > 0)
+    assert noise_std < 1e4 or np.mean(sure) == pytest.approx(0.8, abs=0.1)  # of the prior within the grid
+
+
 # --- a matrix from a model of it and a release -------------------------------------------------------------------
 
 

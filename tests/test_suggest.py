@@ -63,6 +63,25 @@ def test_prediction_takes_a_chain_in_a_private_metric_and_linear_regression_does
     assert isinstance(linear.mechanism, NoiseAware)
 
 
+def test_noise_heats_the_draws_of_a_suggested_chain_no_more_than_their_logits_may_vary():
+    """The step is the one at which SGLD's own noise at N/(8d) is that of privacy, where it would be longer."""
+    hot = suggested(num_features=20, num_records=4000, epsilon=0.1, goal="prediction")
+    cool = suggested(num_features=20, num_records=4000, epsilon=10.0, goal="prediction")
+    said = [any("too hot" in reason for reason in plan.reasons) for plan in (hot, cool)]
+    assert said == [True, False]
+    auto = dpmcmc.plan(
+        hot.target,
+        num_records=4000,
+        sampler=dpmcmc.SGLD(step_size="auto", temperature=4000 / (8 * 20)),
+        privacy=dpmcmc.Privacy(epsilon=0.1, delta=hot.guarantee.delta),
+        metric=hot.metric.asked,
+        sampling=hot.sampling,
+        steps=hot.steps,
+        burn_in=hot.burn_in,
+    )
+    assert hot.sampler.step_size == pytest.approx(auto.sampler.step_size, rel=0.01)
+
+
 def test_a_suggestion_runs_on_data_and_its_width_is_as_predicted():
     rng = np.random.default_rng(3)
     frame = {"a": rng.uniform(0, 10, 5000), "b": rng.choice(["u", "v", "w"], 5000)}

@@ -282,7 +282,7 @@ class Residuals:
         mass = np.maximum.accumulate(np.clip(mass, 0.0, count))
         quantile = float(np.interp((1 - _TAIL) * count, mass, knots))
         quantile = max(quantile, float(knots[1]))
-        at = int(np.searchsorted(knots[:-1], quantile))
+        at = min(int(np.searchsorted(knots, quantile)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
         # A normal size's density at the quantile, as a logarithm.
         dense = 2 * DEVIATIONS[0] * float(norm.pdf(DEVIATIONS[0]))
@@ -299,7 +299,7 @@ class Residuals:
         """Return mean and variance of the logarithm of that size under Student's laws, given noisy weights."""
         candidates, shares = _students(self)
         expected = count * shares
-        variance = noise_std**2 + expected + (_UNLIKE * expected) ** 2
+        variance = noise_std**2 + 1.0 + expected + (_UNLIKE * expected) ** 2
         logs = -0.5 * np.sum(
             np.log(variance) + (sizes - expected) ** 2 / variance, axis=2
         )
