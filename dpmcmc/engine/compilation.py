@@ -45,7 +45,7 @@ _CHUNK_STEPS = 1024
 _CHUNK_READ = 1 << 30
 #: Compiler options of a CPU's program. XLA keeps to vectors of half this length by default, where the core has them.
 VECTORS: dict[str, str | bool] = {"xla_cpu_prefer_vector_width": "512"}
-#: Of one that does not share an operation out to threads.
+#: Options of a program that does not share an operation out to threads.
 ONE_THREAD = VECTORS | {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 

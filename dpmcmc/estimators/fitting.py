@@ -43,8 +43,8 @@ from dpmcmc.targets.ordinal import OrdinalRegression
 #: of the effect of half a column's range where one does, in units of the predictor. Released numbers multiply it
 #: (``prior_scale: evidence``). Noise of a real label on [-1, 1]; a fit learns its own.
 PRIOR_SCALE, _EFFECT, _NOISE_SCALE = 2.0, 1.0, 0.5
-#: What all columns of a real label explain together, in units of half its range, which bounds it: d effects have the
-#: standard deviation of this over √d each, where that is less than the usual one.
+#: Half a real label's range bounds what all its columns explain together. Each of d effects has the standard deviation
+#: of this over √d, in units of half the range, where that is less than the usual one.
 _TOGETHER = 2.0
 
 #: From the kind of a label to its regression.
