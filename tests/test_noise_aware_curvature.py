@@ -21,6 +21,7 @@ from dpmcmc.inference.noise_aware import (
     error_of_noise,
     isotropic_error,
     project,
+    spiked,
     symmetric_noise,
 )
 from dpmcmc.inference.scores import FARTHEST_ROW, Counts, Huber, Logistic, Softmax
@@ -413,6 +414,31 @@ def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):
     root = turn * np.sqrt(values)
     matrix = root @ (np.eye(3) + deviation * symmetric_noise(rng, 3)) @ root.T
     return turn * values @ turn.T, matrix, matrix + noise_std * symmetric_noise(rng, 3)
+
+
+@pytest.mark.parametrize("noise_std", [3.0, 8.0])
+def test_eigenvalues_that_noise_hides_get_their_mean_and_the_error_is_as_stated(noise_std):
+    """One large eigenvalue and many that noise hides, as pixels have; a projection keeps the noise's upper half."""
+    size, rng = 64, np.random.default_rng(3)
+    vectors = np.linalg.qr(rng.normal(size=(size, size)))[0]
+    values = np.append(390.0, 250 * rng.exponential(size=size - 1) / size)
+    matrix = vectors * values @ vectors.T
+    errors, least, stated, found = [], [], [], []
+    for _ in range(12):
+        release = NoisyGram(matrix + noise_std * symmetric_noise(rng, size), noise_std, float(np.trace(matrix)), 0.0)
+        estimate = spiked(release)
+        errors.append(np.linalg.norm(estimate.gram - matrix))
+        least.append(np.linalg.norm(project(release.gram, release.trace, None) - matrix))
+        u = rng.normal(size=size)
+        found.append(np.sum(((estimate.gram - matrix) @ u) ** 2))
+        stated.append(np.trace(estimate.error(np.eye(size))))
+        assert np.linalg.eigvalsh(estimate.gram)[0] > 0
+        assert np.trace(estimate.gram) == pytest.approx(release.trace)
+    assert np.mean(errors) < 0.7 * np.mean(least)
+    assert 0.15 < np.mean(found) / np.mean(stated) < 1.1
+    # Clear of the noise an eigenvalue stays as it is released.
+    clear = spiked(NoisyGram(np.diag([900.0, 500.0, 40.0]), 1e-3, 1440.0, 0.0))
+    np.testing.assert_allclose(clear.gram, np.diag([900.0, 500.0, 40.0]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("deviation", "noise_std"), [(0.2, 3.0), (0.2, 15.0), (0.1, 40.0)])

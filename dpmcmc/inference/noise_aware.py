@@ -440,6 +440,53 @@ class Denoised(NamedTuple):
     error: Callable[[np.ndarray], np.ndarray]
 
 
+#: Standard deviation of a second moment's eigenvalues that noise hides, over their mean.
+_EIGENVALUES_VARY = 2.0
+
+
+def spiked(noisy: NoisyGram) -> Denoised:
+    r"""Return the estimate of a second moment whose eigenvalues noise hides, all but the largest.
+
+    The noise is symmetric with variance s² off its diagonal, so its own eigenvalues lie within ±2s√d (Wigner 1955). An
+    eigenvalue λ of the second moment stands out at λ + s²d/λ, if λ > s√d, and its vector then has the squared cosine
+    1 − s²d/λ² with the one that is found (Benaych-Georges and Nadakuditi 2011). In that direction the estimate is λ
+    times the squared cosine, which errs least. Nothing is known of the others but their mean, which the trace tells:
+    each is taken to be the mean. A projection onto what is positive would take the upper half of the noise's
+    eigenvalues for the second moment's.
+
+    In directions that stand out the error is the noise. Among the others it is the second moment itself, less its mean.
+    Were m eigenvalues to vary by w times their mean b, in vectors of any direction, then a number off the diagonal
+    would vary by w b/√m.
+    """
+    size = len(noisy.gram)
+    values, vectors = np.linalg.eigh(noisy.gram)
+    spread = noisy.noise_std**2 / 2 * size
+    out = values > 2 * math.sqrt(spread)
+    found = (values[out] + np.sqrt(values[out] ** 2 - 4 * spread)) / 2
+    found = found - spread / found
+    # Noise of the trace may leave nothing to the mean, which is positive.
+    mean = max(noisy.trace - float(found.sum()), 0.01 * noisy.trace) / max(
+        1, size - out.sum()
+    )
+    seen, rest = vectors[:, out], vectors[:, ~out]
+    gram = seen * found @ seen.T + mean * rest @ rest.T
+    gram = gram * (noisy.trace / float(np.trace(gram)))
+    inside, outside = seen @ seen.T, rest @ rest.T
+    own = isotropic_error(noisy.noise_std)
+    hidden = _EIGENVALUES_VARY * mean * math.sqrt(2 / max(1, size - out.sum()))
+    among = isotropic_error(min(hidden, noisy.noise_std))
+    scale = (noisy.trace_std / noisy.trace) ** 2
+
+    def error(q: np.ndarray) -> np.ndarray:
+        of_noise = own(q)
+        kept = inside @ of_noise @ inside
+        crossed = outside @ own(inside @ q @ inside) @ outside
+        left = outside @ among(outside @ q @ outside) @ outside
+        return kept + crossed + left + scale * gram @ q @ gram
+
+    return Denoised(gram, error)
+
+
 def error_of_noise(
     noisy: NoisyGram, structure: RowStructure | None
 ) -> Callable[[np.ndarray], np.ndarray]:

@@ -128,6 +128,15 @@ class Facts:
             design.num_records, design.size, design.row_bound, unit_norm, together=self.together
         )  # fmt: skip
 
+    @property
+    def hidden(self) -> bool:
+        """Whether noise hides most eigenvalues of the rows' second moment, and nothing else tells of its shape.
+
+        It is released once, in many columns. Levels of a column leave many entries empty, which a projection knows.
+        """
+        structure = self.options.structure
+        return not self.releases and (structure is None or not structure.blocks)
+
     def whitened(self, design: Design) -> RowFacts:
         """Return the public facts of rows in the metric, each scaled to be within 1."""
         return RowFacts(design.num_records, design.size, 1.0, together=self.together)

@@ -38,6 +38,7 @@ from dpmcmc.inference.curvature import (
 from dpmcmc.inference.noise_aware import (
     Local,
     denoised,
+    spiked,
 )
 from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
@@ -301,7 +302,11 @@ class _Budget:
                 design.largest_trace,
                 0.0,
             )
-            gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
+            gram, error = (
+                spiked(noisy)
+                if strategy.hidden
+                else denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
+            )
             square, longest = design.metric(gram), design.longest
             norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2

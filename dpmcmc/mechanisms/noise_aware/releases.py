@@ -24,6 +24,7 @@ from dpmcmc.inference.noise_aware import (
     GradientRelease,
     Local,
     denoised,
+    spiked,
 )
 from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms.base import MechanismPlan
@@ -192,6 +193,8 @@ class Releases:
             alike = exchangeable(self.noisy.gram, groups)
             found = corrected(alike, self.noisy.gram, self.noisy.noise_std)
             self.gram = Denoised(found.matrix, found.error)
+        elif strategy.hidden:
+            self.gram = spiked(self.noisy)
         else:
             self.gram = denoised(self.noisy, strategy.options.structure)
         released_row: np.ndarray | None = None

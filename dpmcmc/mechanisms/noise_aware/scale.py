@@ -24,9 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtr, ndtri, stdtrit
 
 from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
 from dpmcmc.privacy.accounting import Adjacency
@@ -285,7 +283,8 @@ class Residuals:
         at = min(int(np.searchsorted(knots, quantile)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
         # A normal size's density at the quantile, as a logarithm.
-        dense = 2 * DEVIATIONS[0] * float(norm.pdf(DEVIATIONS[0]))
+        at_quantile = math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
+        dense = 2 * DEVIATIONS[0] * at_quantile
         from_noise = (hidden / (count * dense)) ** 2
         usual, varies = self._likely(sizes, noise_std, count)
         precisions = np.array([1 / max(from_noise, 1e-12), 1 / varies])
@@ -339,8 +338,9 @@ def _students(residuals: Residuals) -> tuple[np.ndarray, np.ndarray]:
     points = (np.arange(_POINTS) + 0.5) / _POINTS
     shares = []
     for degrees in _DEGREES:
-        law = student(degrees) if np.isfinite(degrees) else norm
-        unit = law.ppf((1 + points) / 2) / law.ppf(1 - _TAIL / 2)
+        chances = np.append((1 + points) / 2, 1 - _TAIL / 2)
+        quantiles = stdtrit(degrees, chances) if degrees < np.inf else ndtri(chances)
+        unit = quantiles[:-1] / quantiles[-1]
         sizes = np.minimum(np.exp(candidates)[:, None] * unit, knots[-1])
         on_knots = residuals.statistic(np.zeros(sizes.size), sizes.ravel())
         on_knots = on_knots.reshape(*sizes.shape, -1)[..., : _KNOTS + 1]
