@@ -144,7 +144,11 @@ def facts_of(name: str, epsilon: float) -> Facts | None:
     kept = table.units.kept
     added = size**2 * np.kron(metric.square, np.eye(whole.classes))[np.ix_(kept, kept)]
     curvature = np.linalg.inv(fit.inverse)
-    ratios = eigh(added, curvature @ fit.covariance @ curvature, eigvals_only=True)
+    sampled = curvature @ fit.covariance @ curvature
+    # Directions that the table does not identify have no noise of sampling.
+    sizes, directions = np.linalg.eigh(sampled)
+    held = directions[:, sizes > _HELD * sizes[-1]]
+    ratios = eigh(held.T @ added @ held, held.T @ sampled @ held, eigvals_only=True)
     return Facts(float(values[at]), math.sqrt(error), math.sqrt(float(np.median(ratios))))
 
 
