@@ -94,6 +94,13 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
         assert np.abs(narrow.gradient - total).max() > 5e-3 * n, "the path's spread shows nothing"
 
 
+def test_a_path_where_no_score_has_a_slope_is_refused():
+    path = PathGradients(np.array([5e4]), np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
+    known = Known(1000, np.eye(1), np.eye(1), mean_row=np.ones(1))
+    with pytest.raises(UnsupportedCombination, match="no record's score has a slope"):
+        from_trace.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
+
+
 @pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
 def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
     """An intercept far from the truth: records' gradients have a mean, which Poisson batches alone count."""

@@ -193,7 +193,11 @@ def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) ->
 def expected(
     path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised, score: Score
 ) -> Expected:
-    """Return what the mean gradient of a path is expected to be under the parameter ``mean``."""
+    """Return what the mean gradient of a path is expected to be under the parameter ``mean``.
+
+    Raises:
+        UnsupportedCombination: no score has a slope along the path.
+    """
     count = known.num_records
     away = path.position - mean
     row = np.zeros_like(mean) if known.mean_row is None else known.mean_row
@@ -223,6 +227,11 @@ def expected(
     mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
     h = mean_weight * slope
     mean_curvature = float(np.mean(h))
+    if not mean_curvature > 0:
+        raise UnsupportedCombination(
+            "noise_aware: the path lies where no record's score has a slope, so its gradients do not identify the "
+            "posterior; take a smaller step_size, a larger ε, or mechanism noise_aware."
+        )
     gradient = np.mean(gap @ _ABOUT_WEIGHTS) * row
     gradient = (
         gradient
