@@ -154,7 +154,7 @@ def test_goals_and_losses_of_fixed_rows(monkeypatch):
     assert all(("not known" in one) == one.startswith("**u") for one in said if "refused" not in one)
     facts["u"] = losses.Facts(9.0, 2.0, 3.0)
     loud = [one for one in losses.paragraphs([*rows, *more, refused]) if one.startswith("**u")]
-    assert all("is 3.0 at ε = 1, 3.0 at ε = 3 (median" in one for one in loud)
+    assert all("is 3.0 at ε = 1 and 3.0 at ε = 3 (median" in one for one in loud)
     for words in ("CRPS of `a` is 0.2", "cover 0.50", "4.0 times as wide", "`fit` refused: too few records"):
         assert sum(words in one for one in said) >= 1, words
     assert not any("`mle`" in one for one in said)

@@ -198,18 +198,24 @@ def _paragraph(table: str, kind: str, seen: Sequence[tuple[float, str]]) -> str:
     causes = []
     hidden = {epsilon: one for epsilon, one in known.items() if one.weakest < one.left}
     if hidden:
-        noises = ", ".join(f"{one.left:.2g} at ε = {epsilon:g}" for epsilon, one in hidden.items())
+        noises = _at({epsilon: f"{one.left:.2g}" for epsilon, one in hidden.items()})
         causes.append(
-            f"The least sum of squares of rows along a direction is {next(iter(hidden.values())).weakest:.2g}, and the "
+            f"The least sum of squares of rows along a direction is {next(iter(hidden.values())).weakest:.2g}. The "
             f"noise that the releases of rows leave in it is {noises}, so that it is lost."
         )
-    loud = ", ".join(f"{one.gradients:.1f} at ε = {epsilon:g}" for epsilon, one in known.items() if one.gradients > 1)
+    loud = {epsilon: f"{one.gradients:.1f}" for epsilon, one in known.items() if one.gradients > 1}
     if loud:
         causes.append(
-            "The noise of the gradients moves estimates by more than sampling does: over it, the standard deviation is "
-            f"{loud} (median over directions)."
+            "The noise of the gradients moves estimates by more than sampling does. Over it, the standard deviation is "
+            f"{_at(loud)} (median over directions)."
         )
     return " ".join([text, *causes]) if causes else f"{text} The cause is not known."
+
+
+def _at(said: dict[float, str]) -> str:
+    """Return what was said of the first and the last ε, or of one."""
+    ends = dict.fromkeys((min(said), max(said)))
+    return " and ".join(f"{said[epsilon]} at ε = {epsilon:g}" for epsilon in ends)
 
 
 def page(rows: Sequence[Row], found: Sequence[Row], partial: bool, beside: Sequence[str] = ()) -> str:
