@@ -233,13 +233,18 @@ BESIDE = ("epsilon", "method", *(f"{when}_{name}" for name in COMPARED for when 
 
 
 def beside(earlier: Sequence[Row], later: Sequence[Row]) -> list[Row]:
-    """Return a row for each method and ε of both runs, of the tables that both have; arguments are rows of results."""
-    shared = {str(row["table"]) for row in earlier} & {str(row["table"]) for row in later}
+    """Return a row for each method and ε of both runs; arguments are rows of results.
+
+    Only tables, methods and ε that both have count, so that ranks are among the same.
+    """
+    tables = {str(row["table"]) for row in earlier} & {str(row["table"]) for row in later}
+    ways = [{(row["method"], number(row, "epsilon")) for row in rows} for rows in (earlier, later)]
+
+    def shared(row: Row) -> bool:
+        return row["table"] in tables and (row["method"], number(row, "epsilon")) in ways[0] & ways[1]
+
     first, second = (
-        {
-            (number(row, "epsilon"), str(row["method"])): row
-            for row in summarised([row for row in rows if row["table"] in shared])
-        }
+        {(number(row, "epsilon"), str(row["method"])): row for row in summarised([row for row in rows if shared(row)])}
         for rows in (earlier, later)
     )
     out: list[Row] = []
