@@ -14,8 +14,6 @@ import argparse
 import contextlib
 import functools
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from benchmarks.commands import process
 
 import dpmcmc
 from dpmcmc.privacy import Ledger
@@ -68,10 +67,10 @@ def single_seconds(count: int) -> float:
         config = Path(name) / "one.yaml"
         config.write_text(yaml.safe_dump(body, sort_keys=False))
         for at in range(count + 1):
-            started = time.perf_counter()
             command = ["-m", "dpmcmc.run", str(config), "--quiet", "--out", f"{name}/run{at}"]
-            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
-            times.append(time.perf_counter() - started)
+            done = process(command, Path(name) / "cache")
+            assert done.failure is None, done.failure
+            times.append(done.seconds)
     return statistics.median(times[1:])  # the first one compiles
 
 

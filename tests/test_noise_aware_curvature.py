@@ -368,7 +368,7 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
     rng, n, found = np.random.default_rng(6), 40_000, Residuals(3.0)
     for law in (rng.normal(size=n), rng.laplace(size=n), rng.exponential(size=n) - 1):
         r = 0.15 * law
-        candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, found.first(), n, np.ones(1))
+        candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, n, np.ones(1))
         bounds = [one.score.bound for one in candidates]
         assert np.mean(np.abs(r) <= bounds[0]) == pytest.approx(0.9, abs=0.05)
         assert np.allclose(np.divide(bounds, bounds[0]), np.divide(scale.DEVIATIONS, scale.DEVIATIONS[0]))
@@ -394,7 +394,7 @@ def test_a_scale_that_noise_hides_stays_within_its_prior(std, noise_std, most):
     errors, sure = [], []
     for _ in range(40):
         exact = found.statistic(np.zeros(n), std * rng.normal(size=n)).sum(axis=0)
-        learnt = found.learnt(exact + noise_std * rng.normal(size=len(exact)), noise_std, found.first(), n, np.ones(1))
+        learnt = found.learnt(exact + noise_std * rng.normal(size=len(exact)), noise_std, n, np.ones(1))
         errors.append(math.log(learnt[0].score.std / std))
         sure.append(math.log(learnt[0].label_std / learnt[0].score.std))
         assert all(one.variance <= one.score.bound**2 for one in learnt)

@@ -328,7 +328,7 @@ class Blocks:
         lanes = compilation.lanes_of(block, program)
         work = block * compilation.cell_bytes(program, shapes, records)
         drawn_ahead = compilation.draws_ahead(
-            work // lanes, lanes, program.platform, compilation.sums_rows(program)
+            work // lanes, lanes, program.platform, compilation.model_sums_rows(program)
         )
         ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
@@ -373,7 +373,7 @@ class Blocks:
             size.work // size.lanes,
             size.lanes,
             self._program.platform,
-            compilation.sums_rows(self._program),
+            compilation.model_sums_rows(self._program),
         )
         with traced_for(self._program.platform):
             executable, option = _executable(self._functions, self._arguments(), options)

@@ -81,10 +81,7 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     each = cell_bytes(program, positions, records)
     suited = hardware(program.platform)
     # Cells that read rows of their own, in place, have nothing in common but the program.
-    alone = (
-        program.slots < program.num_records
-        and program.target.without().clipped_gradient_sum is not None
-    )
+    alone = program.slots < program.num_records and model_sums_rows(program)
     few = 1 if alone else suited.cells
     most = max(suited.lane // each, min(few, MOST_WORK // each), 1)
     parts = (
@@ -103,7 +100,7 @@ def cell_bytes(program: Program, positions: PyTree, records: PyTree) -> int:
     return max(rows, one, min(MICROBATCH * one, GRADIENT_BYTES), 1)
 
 
-def sums_rows(program: Program) -> bool:
+def model_sums_rows(program: Program) -> bool:
     """Whether the model sums its rows itself, as a linear one does; gradients of networks are of each record."""
     return program.target.without().clipped_gradient_sum is not None
 

@@ -95,24 +95,29 @@ def suggested_chain(
         burn_in = steps // 2
     step_size = min(_RELAXATIONS / (max(burn_in, 1) * typical), _STEEPEST / steepest)
     settings |= {"steps": steps, "burn_in": burn_in}
-    shapes = parameter_shapes(target)
-    calm = step_size
-    if shapes is not None:
-        # The posterior's own temperature is never too hot.
-        hottest = max(1.0, _HOTTEST * num_records / (4 * size_of(shapes)))
-        auto = SGLD(step_size="auto", temperature=hottest)
-        solved = cast(SGLD, plan(target, **(settings | {"sampler": auto})).sampler)
-        calm = cast(float, solved.step_size)
-    noisy = calm < step_size
-    step_size = min(step_size, calm)
+    longest = _longest_cool_step(target, settings)
+    reason = "times before the first draw that is kept"
+    if longest < step_size:
+        step_size = longest
+        reason += "; a longer one would make the draws too hot, at this noise"
     settings["sampler"] = SGLD(step_size=float(f"{step_size:.3g}"))
     reasons.append(
         f"step size {step_size:.3g}, {steps} steps: a typical direction relaxes {step_size * burn_in * typical:.3g} "
-        "times before the first draw that is kept"
-        + "; a longer one would make the draws too hot, at this noise"
-        * noisy
+        f"{reason}"
     )
     return plan(target, **settings), reasons
+
+
+def _longest_cool_step(target: Target, settings: Mapping[str, Any]) -> float:
+    """Return the longest step whose draws are cool at the noise of privacy; infinite where no size is known."""
+    shapes = parameter_shapes(target)
+    if shapes is None:
+        return math.inf
+    # The posterior's own temperature is never too hot.
+    hottest = max(1.0, _HOTTEST * settings["num_records"] / (4 * size_of(shapes)))
+    auto = SGLD(step_size="auto", temperature=hottest)
+    found = plan(target, **{**settings, "sampler": auto}).sampler
+    return cast(float, cast(SGLD, found).step_size)
 
 
 def _typical(rough: Plan, target: Target) -> float:

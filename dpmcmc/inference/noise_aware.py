@@ -465,21 +465,19 @@ def spiked(noisy: NoisyGram) -> Denoised:
     found = (values[out] + np.sqrt(values[out] ** 2 - 4 * spread)) / 2
     found = found - spread / found
     # Noise of the trace may leave nothing to the mean, which is positive.
-    mean = max(noisy.trace - float(found.sum()), 0.01 * noisy.trace) / max(
-        1, size - out.sum()
-    )
+    others = max(1, size - int(out.sum()))
+    mean = max(noisy.trace - float(found.sum()), 0.01 * noisy.trace) / others
     seen, rest = vectors[:, out], vectors[:, ~out]
     gram = seen * found @ seen.T + mean * rest @ rest.T
     gram = gram * (noisy.trace / float(np.trace(gram)))
     inside, outside = seen @ seen.T, rest @ rest.T
     own = isotropic_error(noisy.noise_std)
-    hidden = _EIGENVALUES_VARY * mean * math.sqrt(2 / max(1, size - out.sum()))
+    hidden = _EIGENVALUES_VARY * mean * math.sqrt(2 / others)
     among = isotropic_error(min(hidden, noisy.noise_std))
     scale = (noisy.trace_std / noisy.trace) ** 2
 
     def error(q: np.ndarray) -> np.ndarray:
-        of_noise = own(q)
-        kept = inside @ of_noise @ inside
+        kept = inside @ own(q) @ inside
         crossed = outside @ own(inside @ q @ inside) @ outside
         left = outside @ among(outside @ q @ outside) @ outside
         return kept + crossed + left + scale * gram @ q @ gram

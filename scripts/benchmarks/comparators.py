@@ -131,23 +131,33 @@ def among(times: dict[tuple[str, str, str, str], np.ndarray], size: Size) -> Tab
 
 
 def bare_products(data: Any, size: Size) -> Callable[[], Any]:
-    """The least that a step does: gather the rows of a given batch, and multiply by them twice; on one thread.
+    """The least that a step does: gather the rows of a given batch, and multiply by them twice; on one thread."""
+
+    def step(theta: jax.Array, rows: jax.Array) -> jax.Array:
+        return theta - 1e-3 * ((rows @ theta) @ rows)
+
+    return over_given_batches(data["x"], size.batch, size.steps, 1.0, step)
+
+
+def over_given_batches(
+    x: jax.Array, batch: int, steps: int, start: float, step: Callable[[jax.Array, jax.Array], jax.Array]
+) -> Callable[[], Any]:
+    """Steps (vector, rows of a batch) -> vector in one compiled scan, from a constant one; batches are drawn before.
 
     The rows are as long as dpmcmc's own, a multiple of eight numbers.
     """
-    x = jnp.pad(data["x"], ((0, 0), (0, -size.features % 8)))
-    batches = jax.random.randint(jax.random.key(0), (size.steps, size.batch), 0, size.num_records)
-    options = ONE_THREAD if jax.default_backend() == "cpu" else None
+    num_records, features = x.shape
+    x = jnp.pad(x, ((0, 0), (0, -features % 8)))
+    batches = jax.random.randint(jax.random.key(0), (steps, batch), 0, num_records)
 
-    @functools.partial(jax.jit, compiler_options=options)
-    def run(theta: jax.Array, x: jax.Array, batches: jax.Array) -> Any:
-        def body(theta: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
-            rows = x.at[batch].get(mode="clip")
-            return theta - 1e-3 * ((rows @ theta) @ rows), None
+    @functools.partial(jax.jit, compiler_options=ONE_THREAD if jax.default_backend() == "cpu" else None)
+    def run(vector: jax.Array, x: jax.Array, batches: jax.Array) -> Any:
+        def body(vector: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
+            return step(vector, x.at[batch].get(mode="clip")), None
 
-        return jax.lax.scan(body, theta, batches)[0]
+        return jax.lax.scan(body, vector, batches)[0]
 
-    return functools.partial(run, jnp.ones(x.shape[1]), x, batches)
+    return functools.partial(run, jnp.full(x.shape[1], start), x, batches)
 
 
 def log_prior(theta: jax.Array) -> jax.Array:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dpmcmc
+from benchmarks.comparators import over_given_batches
 from benchmarks.problem import Size, make_plan, records, sampled, sampled_apart
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine.compilation import ONE_THREAD
 
 
 def tables(size: Size) -> list[Table]:
@@ -60,19 +58,8 @@ def _records(size: Size) -> Table:
 
 
 def _bare_gather(x: jax.Array, batch: int, steps: int) -> Callable[[], Any]:
-    """Rows of given batches, gathered and added up; the rows are as long as dpmcmc's own, a multiple of eight."""
-    num_records, features = x.shape
-    x = jnp.pad(x, ((0, 0), (0, -features % 8)))
-    batches = jax.random.randint(jax.random.key(0), (steps, batch), 0, num_records)
-
-    @functools.partial(jax.jit, compiler_options=ONE_THREAD if jax.default_backend() == "cpu" else None)
-    def run(x: jax.Array, batches: jax.Array) -> jax.Array:
-        def body(total: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
-            return total + x.at[batch].get(mode="clip").sum(axis=0), None
-
-        return jax.lax.scan(body, jnp.zeros(x.shape[1]), batches)[0]
-
-    return functools.partial(run, x, batches)
+    """Rows of given batches, gathered and added up."""
+    return over_given_batches(x, batch, steps, 0.0, lambda total, rows: total + rows.sum(axis=0))
 
 
 def _features(size: Size) -> Table:

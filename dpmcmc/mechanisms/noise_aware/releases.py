@@ -296,9 +296,7 @@ class Releases:
         usual = clip_of(self.learnt.score, self.typical, self.metric.longest)
         usual /= self.learnt.score.limit
         limits = np.quantile(np.minimum(1.0, usual / norms), _LIMITS)
-        found = scale.learnt(
-            noisy, noise_std, self.learnt.score, self.design.num_records, limits
-        )
+        found = scale.learnt(noisy, noise_std, self.design.num_records, limits)
         self.learnt = self._furthest(found, position)
 
     def _furthest(self, found: tuple[Learnt, ...], position: np.ndarray) -> Learnt:

@@ -78,7 +78,6 @@ class Scale(Protocol):
         self,
         released: np.ndarray,
         noise_std: float,
-        score: BoundedScore,
         count: int,
         limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
@@ -87,7 +86,6 @@ class Scale(Protocol):
         Args:
             released: sum with noise, (size,).
             noise_std: of each number.
-            score: that gradients had so far.
             count: number of rows.
             limits: of rows, over the bound of the score, (k,) of them with equal shares.
         """
@@ -107,6 +105,10 @@ _KNOTS, _RATIO = 40, 1.25
 _FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
 #: Prior of that mean: zero with this chance, for symmetric errors, or else normal, as wide as all that is left out.
 _SYMMETRIC = 0.2
+#: Density at that quantile of the logarithm of a normal residual's size.
+_DENSITY = (
+    2 * DEVIATIONS[0] * math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
+)
 #: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
 #: their logarithm under the prior; its shapes; points that stand for each law.
 _TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
@@ -202,11 +204,15 @@ class Residuals:
         out[at, np.where(above > 1, side + above - 1, 0)] = 1 - part
         return out
 
+    def shares(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the mean weights on the knots of points of several laws, (laws, points) -> (laws, knots)."""
+        weights = self.statistic(np.zeros(sizes.size), sizes.ravel())
+        return weights.reshape(*sizes.shape, -1)[..., : _KNOTS + 1].mean(axis=1)
+
     def learnt(
         self,
         released: np.ndarray,
         noise_std: float,
-        score: BoundedScore,
         count: int,
         limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
@@ -282,10 +288,7 @@ class Residuals:
         quantile = max(quantile, float(knots[1]))
         at = min(int(np.searchsorted(knots, quantile)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
-        # A normal size's density at the quantile, as a logarithm.
-        at_quantile = math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
-        dense = 2 * DEVIATIONS[0] * at_quantile
-        from_noise = (hidden / (count * dense)) ** 2
+        from_noise = (hidden / (count * _DENSITY)) ** 2
         usual, varies = self._likely(sizes, noise_std, count)
         precisions = np.array([1 / max(from_noise, 1e-12), 1 / varies])
         logs = np.array([math.log(quantile), usual])
@@ -317,9 +320,7 @@ class Residuals:
         excesses, logs = _excesses()
         points = start * (1 + excesses / DEVIATIONS[0])
         points = np.minimum(points, self.knots[-1])
-        on_knots = self.statistic(np.zeros(points.size), points.ravel())
-        on_knots = on_knots.reshape(*points.shape, -1)[..., : _KNOTS + 1]
-        expected = _TAIL * count * on_knots.mean(axis=1)
+        expected = _TAIL * count * self.shares(points)
         # A knot whose lower neighbour is in the tail has no weight of what is not.
         whole = np.append(False, self.knots[:-1] >= start)
         variance = 2 * noise_std**2 + expected[:, whole]
@@ -341,10 +342,7 @@ def _students(residuals: Residuals) -> tuple[np.ndarray, np.ndarray]:
         chances = np.append((1 + points) / 2, 1 - _TAIL / 2)
         quantiles = stdtrit(degrees, chances) if degrees < np.inf else ndtri(chances)
         unit = quantiles[:-1] / quantiles[-1]
-        sizes = np.minimum(np.exp(candidates)[:, None] * unit, knots[-1])
-        on_knots = residuals.statistic(np.zeros(sizes.size), sizes.ravel())
-        on_knots = on_knots.reshape(*sizes.shape, -1)[..., : _KNOTS + 1]
-        shares.append(on_knots.mean(axis=1))
+        shares.append(residuals.shares(np.exp(candidates)[:, None] * unit))
     return candidates, np.stack(shares)
 
 
@@ -404,7 +402,6 @@ class Dispersion:
         self,
         released: np.ndarray,
         noise_std: float,
-        score: BoundedScore,
         count: int,
         limits: np.ndarray,
     ) -> tuple[Learnt, ...]:
