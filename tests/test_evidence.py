@@ -232,7 +232,7 @@ def test_a_prior_that_the_release_chose_and_that_says_more_than_it_takes_interva
     found = Evidence(h, np.ones(D), h @ h / information, np.ones(D), 100)
     assert not found.objections, "a prior that was declared is the user's word"
     said = dataclasses.replace(found, chosen=True).objections
-    assert [("says more of most" in one) for one in said] == [True] * refused
+    assert [("release chose says more of" in one) for one in said] == [True] * refused
     # A direction that rows do not have is no coefficient.
     structure = RowStructure(constant=0, blocks=((1, 2),))
     null = np.array([1.0, -1.0, -1.0]) / np.sqrt(3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.estimators import fitting
 from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.noise_aware_tables import assert_covers, covered, linear, linear_table, logistic, rows, table
 from tests.unproved import plan_any_epsilon
@@ -230,3 +233,35 @@ def test_columns_that_fill_a_tenth_of_their_ranges_cost_no_width(monkeypatch):
         inside.append((low < truth) & (truth < high))
     assert 0.9 < np.min(widths) <= np.max(widths) < 1.4
     assert np.mean(inside) >= 0.6
+
+
+@pytest.mark.parametrize(("epsilon", "refused"), [(0.1, True), (5.0, False)])
+def test_a_rare_label_takes_intervals_away_where_predictors_are_hardly_known(epsilon, refused):
+    """Where predictors vary by more than their slope allows, intervals were seen to cover a half at ε = .1."""
+    rng = np.random.default_rng(0)
+    age = rng.uniform(0, 100, 20_000)
+    sick = rng.random(len(age)) < expit(-8 + 0.05 * age)
+    schema = Schema(columns={"sick": Levels(["no", "yes"]), "age": Range(0, 100)}, label="sick")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
+        result = dpmcmc.fit(None, {"sick": np.where(sick, "yes", "no"), "age": age}, schema, epsilon, progress=False)
+    assert any("predictors vary by" in one for one in result.evidence.objections) is refused
+    assert ("intervals" in result.usable_for) is not refused
+
+
+def test_a_common_shift_of_several_predictors_is_no_spread():
+    """The spread is that of a record's predictor, the root mean square over records."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 3))
+    known = SimpleNamespace(
+        design=SimpleNamespace(size=3, num_records=50), gram=SimpleNamespace(gram=x.T @ x),
+        strategy=SimpleNamespace(score=SimpleNamespace(size=1)),
+    )  # fmt: skip
+    theta = rng.normal(size=(2000, 3)) @ rng.normal(size=(3, 3))
+    found = Releases._spread_of_predictors(known, np.cov(theta.T, bias=True))
+    assert found == pytest.approx(np.sqrt(np.mean(np.var(theta @ x.T, axis=0))))
+    known.strategy.score.size = 4
+    shift = np.kron(np.cov(theta.T), np.ones((4, 4)))
+    assert Releases._spread_of_predictors(known, shift) == pytest.approx(0, abs=1e-6)
+    apart = np.kron(np.cov(theta.T, bias=True), np.diag([1.0, 0, 0, 0]))
+    assert Releases._spread_of_predictors(known, apart) == pytest.approx(0.75 * found)

@@ -22,7 +22,8 @@ from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, isotr
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
-from dpmcmc.mechanisms.noise_aware.prior import Mixture, Prior
+from dpmcmc.mechanisms.noise_aware.metric import spreads
+from dpmcmc.mechanisms.noise_aware.prior import Factors, Mixture, Prior
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.targets import SoftmaxRegression
 from tests.noise_aware_tables import logistic, rows
@@ -31,20 +32,22 @@ D = 3
 
 
 def made(seed=0):
-    """(a prior whose last coefficient has no factor, a release, the model of it, 𝒞)."""
+    """(a prior whose last coefficient has no factor, a release, the model of it, 𝒞); odd seeds know of the columns."""
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(3, D, D + 2))
     h, noise, score = (root @ root.T for root in roots)
     found = Prior(np.array([0.3, 0.0, -2.0]), np.array([1.0, 0.5, 4.0]), np.array([0, 0, -1]))
+    if seed % 2:
+        found = found.with_spreads(np.array([1.0, 12.0, 1.0]))
     seen = GradientRelease(rng.normal(size=D), 10 * rng.normal(size=D), noise)
     return found, seen, Local(h, score, np.zeros_like), noise + score
 
 
-def log_density(given, seen, local, covariance, factor):
-    """log p(u | factor) and the factor's hyperprior, written out."""
-    h, scaled = local.curvature, given.with_factors((factor,))
+def log_density(given, seen, local, covariance, factors):
+    """log p(u | factors) and the common one's hyperprior, written out."""
+    h, scaled = local.curvature, given.with_factors(factors)
     law = multivariate_normal(h @ given.means, covariance + h @ scaled.gaussian.covariance @ h)
-    return law.logpdf(h @ seen.position - seen.gradient) - 0.5 * (math.log(factor) / prior._LOG_SCALE_STD) ** 2
+    return law.logpdf(h @ seen.position - seen.gradient) - 0.5 * (math.log(factors.common) / prior._LOG_SCALE_STD) ** 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -52,14 +55,15 @@ def test_weights_of_factors_are_their_densities(seed):
     given, seen, local, covariance = made(seed)
     candidates = given._common
     # Each has a 𝒞 of its own, so that its determinant counts.
-    own = {f: covariance * (1 + f) for f in candidates}
+    own = {f: covariance * (1 + f.common) for f in candidates}
     direct = np.array([log_density(given, seen, local, own[f], f) for f in candidates])
     factors, found = given._weighed(seen, local, list(own.items()))
-    assert factors == [(f,) for f in candidates]
+    assert factors == candidates
+    assert len(candidates) == len({f.common for f in candidates}) * (1 + seed % 2)
     np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
     best = given.best(seen, local, given.gaussian)
     direct = np.array([log_density(given, seen, local, covariance, f) for f in candidates])
-    np.testing.assert_array_equal(best.scales, given.with_factors((candidates[np.argmax(direct)],)).scales)
+    np.testing.assert_array_equal(best.scales, given.with_factors(candidates[np.argmax(direct)]).scales)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -73,8 +77,8 @@ def test_the_posterior_is_the_mixture_over_factors(seed):
     kept = np.exp(logs - logs.max()) > prior._LEAST_WEIGHT
     weights = np.exp(logs[kept] - logs.max())
     np.testing.assert_allclose(found.weights, weights / weights.sum(), rtol=1e-6)
-    for factor, part in zip(candidates[kept], found.parts, strict=True):
-        precision = given.with_factors((factor,)).precision
+    for k, part in zip(np.flatnonzero(kept), found.parts, strict=True):
+        precision = given.with_factors(candidates[k]).precision
         information = h @ np.linalg.solve(covariance, h)
         wanted = np.linalg.inv(precision + information)
         mean = wanted @ (precision @ given.means + h @ np.linalg.solve(covariance, u))
@@ -105,8 +109,44 @@ def test_a_direction_that_releases_say_nothing_of_hides_no_other(truth):
 def test_the_least_factor_makes_all_effects_together_as_large_as_one():
     for count in (1, 4, 64):
         given = Prior(np.zeros(count + 1), np.ones(count + 1), np.array([*[0] * count, -1]))
-        assert given._common[0] == pytest.approx(count**-0.5)
-        assert given._common[-1] == prior.FACTORS[-1]
+        assert given._common[0].common == pytest.approx(count**-0.5)
+        assert given._common[-1] == Factors(prior.FACTORS[-1])
+
+
+def test_effects_may_be_alike_per_standard_deviation_of_their_columns():
+    """A large coefficient of a column that fills little of its range is not drawn to the others' scale."""
+    size, wide = 20, np.append(50.0, np.ones(19))
+    theta = wide * np.append(1.5, np.random.default_rng(0).normal(size=size - 1))
+    h = np.diag((2 / wide) ** 2)  # a release tells each effect to half its size
+    seen = GradientRelease(theta, np.zeros(size), np.zeros((size, size)))
+    local = Local(h, h, np.zeros_like)
+    alike = Prior(np.zeros(size), np.ones(size), np.zeros(size, int))
+    kept = []
+    for given in (alike, alike.with_spreads(wide)):
+        found = given.concluded(lambda now: (seen, local), Gaussian(theta, np.eye(size)), 1000)
+        kept.append(found.posterior.mean[0] / theta[0])
+    assert kept[0] < 0.2
+    assert kept[1] > 0.55
+
+
+def test_spreads_say_how_much_of_their_ranges_columns_fill():
+    rng = np.random.default_rng(0)
+    count, scale = 200_000, 0.4
+    level = rng.random(count) < 0.1
+    columns = [
+        rng.uniform(-1, 1, count), -0.9 + 0.05 * rng.normal(size=count), rng.choice([-1.0, 1.0], count),
+        level, ~level, np.ones(count),
+    ]  # fmt: skip
+    x = scale * np.column_stack(columns)
+    mean = x.T @ x / count
+    structure = RowStructure(constant=5, blocks=((3, 4),))
+    found = spreads(mean, mean, structure)
+    np.testing.assert_allclose(found, [1, 3**-0.5 / 0.05, 1, 1, 1, 1], rtol=0.02)
+    # An error on top makes no prior wide.
+    noisy = spreads(mean + 0.1 * scale**2 * np.eye(6), mean, structure)
+    assert 1.3 < noisy[1] < 1.5
+    assert np.all(noisy <= found * (1 + 1e-9))
+    assert spreads(mean, mean, RowStructure()) is None
 
 
 def test_a_mixture_is_its_draws():
@@ -123,7 +163,7 @@ def test_a_mixture_is_its_draws():
 
 def test_a_factor_multiplies_free_scales_alone():
     given = made()[0]
-    found = given.with_factors((8.0,))
+    found = given.with_factors(Factors(8.0))
     np.testing.assert_array_equal(found.scales, [8.0, 4.0, 4.0])
     np.testing.assert_array_equal(found.means, given.means)
     assert not found.free.any()

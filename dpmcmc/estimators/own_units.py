@@ -120,7 +120,8 @@ def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
     if prior.free.any():
         line += (
             "; the releases tell by how much narrower or wider it is, up to "
-            f"{FACTORS[-1]:g} times"
+            f"{FACTORS[-1]:g} times, and whether it is wider still for a column that fills "
+            "little of its range"
         )
     return [line]
 

@@ -59,8 +59,9 @@ from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 Without = str | Sequence[int | str]
 #: Share of the prior's variance that a release must remove.
 _LEAST_LEARNED = 0.1
-#: Part of the coefficients, and of what is known of one, beyond which it is most.
-_MOSTLY = 0.5
+#: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients that may be. On
+#: public tables such coefficients covered .3 to 1, by how they lie to the others that the prior was chosen by.
+_MOSTLY, _FEW = 1 / 2, 1 / 3
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -256,10 +257,10 @@ class Evidence:
                 f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
-        elif self.chosen and self._left_to_prior() > _MOSTLY:
+        elif self.chosen and (left := self._left_to_prior()) > _FEW:
             out.append(
-                "a prior whose scale the release chose says more of most coefficients than the records do; take a "
-                "larger epsilon, more records or fewer columns"
+                f"a prior whose scale the release chose says more of {left:.0%} of the coefficients than the records "
+                "do; take a larger epsilon, more records or fewer columns"
             )
         return tuple(out)
 

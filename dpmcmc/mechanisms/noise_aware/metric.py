@@ -11,12 +11,14 @@ Everything here follows from public facts and released numbers. A plan takes sta
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.curvature import Corrected, corrected
 from dpmcmc.inference.noise_aware import Denoised, GradientRelease, Local
 from dpmcmc.inference.released_metric import metric_floor
@@ -35,6 +37,8 @@ _LEVERAGE = 4.0
 _CURVATURES = 16
 #: Least part of b², or of the mean row's square, in a metric.
 _SMALLEST = 1e-5
+#: Least variance of a column, over that of one that is even over its range.
+_TINY = 1e-6
 
 
 def floor_of(gram_noise_std: float, num_rows: int, size: int, row_bound: float) -> float:
@@ -133,6 +137,30 @@ def joined(
         ),
         root @ known @ root / num_rows,
     )
+
+
+def spreads(
+    known: np.ndarray, gram: np.ndarray, structure: RowStructure
+) -> np.ndarray | None:
+    """Return by how much wider an effect's prior is per standard deviation of its column than over its range, (d,).
+
+    A column that is even over its range has 1. So have a level and a column that varies more. A coefficient is wider by
+    the root of a third over the variance, in units of the intercept's square, which is the largest of any column.
+    Variances are estimates with one standard deviation of their error on top, so noise makes no prior wide.
+
+    Args:
+        known: estimate of the rows' second moment with its error on top, (d, d), of a mean row.
+        gram: estimate alone, (d, d), of a mean row.
+        structure: of the rows; None is returned where it declares no intercept, which shows the means of columns.
+    """
+    at = structure.constant
+    if at is None:
+        return None
+    variances = np.diag(known) - known[at] ** 2 / known[at, at]
+    even = np.full(len(known), max(gram[at, at], 0.0) / 3)
+    found = np.sqrt(np.maximum(even, variances) / np.maximum(variances, _TINY * even))
+    found[[at, *itertools.chain(*structure.blocks)]] = 1.0
+    return found
 
 
 def leverage_of(

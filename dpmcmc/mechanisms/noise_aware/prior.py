@@ -220,6 +220,10 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 # its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
 # over candidates of f, by these densities.
 #
+# Two priors have such a factor: one of effects that are alike over the declared ranges of their columns, and one of
+# effects that are alike per standard deviation of them (``metric.spreads``). A column that fills a twentieth of its
+# range needs a coefficient many times as large for the same effect on a record. Both are as likely before the release.
+#
 # Where H is released, it may be any of the matrices that its release leaves possible (``inference/curvature.py``), and
 # the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows alone
 # tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is right if
@@ -245,6 +249,20 @@ _MANY = 200
 _LEAST_WEIGHT = 1e-4
 #: Standard deviation of a group's effect in units of the target's prior_scale, and candidates for its factor.
 _GROUP_STD, _GROUP_FACTORS = 0.5, 2.0 ** np.arange(-5, 3.25, 0.5)
+
+
+class Factors(NamedTuple):
+    """Candidate for what scales are multiplied by.
+
+    Attributes:
+        common: f.
+        per_deviation: whether effects are alike per standard deviation of the columns, and not over their ranges.
+        groups: factors of group effects.
+    """
+
+    common: float
+    per_deviation: bool = False
+    groups: tuple[float, ...] = ()
 
 
 class Mixture(NamedTuple):
@@ -309,11 +327,14 @@ class Prior:
         scales: standard deviations, (d,).
         family: of each scale, (d,): 0 where it has the common factor, g where it is that of group effect g, and -1
             where it has no factor.
+        spreads: by how much wider scales with the common factor are where effects are alike per standard deviation of
+            the columns, (d,); None: not known.
     """
 
     means: np.ndarray
     scales: np.ndarray
     family: np.ndarray
+    spreads: np.ndarray | None = None
 
     @property
     def free(self) -> np.ndarray:
@@ -375,9 +396,18 @@ class Prior:
         far = _RADIUS * float(np.max(self.scales)) * math.sqrt(self.size)
         return far + float(np.linalg.norm(self.means))
 
-    def with_factors(self, factors: tuple[float, ...]) -> Prior:
+    def with_spreads(self, spreads: np.ndarray | None) -> Prior:
+        """Return the prior that also knows how much of their ranges columns fill, (d / K,) for K predictors."""
+        if spreads is None:
+            return self
+        each = np.repeat(spreads, self.size // len(spreads))
+        return dataclasses.replace(self, spreads=each)
+
+    def with_factors(self, factors: Factors) -> Prior:
         """Return the prior whose scales are multiplied by the factors of their families."""
-        each = np.append(np.array(factors, np.float64), 1.0)[self.family]
+        each = np.array((factors.common, *factors.groups, 1.0))[self.family]
+        if factors.per_deviation and self.spreads is not None:
+            each = np.where(self.family == 0, each * self.spreads, each)
         return Prior(self.means, each * self.scales, np.full_like(self.family, -1))
 
     @property
@@ -396,40 +426,43 @@ class Prior:
             return self
         covariance = noise_aware.total_covariance(release, local, now)
         factors, logs = self._weighed(
-            release, local, [(factor, covariance) for factor in self._common]
+            release, local, [(one, covariance) for one in self._common]
         )
         return self.with_factors(factors[int(np.argmax(logs))])
 
     @property
-    def _common(self) -> np.ndarray:
+    def _common(self) -> list[Factors]:
         """Candidates for the common factor, from the one under which all effects together are as large as one.
 
         With few coefficients a narrower prior would stand for much that is not known.
         """
         count = int(np.sum(self.family == 0))
         every = FACTORS[:: 2 if self.size > _MANY else 1]
-        return every[every**2 * count >= 0.99] if count else np.ones(1)
+        kept = every[every**2 * count >= 0.99] if count else np.ones(1)
+        kinds = (False,) if self.spreads is None or not count else (False, True)
+        return [Factors(float(factor), kind) for kind in kinds for factor in kept]
 
     def _weighed(
         self,
         release: GradientRelease,
         local: Local,
-        models: Sequence[tuple[float, np.ndarray]],
-    ) -> tuple[list[tuple[float, ...]], np.ndarray]:
+        models: Sequence[tuple[Factors, np.ndarray]],
+    ) -> tuple[list[Factors], np.ndarray]:
         """Return candidates for the factors, and their log densities up to a constant, given each common one's 𝒞."""
         h = local.curvature
         u = h @ (release.position - self.means) - release.gradient
         common = self.family == 0
         groups = int(np.max(self.family, initial=0))
-        candidates: list[tuple[float, ...]] = []
+        candidates: list[Factors] = []
         logs: list[float] = []
-        for of_groups in itertools.product(_GROUP_FACTORS, repeat=groups):
-            scales = self.with_factors((1.0, *of_groups)).scales
-            others = h * np.where(common, 0.0, scales)
-            last: np.ndarray | None = None
-            for factor, covariance in models:
-                if covariance is not last:
-                    last = covariance
+        for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=groups):
+            last: tuple[bool, np.ndarray] | None = None
+            for (factor, per_deviation, _), covariance in models:
+                if last is None or last[0] != per_deviation or last[1] is not covariance:
+                    last = per_deviation, covariance
+                    unit = Factors(1.0, per_deviation, of_groups)
+                    scales = self.with_factors(unit).scales
+                    others = h * np.where(common, 0.0, scales)
                     whitened = Whitening.of(covariance, others)
                     # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
                     part = whitened(h * np.where(common, scales, 0.0))
@@ -443,7 +476,7 @@ class Prior:
                     - size
                     - 0.5 * hyper / _LOG_SCALE_STD**2
                 )
-                candidates.append((float(factor), *map(float, of_groups)))
+                candidates.append(Factors(factor, per_deviation, of_groups))
         return candidates, np.array(logs)
 
     def concluded(
@@ -501,11 +534,11 @@ class Prior:
         covariance = local.score + release.noise
         weights: list[float] = []
         parts: list[Gaussian] = []
-        total: dict[tuple[float, ...], float] = {}
+        total: dict[Factors, float] = {}
         for h in local.curvatures:
             one = local._replace(curvature=h)
             factors, logs = self._weighed(
-                release, one, [(factor, covariance) for factor in self._common]
+                release, one, [(common, covariance) for common in self._common]
             )
             own = np.exp(logs - logs.max())
             own /= own.sum()
@@ -545,15 +578,13 @@ class Prior:
         away = Gaussian(position if mean is None else mean, np.zeros_like(local.score))
         h = local.curvature
         models = []
-        for factor in self._common:
-            prior = self.with_factors((float(factor), *self._groups))
+        for common in self._common:
+            prior = self.with_factors(common._replace(groups=self._groups))
             for _ in range(1 if self.size > _MANY else _INNER):
                 covariance = noise_aware.total_covariance(release, local, away)
                 left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
                 away = away._replace(covariance=(left + left.T) / 2)
-            models.append(
-                (float(factor), noise_aware.total_covariance(release, local, away))
-            )
+            models.append((common, noise_aware.total_covariance(release, local, away)))
         factors, logs = self._weighed(release, local, models)
         weights = np.exp(logs - logs.max())
         kept = np.flatnonzero(weights > _LEAST_WEIGHT)
@@ -561,7 +592,7 @@ class Prior:
         own = dict(models)
         found = [
             self.with_factors(factors[k])._evidence(
-                release, local, own[factors[k][0]], num_records
+                release, local, own[factors[k]._replace(groups=())], num_records
             )
             for k in kept
         ]
@@ -571,9 +602,9 @@ class Prior:
         return Concluded(Mixture(weights, tuple(parts)), evidence)
 
     @property
-    def _groups(self) -> list[float]:
+    def _groups(self) -> tuple[float, ...]:
         """Factors of group effects under which 𝒞 is taken."""
-        return [1.0] * int(np.max(self.family, initial=0))
+        return (1.0,) * int(np.max(self.family, initial=0))
 
     def _evidence(
         self,

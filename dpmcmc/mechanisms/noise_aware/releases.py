@@ -53,6 +53,7 @@ from dpmcmc.mechanisms.noise_aware.metric import (
     leverage_of,
     longest_row,
     reach_of,
+    spreads,
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
@@ -82,6 +83,10 @@ _LIMITS = (np.arange(20) + 0.5) / 20
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
+#: Root mean square, over records, of how far predictors vary under the posterior beyond which the verdict refuses
+#: intervals, over how far they may move in a step. Where a label is rare, its slope is e-fold smaller one predictor
+#: further down. That moves a mean by half of its variance, or by .3 standard deviations at a spread of .6 logits.
+_CURVED = 0.4
 #: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
 #: Huber's bound may all be of a few rows; the sentence for it.
 _UNEVEN = 0.35
@@ -226,6 +231,11 @@ class Releases:
         self.root = np.kron(self.metric.root, kronecker)
         self.inverse = np.kron(self.metric.inverse, kronecker)
         self.square = self.root @ self.root
+        structure = strategy.options.structure
+        if floored and structure is not None:
+            known = self.metric.root @ self.metric.root
+            mean = self.gram.gram / self.design.num_records
+            self.prior = self.prior.with_spreads(spreads(known, mean, structure))
 
     def _release_whitened(self, first: BoundedGradient) -> BoundedGradient:
         """Release the rows' second moment again, in the metric of the first release; return the metric of both."""
@@ -497,6 +507,12 @@ class Releases:
                 f"gradients end {far:.2g} posterior standard deviations from where they were on average; take "
                 "a larger epsilon or more steps"
             )
+        spread_of_predictors = self._spread_of_predictors(covariance)
+        if spread_of_predictors > _CURVED * self.learnt.score.step:
+            doubts.append(
+                f"predictors vary by {spread_of_predictors:.2g} under the posterior, over which their slope changes; "
+                "take a larger epsilon, more records or fewer columns"
+            )
         evidence = dataclasses.replace(
             concluded.evidence,
             gram=self.noisy,
@@ -505,6 +521,19 @@ class Releases:
             label_scale=self._label_scale(),
         )
         return concluded._replace(evidence=evidence)
+
+    def _spread_of_predictors(self, covariance: np.ndarray) -> float:
+        """Return the root mean square, over records, of the spread of a record's predictor, of several the largest.
+
+        Of several predictors a common shift tells nothing, and is the prior's.
+        """
+        size = self.design.size
+        parts = covariance.reshape(size, -1, size, self.strategy.score.size)
+        each = np.einsum("ij,ikjl->kl", self.gram.gram, parts) / self.design.num_records
+        if len(each) > 1:
+            told = np.eye(len(each)) - 1 / len(each)
+            each = told @ each @ told
+        return math.sqrt(max(0.0, float(np.max(np.diag(each)))))
 
     def _label_scale(self) -> float | None:
         """Return how labels vary about their means, where that was learnt; see ``Evidence.label_scale``."""
