@@ -85,7 +85,7 @@ _LIMITS = (np.arange(20) + 0.5) / 20
 _UNSURE, _FAR = 0.6, 4.0
 #: Root mean square, over records, of how far predictors vary under the posterior beyond which the verdict refuses
 #: intervals, over how far they may move in a step. Where a label is rare, its slope is e-fold smaller one predictor
-#: further down. That moves a mean by half of its variance, or by .3 standard deviations at a spread of .6 logits.
+#: further down. A mean is then off by half of its variance, which is .3 standard deviations at a spread of .6 logits.
 _CURVED = 0.4
 #: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
 #: Huber's bound may all be of a few rows; the sentence for it.
@@ -525,7 +525,7 @@ class Releases:
     def _spread_of_predictors(self, covariance: np.ndarray) -> float:
         """Return the root mean square, over records, of the spread of a record's predictor, of several the largest.
 
-        Of several predictors a common shift tells nothing, and is the prior's.
+        A common shift of several predictors tells nothing, and is the prior's.
         """
         size = self.design.size
         parts = covariance.reshape(size, -1, size, self.strategy.score.size)
