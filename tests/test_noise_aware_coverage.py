@@ -16,7 +16,9 @@ import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.estimators import fitting
+from dpmcmc.inference.noise_aware import Gaussian
 from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms.noise_aware.prior import Mixture
 from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.noise_aware_tables import assert_covers, covered, linear, linear_table, logistic, rows, table
@@ -236,8 +238,8 @@ def test_columns_that_fill_a_tenth_of_their_ranges_cost_no_width(monkeypatch):
 
 
 @pytest.mark.parametrize(("epsilon", "refused"), [(0.1, True), (5.0, False)])
-def test_a_rare_label_takes_intervals_away_where_predictors_are_hardly_known(epsilon, refused):
-    """Where predictors vary by more than their slope allows, intervals were seen to cover a half at ε = .1."""
+def test_a_rare_label_takes_intervals_away_where_slopes_are_hardly_known(epsilon, refused):
+    """Intervals of such a posterior, which takes slopes for constant, were seen to cover a half at ε = .1."""
     rng = np.random.default_rng(0)
     age = rng.uniform(0, 100, 20_000)
     sick = rng.random(len(age)) < expit(-8 + 0.05 * age)
@@ -245,23 +247,17 @@ def test_a_rare_label_takes_intervals_away_where_predictors_are_hardly_known(eps
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
         result = dpmcmc.fit(None, {"sick": np.where(sick, "yes", "no"), "age": age}, schema, epsilon, progress=False)
-    assert any("predictors vary by" in one for one in result.evidence.objections) is refused
+    assert any("changes by" in one for one in result.evidence.objections) is refused
     assert ("intervals" in result.usable_for) is not refused
 
 
-def test_a_common_shift_of_several_predictors_is_no_spread():
-    """The spread is that of a record's predictor, the root mean square over records."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(50, 3))
+def test_changes_of_the_slope_are_those_of_normal_rows():
+    """Along the one coefficient b of a predictor, a slope that is e^b has the log b; a linear score has one slope."""
+    spread = np.array([[0.3**2]])
+    found = Mixture(np.ones(1), (Gaussian(np.array([-7.0]), spread),))
     known = SimpleNamespace(
-        design=SimpleNamespace(size=3, num_records=50), gram=SimpleNamespace(gram=x.T @ x),
-        strategy=SimpleNamespace(score=SimpleNamespace(size=1)),
-    )  # fmt: skip
-    theta = rng.normal(size=(2000, 3)) @ rng.normal(size=(3, 3))
-    found = Releases._spread_of_predictors(known, np.cov(theta.T, bias=True))
-    assert found == pytest.approx(np.sqrt(np.mean(np.var(theta @ x.T, axis=0))))
-    known.strategy.score.size = 4
-    shift = np.kron(np.cov(theta.T), np.ones((4, 4)))
-    assert Releases._spread_of_predictors(known, shift) == pytest.approx(0, abs=1e-6)
-    apart = np.kron(np.cov(theta.T, bias=True), np.diag([1.0, 0, 0, 0]))
-    assert Releases._spread_of_predictors(known, apart) == pytest.approx(0.75 * found)
+        square=np.eye(1), _known=lambda: SimpleNamespace(local=lambda at: SimpleNamespace(curvature=np.exp(at)[None]))
+    )
+    assert Releases._slope_changes(known, found) == pytest.approx(0.3, rel=0.2)
+    known._known = lambda: SimpleNamespace(local=lambda at: SimpleNamespace(curvature=np.ones((1, 1))))
+    assert Releases._slope_changes(known, found) == 0.0

@@ -57,6 +57,7 @@ from dpmcmc.mechanisms.noise_aware.metric import (
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
+    Mixture,
     Sharing,
     release_counts,
 )
@@ -83,10 +84,12 @@ _LIMITS = (np.arange(20) + 0.5) / 20
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: Root mean square, over records, of how far predictors vary under the posterior beyond which the verdict refuses
-#: intervals, over how far they may move in a step. Where a label is rare, its slope is e-fold smaller one predictor
-#: further down. A mean is then off by half of its variance, which is .3 standard deviations at a spread of .6 logits.
-_CURVED = 0.4
+#: Standard deviation of the log of the slope under the posterior beyond which the verdict refuses intervals, and draws
+#: that it is taken over. A mean is off by about half of it, in standard deviations, and farther where a path has not
+#: come to its end. On public tables intervals of larger ones covered about .6, as where a label is rare and ε small.
+_CURVED, _CURVED_DRAWS = 0.2, 100
+#: Least mean eigenvalue of a curvature in the metric, whose logarithm is taken.
+_LEAST_TRACE = 1e-9
 #: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
 #: Huber's bound may all be of a few rows; the sentence for it.
 _UNEVEN = 0.35
@@ -507,11 +510,11 @@ class Releases:
                 f"gradients end {far:.2g} posterior standard deviations from where they were on average; take "
                 "a larger epsilon or more steps"
             )
-        spread_of_predictors = self._spread_of_predictors(covariance)
-        if spread_of_predictors > _CURVED * self.learnt.score.step:
+        changes = self._slope_changes(concluded.mixture)
+        if changes > _CURVED:
             doubts.append(
-                f"predictors vary by {spread_of_predictors:.2g} under the posterior, over which their slope changes; "
-                "take a larger epsilon, more records or fewer columns"
+                f"the slope of the gradients changes by {changes:.0%} within the posterior, which takes it for a "
+                "constant; take a larger epsilon, more records or fewer columns"
             )
         evidence = dataclasses.replace(
             concluded.evidence,
@@ -522,18 +525,17 @@ class Releases:
         )
         return concluded._replace(evidence=evidence)
 
-    def _spread_of_predictors(self, covariance: np.ndarray) -> float:
-        """Return the root mean square, over records, of the spread of a record's predictor, of several the largest.
-
-        A common shift of several predictors tells nothing, and is the prior's.
-        """
-        size = self.design.size
-        parts = covariance.reshape(size, -1, size, self.strategy.score.size)
-        each = np.einsum("ij,ikjl->kl", self.gram.gram, parts) / self.design.num_records
-        if len(each) > 1:
-            told = np.eye(len(each)) - 1 / len(each)
-            each = told @ each @ told
-        return math.sqrt(max(0.0, float(np.max(np.diag(each)))))
+    def _slope_changes(self, found: Mixture) -> float:
+        """Return the standard deviation of the log of the curvature's trace in the metric, over draws."""
+        known = self._known()
+        size = len(self.square)
+        # Public: which draws stand for the posterior says nothing.
+        noise = np.random.default_rng(0).normal(size=(_CURVED_DRAWS, size))
+        metric = np.linalg.inv(self.square)
+        traces = [
+            np.sum(metric * known.local(one).curvature) for one in found.draws(noise)
+        ]
+        return float(np.std(np.log(np.maximum(traces, _LEAST_TRACE * size))))
 
     def _label_scale(self) -> float | None:
         """Return how labels vary about their means, where that was learnt; see ``Evidence.label_scale``."""
