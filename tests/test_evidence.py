@@ -239,3 +239,21 @@ def test_a_prior_that_the_release_chose_and_that_says_more_than_it_takes_interva
     along = np.eye(D) - np.outer(null, null)
     lost = Evidence(20 * along, np.ones(D), np.eye(D), np.ones(D), 100, structure=structure, chosen=True)
     assert not lost.objections
+
+
+def test_a_summary_names_the_coefficients_that_are_the_priors():
+    """One column is constant but for a hundredth of the rows, so that the prior says more of its coefficient."""
+    rng = np.random.default_rng(0)
+    n = 4000
+    x = {f"x{k}": rng.uniform(0, 1, n) for k in range(4)} | {"rare": np.where(rng.random(n) < 0.01, 1.0, 0.5)}
+    label = rng.random(n) < 1 / (1 + np.exp(-sum(x[f"x{k}"] for k in range(4)) + 2))
+    schema = Schema({**{name: Range(0, 1) for name in x}, "y": Levels([False, True])}, label="y")
+    result = dpmcmc.fit(None, {**x, "y": label}, schema, 3.0, progress=False)
+    text = dict(result.summary().said)
+    assert "intervals" in result.usable_for
+    # The intercept is the prediction where every number is 0, so it has that coefficient in it.
+    names = text["by the prior"].partition(":")[0].split(", ")
+    assert "rare" in names
+    assert not any(name.startswith("x") for name in names)
+    # A prior that was declared is the user's word.
+    assert not dataclasses.replace(result.evidence, chosen=False).of_prior(np.eye(6)).any()

@@ -350,8 +350,14 @@ class Result:
     ) -> Summary:
         """Return the summary of this run alone, which a page may have."""
         chains = self.plan.has_chains and not self.verdict.from_path
-        shown = self._reading(original_units).of(self.draws, most)
-        return Summary.of_draws(shown, level, self.verdict, chains)
+        reading = self._reading(original_units)
+        shown = reading.of(self.draws, most)
+        of_prior: list[str] = []
+        if self.evidence is not None and isinstance(self.draws, np.ndarray | jax.Array):
+            directions = reading.directions(self.draws.shape[2:], most)
+            found = self.evidence.of_prior(directions)
+            of_prior = [name for name, one in zip(shown.names, found, strict=True) if one]
+        return Summary.of_draws(shown, level, self.verdict, chains, of_prior)
 
     def effects(
         self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9

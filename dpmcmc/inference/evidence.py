@@ -257,26 +257,40 @@ class Evidence:
                 f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
-        elif self.chosen and (left := self._left_to_prior()) > _FEW:
+        elif (left := float(np.mean(self.of_prior(self._coefficients())))) > _FEW:
             out.append(
                 f"a prior whose scale the release chose says more of {left:.0%} of the coefficients than the records "
                 "do; take a larger epsilon, more records or fewer columns"
             )
         return tuple(out)
 
-    def _left_to_prior(self) -> float:
-        """Return the part of the coefficients of which the prior says more than the release does.
+    def of_prior(self, directions: np.ndarray) -> np.ndarray:
+        """Return of which sums of coefficients a prior whose scale the release chose says more than the records, (m,).
 
-        Coefficients are those that rows identify.
+        The interval of such a sum follows the other coefficients, by which the scale was chosen. A prior that was
+        declared is the user's word, and then there is none.
+
+        Args:
+            directions: weights of the coefficients in each sum, (m, d).
         """
+        out = np.zeros(len(directions), bool)
+        if self.chosen:
+            some = np.any(
+                directions != 0, axis=1
+            )  # a level that others are compared with has no sum
+            precision = np.diag(self.scales**-2.0)
+            covariance = self.posterior().covariance
+            out[some] = elasticity(covariance, precision, directions[some]) > _MOSTLY
+        return out
+
+    def _coefficients(self) -> np.ndarray:
+        """Return the sums of coefficients that rows identify, one for each of them, (m, d)."""
         size = len(self.scales) if self.gram is None else len(self.gram.gram)
         each = len(self.scales) // size
         told = contrasts(self.structure, size)
         if each > 1:  # records tell contrasts of K predictors alone
             told = np.kron(told, (np.eye(each) - 1 / each)[:-1])
-        precision = np.diag(self.scales**-2.0)
-        shares = elasticity(self.posterior().covariance, precision, told)
-        return float(np.mean(shares > _MOSTLY))
+        return told
 
     def _pull(self) -> float:
         """Return how far a prior twice as wide moves the mean, root mean square in posterior standard deviations."""

@@ -104,6 +104,18 @@ class Reading(NamedTuple):
             spans = spans._replace(factors=spans.factors[:most])
         return Shown(names, numbers, total, own, tuple(said), spans)
 
+    def directions(self, shape: tuple[int, ...], most: int | None = None) -> np.ndarray:
+        """Return the weights of the model's coefficients in each number that is shown, (numbers, coefficients).
+
+        Args:
+            shape: of the coefficients of one draw.
+            most: as of :meth:`of`.
+        """
+        size = math.prod(shape)
+        each = np.concatenate([np.zeros((1, size)), np.eye(size)]).reshape(1, -1, *shape)
+        numbers = self.of(each, most).numbers[0]
+        return (numbers[1:] - numbers[0]).T
+
     def _classes(self, draws: PyTree) -> Sequence[str]:
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
         if (
@@ -288,7 +300,12 @@ class Summary:
 
     @classmethod
     def of_draws(
-        cls, shown: Shown, level: float, verdict: Verdict, chains: bool
+        cls,
+        shown: Shown,
+        level: float,
+        verdict: Verdict,
+        chains: bool,
+        of_prior: Sequence[str] = (),
     ) -> Summary:
         """Return the summary of draws.
 
@@ -297,6 +314,7 @@ class Summary:
             level: of the range.
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
+            of_prior: names of the parameters of which the prior says more than the records.
 
         Raises:
             ValueError: a level outside (0, 1).
@@ -308,7 +326,7 @@ class Summary:
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
         names = tuple(shown.names)
-        said = (*_said(verdict), *shown.said)
+        said = (*_said(verdict), *(_prior_said(of_prior) if usable else ()), *shown.said)
         return cls(
             names,
             *moments,
@@ -455,6 +473,15 @@ def _tails(level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise InputError(f"level must be in (0, 1), got {level}", "level")
     return round((1 - level) / 2, 12), round((1 + level) / 2, 12)
+
+
+def _prior_said(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return what is said of parameters whose intervals follow the prior; nothing where there are none."""
+    if not names:
+        return ()
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    text = f"{', '.join(names[:_NAMED])}{more}: the prior, whose scale the others told, says more than the records"
+    return (("by the prior", text),)
 
 
 def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
