@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpmcmc.data import Counts, Levels, Range, Schema
 from experiments.benchmark import __main__ as benchmark
-from experiments.benchmark import glm, losses, problem, ranks, run, summary
+from experiments.benchmark import glm, losses, printed, problem, ranks, run, summary
 from experiments.benchmark.methods import METHODS, NOT_RUN, dpsgd, papers
 from experiments.benchmark.methods.contract import Outcome
 from experiments.benchmark.tables import KEPT, KINDS, TABLES
@@ -275,6 +275,26 @@ def test_parts_of_an_ensemble_are_disjoint_and_its_interval_is_student_s():
     low, high = np.quantile(dpsgd.ensemble(members), [0.05, 0.95])
     half = stats.t.ppf(0.95, 9) * members.std(ddof=1) / math.sqrt(10)
     assert (high - low) / 2 == pytest.approx(half, rel=0.15)
+
+
+def test_cells_of_other_papers_stand_beside_what_they_printed():
+    """A number that nobody printed is a dash, and the page keeps its other section."""
+    ours = {"coverage": 0.95, "coverage_error": 0.02, "width": 1.5, "mean_width": 0.6, "usable": 1.0}
+    rows = [
+        {"paper": "Awan and Wang", "N": 2000.0, "budget": 1.0, "their_width": 0.62, "erm_width": 0.47} | ours,
+        {"paper": "Awan and Wang", "N": 100.0, "budget": 3.0} | ours,
+        {"paper": "BinAgg", "N": 2000.0, "budget": 0.5, "their_width": 0.518} | ours,
+        {"paper": "BinAgg", "N": 2000.0, "budget": 5.0},
+    ]
+    text = printed.markdown(rows)
+    assert "| 2000 | 1 | 0.95 ± 0.02 | 0.60 | 1.50 | 100% | 0.62 | 0.47, – |" in text
+    assert text.index("| 100 | 3 |") < text.index("| 2000 | 1 |")
+    assert "| 0.5 | 0.95 ± 0.02 | 0.600 | 1.50 | 0.518 | –, – |" in text
+    assert "| 5 | failed |" in text
+    page = "".join(losses.BEGIN.format(one) + "old" + losses.END.format(one) for one in ("benchmark", "printed"))
+    found = losses.placed(page, text, "printed")
+    assert found.count("old") == 1
+    assert text in found
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         if not 1 <= getattr(given, option) <= most:
             raise CommandError(f"--{option}: must lie in 1..{most}, got {getattr(given, option)}.")
     if given.page is not None:
-        losses.placed(text_of(given.page), "")  # before hours of work
+        losses.placed(text_of(given.page), "", _section(given))  # before hours of work
     given.earlier = []
     if given.beside is not None:
         found = cells.read_rows(given.beside, COLUMNS, "--beside")
@@ -101,6 +101,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     given.tables = given.tables or [name for name, one in TABLES.items() if one.quick or not given.quick]
     given.methods = given.methods or list(METHODS)
     return given
+
+
+def _section(given: argparse.Namespace) -> str:
+    """Return the name of the page's section."""
+    return "printed" if given.printed else "benchmark"
 
 
 def _numbers(table: cells.Table) -> list[Row]:
@@ -121,7 +126,7 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:
-        given.page.write_text(losses.placed(text_of(given.page), text), encoding="utf-8")
+        given.page.write_text(losses.placed(text_of(given.page), text, _section(given)), encoding="utf-8")
     return [*summary.told(rows, found), *summary.beside_markdown(compared)]
 
 
@@ -131,7 +136,11 @@ def _printed(given: argparse.Namespace) -> list[str]:
         for _, row in cells.outcomes(printed.row_of, todo, workers=given.workers if given.workers > 1 else None):
             if not isinstance(row, cells.Lost):
                 table.add([row])
-        return printed.told(_numbers(table))
+        rows = _numbers(table)
+    if given.page is not None:
+        text = losses.placed(text_of(given.page), printed.markdown(rows), _section(given))
+        given.page.write_text(text, encoding="utf-8")
+    return printed.told(rows)
 
 
 @command

@@ -47,7 +47,7 @@ _HELD = 1e-6
 #: Precision that keeps a fit finite where classes are separated.
 _PRECISION = 0.01
 #: Marks in a page between which the text stands.
-BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 
 #: A cell's ε and what was seen there, by table and kind of loss.
 Seen = dict[tuple[str, str], list[tuple[float, str]]]
@@ -243,13 +243,14 @@ def page(rows: Sequence[Row], found: Sequence[Row], partial: bool, beside: Seque
     return "\n".join(lines)
 
 
-def placed(page_text: str, text: str) -> str:
-    """Return a page with the text between its marks.
+def placed(page_text: str, text: str, section: str = "benchmark") -> str:
+    """Return a page with the text between the marks of a section.
 
     Raises:
         CommandError: the page has no such marks.
     """
-    if BEGIN not in page_text or END not in page_text:
-        raise CommandError(f"--page: the page has no lines {BEGIN} and {END}; give docs/benchmark.md.")
-    before, _, rest = page_text.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}"
+    begin, end = BEGIN.format(section), END.format(section)
+    if begin not in page_text or end not in page_text:
+        raise CommandError(f"--page: the page has no lines {begin} and {end}; give docs/benchmark.md.")
+    before, _, rest = page_text.partition(begin)
+    return f"{before}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"

@@ -138,3 +138,50 @@ def told(rows: list[Row]) -> list[str]:
             text += f"; BinAgg here {row['binagg_width']:.3f}, coverage {row['binagg_coverage']:.3f}"
         lines.append(text)
     return lines
+
+
+def markdown(rows: list[Row]) -> str:
+    """Return a table of each paper, for the page."""
+    return f"{_awan_wang(rows)}\n{_binagg(rows)}"
+
+
+def _awan_wang(rows: list[Row]) -> str:
+    lines = [
+        "| n | ε | coverage | width | ÷ without privacy | called usable | Repro, width | DP-CI-ERM, width and coverage |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted((row for row in rows if row["paper"] == "Awan and Wang"), key=_by_size):
+        lines.append(
+            f"| {row['N']:g} | {row['budget']:g} | {_covered(row)} | {_shown(row, 'mean_width')} | "
+            f"{_shown(row, 'width')} | {_shown(row, 'usable', '.0%')} | {_shown(row, 'their_width')} | "
+            f"{_shown(row, 'erm_width')}, {_shown(row, 'erm_coverage')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _binagg(rows: list[Row]) -> str:
+    lines = [
+        "| μ | coverage | width | ÷ without privacy | BinAgg as printed, width | BinAgg here, width and coverage |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in sorted((row for row in rows if row["paper"] == "BinAgg"), key=_by_size):
+        lines.append(
+            f"| {row['budget']:g} | {_covered(row)} | {_shown(row, 'mean_width', '.3f')} | {_shown(row, 'width')} | "
+            f"{_shown(row, 'their_width', '.3f')} | {_shown(row, 'binagg_width', '.3f')}, "
+            f"{_shown(row, 'binagg_coverage')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _by_size(row: Row) -> tuple[float, float]:
+    return float(row["N"]), float(row["budget"])
+
+
+def _covered(row: Row) -> str:
+    return f"{_shown(row, 'coverage')} ± {_shown(row, 'coverage_error')}" if "coverage" in row else "failed"
+
+
+def _shown(row: Row, name: str, form: str = ".2f") -> str:
+    """Return a number, or a dash where none is known."""
+    value = float(row.get(name, _NONE))
+    return "–" if value != value else format(value, form)
