@@ -158,7 +158,8 @@ def test_goals_and_losses_of_fixed_rows(monkeypatch):
     for words in ("CRPS of `a` is 0.2", "cover 0.50", "4.0 times as wide", "`fit` refused: too few records"):
         assert sum(words in one for one in said) >= 1, words
     assert not any("`mle`" in one for one in said)
-    page = losses.placed(f"x {losses.BEGIN} old {losses.END} y", losses.page(rows, found, True))
+    marked = f"x {losses.BEGIN} old {losses.END} y".format("benchmark", "benchmark")
+    page = losses.placed(marked, losses.page(rows, found, True))
     assert "old" not in page
     assert page.startswith("x ")
     assert page.endswith(" y")

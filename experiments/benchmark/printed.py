@@ -147,7 +147,7 @@ def markdown(rows: list[Row]) -> str:
 
 def _awan_wang(rows: list[Row]) -> str:
     lines = [
-        "| n | ε | coverage | width | ÷ without privacy | called usable | Repro, width | DP-CI-ERM, width and coverage |",
+        "| n | ε | coverage | width | ÷ without privacy | called usable | Repro, width | DP-CI-ERM, width, coverage |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted((row for row in rows if row["paper"] == "Awan and Wang"), key=_by_size):
