@@ -341,6 +341,32 @@ def test_a_small_run_goes_on_where_it_stopped_and_counts_failures(tmp_path, monk
         assert (out / name).stat().st_size > 0
     monkeypatch.setattr(run, "_measured", lambda *_: pytest.fail("a row was measured twice"))
     assert benchmark.main([*ask, "--repeats", "1"]) == 0
+    # A report runs nothing, however few rows there are, and ranks the methods that have every table alone.
+    capsys.readouterr()
+    report = ["--report", "--tables", "diabetes", "--epsilons", "1", "--out", str(out)]
+    assert benchmark.main(report) == 0
+    told = capsys.readouterr().out
+    assert "left out, since it lacks a table at an ε: sgld" in told
+    assert "lacks a table at an ε: adassp" not in told
+    assert "This is a part of the benchmark" in (out / "losses.md").read_text()
+    assert benchmark.main([*report, "--tables", "wells", "diabetes"]) != 0
+    assert "no method of DIR has every table" in capsys.readouterr().err
+
+
+def test_a_table_of_few_records_is_for_a_quick_run_alone(tmp_path):
+    asked = benchmark._arguments(["--out", str(tmp_path)])
+    assert "diabetes" not in asked.tables
+    assert len(asked.tables) == 22
+    assert "diabetes" in benchmark._arguments(["--quick", "--out", str(tmp_path)]).tables
+    rows = [
+        {"method": method, "table": table, "epsilon": epsilon}
+        for method in METHODS
+        for table in asked.tables
+        for epsilon in benchmark.EPSILONS
+        for _ in range(benchmark.REPEATS)
+    ]
+    assert benchmark._whole(rows)
+    assert not benchmark._whole(rows[:-1])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmark [--tables NAME ...] [--methods NAME ...] [--epsilons E ...] [--repeats N]
                                     [--workers N] [--quick] [--printed] [--page docs/benchmark.md]
-                                    [--beside FIRST.csv] --out DIR
+                                    [--beside FIRST.csv] [--report] --out DIR
 
 ``results.csv`` has a row for each table, method, ε and repeat (``run.COLUMNS``). ``summary.csv`` has a row for each
 method and ε, ``losses.md`` a paragraph for each loss, and ``ranks.png`` is the picture. Rows that DIR has are kept: a
@@ -11,6 +11,9 @@ run that was stopped goes on there. Splits and simulated labels are the same in 
 ``--beside`` takes ``results.csv`` of an earlier run: ``beside.csv`` and the page then have ranks, coverage, width and
 log score of each method and ε as they were and as they are, over the tables that both runs have.
 
+``--report`` runs nothing, and writes all this of the rows that DIR has. Methods that lack a table at an ε are left out,
+so that ranks are among the same methods everywhere.
+
 ``--quick`` runs the tables that come with scikit-learn. Methods and tables whose package is not installed are listed as
 skipped. ``--printed`` runs the tables that others have printed, in place of the list (``printed.py``).
 """
@@ -18,6 +21,8 @@ skipped. ``--printed`` runs the tables that others have printed, in place of the
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +79,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the tables of scikit-learn, one ε")
     parser.add_argument("--printed", action="store_true", help="the tables that others have printed instead")
     parser.add_argument("--page", type=Path, metavar="FILE", help="page whose tables are replaced by these")
+    parser.add_argument("--report", action="store_true", help="write what the rows of DIR show, and run nothing")
     parser.add_argument("--beside", type=Path, metavar="FIRST", help="results.csv of an earlier run, to compare with")
     parser.add_argument(
         "--out", type=Path, default=Path("runs") / "benchmark", metavar="DIR", help="folder to write in"
@@ -98,7 +104,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     if given.beside is not None:
         found = cells.read_rows(given.beside, COLUMNS, "--beside")
         given.earlier = [cells.numbers(row) for row in found]
-    given.tables = given.tables or [name for name, one in TABLES.items() if one.quick or not given.quick]
+    given.tables = given.tables or [name for name, one in TABLES.items() if (one.quick if given.quick else one.listed)]
     given.methods = given.methods or list(METHODS)
     return given
 
@@ -114,20 +120,46 @@ def _numbers(table: cells.Table) -> list[Row]:
 
 def _benchmark(given: argparse.Namespace) -> list[str]:
     with cells.Table(given.out, COLUMNS, KEY) as table:
-        run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
+        if not given.report:
+            run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
         rows = _numbers(table)
+    left_out = _lacking(rows, given) if given.report else []
+    rows = [row for row in rows if row["method"] not in left_out and (row["table"] in given.tables or not given.report)]
+    if given.report and not rows:
+        raise CommandError(
+            "--report: no method of DIR has every table at every ε; give --tables or --epsilons that it has."
+        )
     found = summary.summarised(rows)
     (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
-    whole = all((len(given.tables) >= len(TABLES) - 1, given.methods == list(METHODS), given.repeats >= REPEATS))
     compared = summary.beside(given.earlier, rows) if given.earlier else []
     if compared:
         (given.out / "beside.csv").write_text(cells.csv_of(summary.BESIDE, compared), encoding="utf-8")
-    text = losses.page(rows, found, not whole, summary.beside_markdown(compared))
+    text = losses.page(rows, found, not _whole(rows), summary.beside_markdown(compared))
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
     if given.page is not None:
         given.page.write_text(losses.placed(text_of(given.page), text, _section(given)), encoding="utf-8")
-    return [*summary.told(rows, found), *summary.beside_markdown(compared)]
+    said = [f"left out, since it lacks a table at an ε: {method}" for method in left_out]
+    return [*summary.told(rows, found), *summary.beside_markdown(compared), *said]
+
+
+def _repeats(rows: Sequence[Row]) -> Counter[tuple[object, ...]]:
+    """Return the number of rows of each method, table and ε."""
+    return Counter((row["method"], row["table"], row["epsilon"]) for row in rows)
+
+
+def _lacking(rows: Sequence[Row], given: argparse.Namespace) -> list[str]:
+    """Return the methods that lack a row of a table at an ε."""
+    seen = _repeats(rows)
+    cells_of = list(itertools.product(given.tables, given.epsilons))
+    return [method for method in METHODS if any((method, *cell) not in seen for cell in cells_of)]
+
+
+def _whole(rows: Sequence[Row]) -> bool:
+    """Return whether there are all repeats of each method on each table of the list at each ε."""
+    seen = _repeats(rows)
+    tables = [name for name, one in TABLES.items() if one.listed]
+    return all(seen[cell] >= REPEATS for cell in itertools.product(METHODS, tables, EPSILONS))
 
 
 def _printed(given: argparse.Namespace) -> list[str]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Range | Levels | Counts
+#: Fewest records of a table of the list.
+_FEWEST = 1000
 
 
 class Declared(NamedTuple):
@@ -64,6 +66,11 @@ class Table:
     kinds: tuple[str, ...]
     changed: Callable[[pd.DataFrame], pd.DataFrame] | None = field(default=None, repr=False)
     quick: bool = False
+
+    @property
+    def listed(self) -> bool:
+        """Whether it has enough records for the list; others are for ``--quick`` alone."""
+        return self.records >= _FEWEST
 
     @property
     def schema(self) -> Schema:
