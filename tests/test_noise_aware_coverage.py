@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.estimators import fitting
-from dpmcmc.inference.noise_aware import Gaussian
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware.prior import Mixture
-from dpmcmc.mechanisms.noise_aware.releases import Releases
+from dpmcmc.mechanisms.noise_aware.releases import _moved
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.noise_aware_tables import assert_covers, covered, linear, linear_table, logistic, rows, table
 from tests.unproved import plan_any_epsilon
@@ -237,27 +236,27 @@ def test_columns_that_fill_a_tenth_of_their_ranges_cost_no_width(monkeypatch):
     assert np.mean(inside) >= 0.6
 
 
-@pytest.mark.parametrize(("epsilon", "refused"), [(0.1, True), (5.0, False)])
-def test_a_rare_label_takes_intervals_away_where_slopes_are_hardly_known(epsilon, refused):
-    """Intervals of such a posterior, which takes slopes for constant, were seen to cover a half at ε = .1."""
+def test_slopes_that_change_along_the_path_take_intervals_away(monkeypatch):
+    """What the change moves the posterior by is counted in its standard deviations, and a small one is no doubt."""
+    h, covariance = np.diag([40.0, 10.0]), np.diag([16.0, 4.0])
+    found = Evidence(h, np.zeros(2), covariance, np.full(2, 1e6), 100)
+    # With so wide a prior the posterior is N(H⁻¹u, H⁻¹ 𝒞 H⁻¹), and its standard deviations are 4/40 and 2/10.
+    assert _moved(found, np.array([40 * 0.3, 0.0])) == pytest.approx(3 / math.sqrt(2), rel=1e-3)
+    assert _moved(found, np.zeros(2)) == 0.0
     rng = np.random.default_rng(0)
-    age = rng.uniform(0, 100, 20_000)
-    sick = rng.random(len(age)) < expit(-8 + 0.05 * age)
+    age = rng.uniform(0, 100, 5000)
+    sick = rng.random(len(age)) < expit(-3 + 0.03 * age)
     schema = Schema(columns={"sick": Levels(["no", "yes"]), "age": Range(0, 100)}, label="sick")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
-        result = dpmcmc.fit(None, {"sick": np.where(sick, "yes", "no"), "age": age}, schema, epsilon, progress=False)
-    assert any("changes by" in one for one in result.evidence.objections) is refused
-    assert ("intervals" in result.usable_for) is not refused
 
+    def said():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
+            table = {"sick": np.where(sick, "yes", "no"), "age": age}
+            return dpmcmc.fit(None, table, schema, 3.0, progress=False)
 
-def test_changes_of_the_slope_are_those_of_normal_rows():
-    """Along the one coefficient b of a predictor, a slope that is e^b has the log b; a linear score has one slope."""
-    spread = np.array([[0.3**2]])
-    found = Mixture(np.ones(1), (Gaussian(np.array([-7.0]), spread),))
-    known = SimpleNamespace(
-        square=np.eye(1), _known=lambda: SimpleNamespace(local=lambda at: SimpleNamespace(curvature=np.exp(at)[None]))
-    )
-    assert Releases._slope_changes(known, found) == pytest.approx(0.3, rel=0.2)
-    known._known = lambda: SimpleNamespace(local=lambda at: SimpleNamespace(curvature=np.ones((1, 1))))
-    assert Releases._slope_changes(known, found) == 0.0
+    assert "intervals" in said().usable_for
+    beyond = ScoredRows.beyond
+    monkeypatch.setattr(ScoredRows, "beyond", lambda *given: beyond(*given) + 100.0)
+    bent = said()
+    assert "intervals" not in bent.usable_for
+    assert any("slopes that change along the path" in one for one in bent.evidence.objections)

@@ -18,6 +18,7 @@ from dpmcmc.inference.curvature import (
     exchangeable,
     mean_row,
 )
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import (
     Denoised,
     Gaussian,
@@ -57,7 +58,6 @@ from dpmcmc.mechanisms.noise_aware.metric import (
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
-    Mixture,
     Sharing,
     release_counts,
 )
@@ -84,12 +84,9 @@ _LIMITS = (np.arange(20) + 0.5) / 20
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: Standard deviation of the log of the slope under the posterior beyond which the verdict refuses intervals, and draws
-#: that it is taken over. A mean is off by about half of it, in standard deviations, and farther where a path has not
-#: come to its end. On public tables intervals of larger ones covered about .6, as where a label is rare and ε small.
-_CURVED, _CURVED_DRAWS = 0.2, 100
-#: Least mean eigenvalue of a curvature in the metric, whose logarithm is taken.
-_LEAST_TRACE = 1e-9
+#: Posterior standard deviations by which slopes that change along the path may move the mean. On public tables intervals
+#: of larger ones covered a third: what normal rows say of the change is then no small correction.
+_BENT = 1.0
 #: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
 #: Huber's bound may all be of a few rows; the sentence for it.
 _UNEVEN = 0.35
@@ -510,12 +507,14 @@ class Releases:
                 f"gradients end {far:.2g} posterior standard deviations from where they were on average; take "
                 "a larger epsilon or more steps"
             )
-        changes = self._slope_changes(concluded.mixture)
-        if changes > _CURVED:
-            doubts.append(
-                f"the slope of the gradients changes by {changes:.0%} within the posterior, which takes it for a "
-                "constant; take a larger epsilon, more records or fewer columns"
-            )
+        if released:
+            near = self._near(concluded.posterior.mean, at)
+            bent = _moved(concluded.evidence, known.beyond(positions, weights, near))
+            if bent > _BENT:
+                doubts.append(
+                    f"slopes that change along the path of gradients move the posterior by {bent:.2g} standard "
+                    "deviations; take a larger epsilon, more records or fewer columns"
+                )
         evidence = dataclasses.replace(
             concluded.evidence,
             gram=self.noisy,
@@ -525,18 +524,6 @@ class Releases:
         )
         return concluded._replace(evidence=evidence)
 
-    def _slope_changes(self, found: Mixture) -> float:
-        """Return the standard deviation of the log of the curvature's trace in the metric, over draws."""
-        known = self._known()
-        size = len(self.square)
-        # Public: which draws stand for the posterior says nothing.
-        noise = np.random.default_rng(0).normal(size=(_CURVED_DRAWS, size))
-        metric = np.linalg.inv(self.square)
-        traces = [
-            np.sum(metric * known.local(one).curvature) for one in found.draws(noise)
-        ]
-        return float(np.std(np.log(np.maximum(traces, _LEAST_TRACE * size))))
-
     def _label_scale(self) -> float | None:
         """Return how labels vary about their means, where that was learnt; see ``Evidence.label_scale``."""
         score = self.learnt.score
@@ -545,3 +532,11 @@ class Releases:
         if isinstance(score, Counts):
             return score.dispersion
         return self.learnt.label_std
+
+
+def _moved(evidence: Evidence, beyond: np.ndarray) -> float:
+    """Return by how many posterior standard deviations a change of the gradient moves the mean, root mean square."""
+    here = evidence.posterior()
+    changed = dataclasses.replace(evidence, statistic=evidence.statistic + beyond)
+    away = changed.posterior().mean - here.mean
+    return math.sqrt(float(away @ np.linalg.solve(here.covariance, away)) / len(away))
