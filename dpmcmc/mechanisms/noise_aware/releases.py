@@ -84,8 +84,8 @@ _LIMITS = (np.arange(20) + 0.5) / 20
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals; posterior standard deviations
 #: between the last position and the mean of those before it beyond which it does.
 _UNSURE, _FAR = 0.6, 4.0
-#: Posterior standard deviations by which slopes that change along the path may move the mean. On public tables intervals
-#: of larger ones covered a third: what normal rows say of the change is then no small correction.
+#: Posterior standard deviations by which slopes that change along the path may move the mean. On public tables,
+#: intervals of larger ones covered a third: what normal rows say of the change is then no small correction.
 _BENT = 1.0
 #: Deviation of the spread from the curvature beyond which errors differ so much from row to row that those beyond
 #: Huber's bound may all be of a few rows; the sentence for it.
