@@ -146,31 +146,41 @@ def markdown(rows: list[Row]) -> str:
 
 
 def _awan_wang(rows: list[Row]) -> str:
-    lines = [
-        "| n | ε | coverage | width | ÷ without privacy | called usable | Repro, width | DP-CI-ERM, width, coverage |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted((row for row in rows if row["paper"] == "Awan and Wang"), key=_by_size):
-        lines.append(
-            f"| {row['N']:g} | {row['budget']:g} | {_covered(row)} | {_shown(row, 'mean_width')} | "
-            f"{_shown(row, 'width')} | {_shown(row, 'usable', '.0%')} | {_shown(row, 'their_width')} | "
-            f"{_shown(row, 'erm_width')}, {_shown(row, 'erm_coverage')} |"
-        )
-    return "\n".join(lines) + "\n"
+    titles = ("n", "ε", "coverage", "width", "÷ without privacy", "called usable")
+    return _table(
+        (*titles, "Repro, width", "DP-CI-ERM, width, coverage"),
+        [
+            (
+                *(f"{row['N']:g}", f"{row['budget']:g}", _covered(row), _shown(row, "mean_width")),
+                *(_shown(row, "width"), _shown(row, "usable", ".0%"), _shown(row, "their_width")),
+                f"{_shown(row, 'erm_width')}, {_shown(row, 'erm_coverage')}",
+            )
+            for row in _of("Awan and Wang", rows)
+        ],
+    )
 
 
 def _binagg(rows: list[Row]) -> str:
-    lines = [
-        "| μ | coverage | width | ÷ without privacy | BinAgg as printed, width | BinAgg here, width and coverage |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in sorted((row for row in rows if row["paper"] == "BinAgg"), key=_by_size):
-        lines.append(
-            f"| {row['budget']:g} | {_covered(row)} | {_shown(row, 'mean_width', '.3f')} | {_shown(row, 'width')} | "
-            f"{_shown(row, 'their_width', '.3f')} | {_shown(row, 'binagg_width', '.3f')}, "
-            f"{_shown(row, 'binagg_coverage')} |"
-        )
-    return "\n".join(lines) + "\n"
+    titles = ("μ", "coverage", "width", "÷ without privacy")
+    return _table(
+        (*titles, "BinAgg as printed, width", "BinAgg here, width and coverage"),
+        [
+            (
+                *(f"{row['budget']:g}", _covered(row), _shown(row, "mean_width", ".3f"), _shown(row, "width")),
+                _shown(row, "their_width", ".3f"),
+                f"{_shown(row, 'binagg_width', '.3f')}, {_shown(row, 'binagg_coverage')}",
+            )
+            for row in _of("BinAgg", rows)
+        ],
+    )
+
+
+def _table(titles: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ("---",) * len(titles), *lines))
+
+
+def _of(paper: str, rows: list[Row]) -> list[Row]:
+    return sorted((row for row in rows if row["paper"] == paper), key=_by_size)
 
 
 def _by_size(row: Row) -> tuple[float, float]:
