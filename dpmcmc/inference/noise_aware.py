@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import solve_triangular, svd
 from scipy.special import chdtrc
 
 from dpmcmc.data.schema import RowStructure
@@ -66,7 +66,12 @@ class Whitening(NamedTuple):
     def of(cls, covariance: np.ndarray, wide: np.ndarray) -> Whitening:
         """Return the map given 𝒞 and W, (d, d) each."""
         root = np.linalg.cholesky(covariance)
-        vectors, sizes, _ = np.linalg.svd(solve_triangular(root, wide, lower=True))
+        whitened = solve_triangular(root, wide, lower=True)
+        try:
+            vectors, sizes, _ = np.linalg.svd(whitened)
+        except np.linalg.LinAlgError:
+            # LAPACK's faster algorithm does not converge on some matrices of low rank.
+            vectors, sizes, _ = svd(whitened, lapack_driver="gesvd")
         return cls(root, vectors, np.hypot(1.0, sizes))
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
