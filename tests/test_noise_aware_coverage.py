@@ -237,7 +237,7 @@ def test_columns_that_fill_a_tenth_of_their_ranges_cost_no_width(monkeypatch):
 
 
 def test_slopes_that_change_along_the_path_take_intervals_away(monkeypatch):
-    """What the change moves the posterior by is counted in its standard deviations, and a small one is no doubt."""
+    """The posterior moves by a number of its standard deviations, and by a small one no doubt follows."""
     h, covariance = np.diag([40.0, 10.0]), np.diag([16.0, 4.0])
     found = Evidence(h, np.zeros(2), covariance, np.full(2, 1e6), 100)
     # With so wide a prior the posterior is N(H⁻¹u, H⁻¹ 𝒞 H⁻¹), and its standard deviations are 4/40 and 2/10.

@@ -353,10 +353,13 @@ class Result:
         reading = self._reading(original_units)
         shown = reading.of(self.draws, most)
         of_prior: list[str] = []
-        if self.evidence is not None and isinstance(self.draws, np.ndarray | jax.Array):
-            directions = reading.directions(self.draws.shape[2:], most)
-            found = self.evidence.of_prior(directions)
-            of_prior = [name for name, one in zip(shown.names, found, strict=True) if one]
+        if self.evidence is not None and self.evidence.chosen:
+            directions = reading.directions(self.draws, most)
+            if directions is not None and INTERVALS in self.usable_for:
+                found = self.evidence.of_prior(directions)
+                of_prior = [
+                    name for name, one in zip(shown.names, found, strict=True) if one
+                ]
         return Summary.of_draws(shown, level, self.verdict, chains, of_prior)
 
     def effects(

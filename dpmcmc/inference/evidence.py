@@ -257,7 +257,9 @@ class Evidence:
                 f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
-        elif (left := float(np.mean(self.of_prior(self._coefficients())))) > _FEW:
+        elif self.chosen and (
+            (left := float(np.mean(self.of_prior(self._coefficients())))) > _FEW
+        ):
             out.append(
                 f"a prior whose scale the release chose says more of {left:.0%} of the coefficients than the records "
                 "do; take a larger epsilon, more records or fewer columns"
@@ -275,9 +277,8 @@ class Evidence:
         """
         out = np.zeros(len(directions), bool)
         if self.chosen:
-            some = np.any(
-                directions != 0, axis=1
-            )  # a level that others are compared with has no sum
+            # A level that others are compared with has no weights.
+            some = np.any(directions != 0, axis=1)
             precision = np.diag(self.scales**-2.0)
             covariance = self.posterior().covariance
             out[some] = elasticity(covariance, precision, directions[some]) > _MOSTLY

@@ -104,13 +104,16 @@ class Reading(NamedTuple):
             spans = spans._replace(factors=spans.factors[:most])
         return Shown(names, numbers, total, own, tuple(said), spans)
 
-    def directions(self, shape: tuple[int, ...], most: int | None = None) -> np.ndarray:
+    def directions(self, draws: PyTree, most: int | None = None) -> np.ndarray | None:
         """Return the weights of the model's coefficients in each number that is shown, (numbers, coefficients).
 
         Args:
-            shape: of the coefficients of one draw.
+            draws: (chains, draws, ...); None is returned where they are no one array.
             most: as of :meth:`of`.
         """
+        if not _is_array(draws):
+            return None
+        shape = draws.shape[2:]
         size = math.prod(shape)
         each = np.concatenate([np.zeros((1, size)), np.eye(size)]).reshape(1, -1, *shape)
         numbers = self.of(each, most).numbers[0]
@@ -314,7 +317,8 @@ class Summary:
             level: of the range.
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
-            of_prior: names of the parameters of which the prior says more than the records.
+            of_prior: names of the parameters whose intervals may be reported, and of which the prior says more than
+                the records.
 
         Raises:
             ValueError: a level outside (0, 1).
@@ -326,7 +330,7 @@ class Summary:
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
         names = tuple(shown.names)
-        said = (*_said(verdict), *(_prior_said(of_prior) if usable else ()), *shown.said)
+        said = (*_said(verdict), *_prior_said(of_prior), *shown.said)
         return cls(
             names,
             *moments,

@@ -114,6 +114,12 @@ def _section(given: argparse.Namespace) -> str:
     return "printed" if given.printed else "benchmark"
 
 
+def _place(given: argparse.Namespace, text: str) -> None:
+    """Replace the section of the page, where one is given."""
+    if given.page is not None:
+        given.page.write_text(losses.placed(text_of(given.page), text, _section(given)), encoding="utf-8")
+
+
 def _numbers(table: cells.Table) -> list[Row]:
     return [cells.numbers(row) for row in table.rows]
 
@@ -124,11 +130,12 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
             run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
         rows = _numbers(table)
     left_out = _lacking(rows, given) if given.report else []
-    rows = [row for row in rows if row["method"] not in left_out and (row["table"] in given.tables or not given.report)]
-    if given.report and not rows:
-        raise CommandError(
-            "--report: no method of DIR has every table at every ε; give --tables or --epsilons that it has."
-        )
+    if given.report:
+        rows = [row for row in rows if row["method"] not in left_out and _asked(row, given)]
+        if not rows:
+            raise CommandError(
+                "--report: no method of DIR has every table at every ε; give --tables or --epsilons that it has."
+            )
     found = summary.summarised(rows)
     (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
     compared = summary.beside(given.earlier, rows) if given.earlier else []
@@ -137,8 +144,7 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
     text = losses.page(rows, found, not _whole(rows), summary.beside_markdown(compared))
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
-    if given.page is not None:
-        given.page.write_text(losses.placed(text_of(given.page), text, _section(given)), encoding="utf-8")
+    _place(given, text)
     said = [f"left out, since it lacks a table at an ε: {method}" for method in left_out]
     return [*summary.told(rows, found), *summary.beside_markdown(compared), *said]
 
@@ -146,6 +152,10 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
 def _repeats(rows: Sequence[Row]) -> Counter[tuple[object, ...]]:
     """Return the number of rows of each method, table and ε."""
     return Counter((row["method"], row["table"], row["epsilon"]) for row in rows)
+
+
+def _asked(row: Row, given: argparse.Namespace) -> bool:
+    return row["table"] in given.tables and row["epsilon"] in given.epsilons
 
 
 def _lacking(rows: Sequence[Row], given: argparse.Namespace) -> list[str]:
@@ -169,9 +179,7 @@ def _printed(given: argparse.Namespace) -> list[str]:
             if not isinstance(row, cells.Lost):
                 table.add([row])
         rows = _numbers(table)
-    if given.page is not None:
-        text = losses.placed(text_of(given.page), printed.markdown(rows), _section(given))
-        given.page.write_text(text, encoding="utf-8")
+    _place(given, printed.markdown(rows))
     return printed.told(rows)
 
 

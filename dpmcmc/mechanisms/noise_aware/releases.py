@@ -501,7 +501,7 @@ class Releases:
         concluded = self.prior.concluded(law, now, count)
         covariance = concluded.posterior.covariance
         away = release.position - at
-        far = math.sqrt(float(away @ np.linalg.solve(covariance, away)) / len(away))
+        far = _in_deviations(away, covariance)
         if far > _FAR:
             doubts.append(
                 f"gradients end {far:.2g} posterior standard deviations from where they were on average; take "
@@ -538,5 +538,9 @@ def _moved(evidence: Evidence, beyond: np.ndarray) -> float:
     """Return by how many posterior standard deviations a change of the gradient moves the mean, root mean square."""
     here = evidence.posterior()
     changed = dataclasses.replace(evidence, statistic=evidence.statistic + beyond)
-    away = changed.posterior().mean - here.mean
-    return math.sqrt(float(away @ np.linalg.solve(here.covariance, away)) / len(away))
+    return _in_deviations(changed.posterior().mean - here.mean, here.covariance)
+
+
+def _in_deviations(away: np.ndarray, covariance: np.ndarray) -> float:
+    """Return a distance in standard deviations, root mean square over directions."""
+    return math.sqrt(float(away @ np.linalg.solve(covariance, away)) / len(away))
