@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
@@ -83,6 +84,8 @@ class Evidence:
         doubts: why intervals may not hold, clauses that the release itself gave.
         chosen: whether the scales were chosen from the release.
         label_scale: standard deviation of residuals, or dispersion of counts, which the release tells; or None.
+        predictors: R, (d, d), of a prior of density N(θ; means, diag(scales²))·exp(−½‖R(θ − means)‖²): what is public
+            of predictors; None: 0.
 
     Example:
         >>> import dpmcmc
@@ -107,6 +110,7 @@ class Evidence:
     doubts: tuple[str, ...] = ()
     chosen: bool = False
     label_scale: float | None = None
+    predictors: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
@@ -178,8 +182,8 @@ class Evidence:
         self, *, without: Without = (), scales: np.ndarray | None = None
     ) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
-        stds = np.sqrt(self._prior(without, scales))
-        whitened = Whitening.of(self.covariance, self.curvature @ stds)
+        root = self._prior_root(without, scales)
+        whitened = Whitening.of(self.covariance, self.curvature @ root)
         white = whitened(self.statistic - self.curvature @ self._means(without))
         square = float(white @ white)
         return -0.5 * (square + len(white) * math.log(2 * math.pi)) - whitened.log_size
@@ -251,7 +255,7 @@ class Evidence:
             out.append(
                 f"rows are not as they are declared (p {rows:.1g}); declare no structure that they do not have"
             )
-        told = np.diag(self.posterior().covariance) / self.scales**2
+        told = np.diag(self.posterior().covariance) / np.diag(self._prior((), None))
         if float(np.mean(told)) > 1 - _LEAST_LEARNED:
             out.append(
                 f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
@@ -279,7 +283,7 @@ class Evidence:
         if self.chosen:
             # A level that others are compared with has no weights.
             some = np.any(directions != 0, axis=1)
-            precision = np.diag(self.scales**-2.0)
+            precision = np.linalg.inv(self._prior((), None))
             covariance = self.posterior().covariance
             out[some] = elasticity(covariance, precision, directions[some]) > _MOSTLY
         return out
@@ -343,6 +347,11 @@ class Evidence:
 
     def _prior(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
         """Return the prior's covariance, (d, d)."""
+        root = self._prior_root(without, scales)
+        return root @ root.T
+
+    def _prior_root(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
+        """Return a root of the prior's covariance, (d, d)."""
         own = self.scales if scales is None else np.asarray(scales, np.float64)
         if own.shape != self.scales.shape or not np.all(own > 0):
             raise InputError(f"scales: must be {len(self.scales)} numbers > 0", "scales")
@@ -354,7 +363,7 @@ class Evidence:
             )
         own = own.copy()
         own[columns] = 0.0
-        return np.diag(own**2)
+        return _root(own, self.predictors)
 
     def _means(self, without: Without) -> np.ndarray:
         """Return the prior's means, (d,)."""
@@ -417,6 +426,21 @@ class Evidence:
         return saved.loaded(
             Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it"
         )
+
+
+def prior_covariance(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
+    """Return (diag(scales⁻²) + RᵀR)⁻¹, (d, d), given R, (d, d); None is 0. A scale may be 0."""
+    root = _root(scales, predictors)
+    return root @ root.T
+
+
+def _root(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
+    """Return a root of :func:`prior_covariance`: diag(scales) L⁻ᵀ, with L Lᵀ = I + diag(scales) RᵀR diag(scales)."""
+    if predictors is None:
+        return np.diag(scales)
+    inside = predictors * scales
+    lower = np.linalg.cholesky(np.eye(len(scales)) + inside.T @ inside)
+    return solve_triangular(lower, np.diag(scales), lower=True).T
 
 
 def _each(name: str, value: float | np.ndarray, count: int) -> np.ndarray:

@@ -12,11 +12,12 @@ from typing import Annotated, Literal, NamedTuple, Protocol, cast
 import jax
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
+from scipy.linalg import solve_triangular
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.evidence import Evidence, prior_covariance
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.inference.scores import BoundedScore, Law
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
@@ -224,6 +225,11 @@ def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
 # effects that are alike per standard deviation of them (``metric.spreads``). A column that fills a twentieth of its
 # range needs a coefficient many times as large for the same effect on a record. Both are as likely before the release.
 #
+# One fact of the predictors η = x·θ is public: those of real labels within ±B have a mean square of at most B² over the
+# rows, if θ fits best, and logits and logarithms of means are seldom beyond six. So under ``evidence`` a prior N(0, D)
+# has the density N(θ; 0, D)·exp(−½‖Rθ‖²), ‖Rθ‖² being that mean square over its bound's square, by the released second
+# moment. It says as much as one record does. Where noise hides the records it keeps predictions in their range.
+#
 # Where H is released, it may be any of the matrices that its release leaves possible (``inference/curvature.py``), and
 # the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows alone
 # tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is right if
@@ -239,9 +245,9 @@ _ROUNDS, _INNER = 12, 4
 _RADIUS = 30.0
 #: Candidates for the factor, in ascending order, and the standard deviation of its logarithm under its hyperprior.
 FACTORS, _LOG_SCALE_STD = 2.0 ** np.arange(-4, 7.25, 0.5), 1.5
-#: Standard deviation of an intercept under ``evidence``, before rows are scaled: of a logit or a logarithm, and of a
-#: real label in units of its bound, since the mean label lies within it.
-_INTERCEPT_STD, _REAL_STD = 6.0, 1.0
+#: Logit, or logarithm of a mean, beyond which there are hardly any. It is the standard deviation of an intercept under
+#: ``evidence``, before rows are scaled, and the largest root mean square of predictors. For real labels both are B.
+_PREDICTOR = 6.0
 #: More coefficients than this have no factor chosen while gradients are released, and every second candidate with one
 #: iteration of its 𝒞 afterwards: inverses take long.
 _MANY = 200
@@ -329,12 +335,17 @@ class Prior:
             where it has no factor.
         spreads: by how much wider scales with the common factor are where effects are alike per standard deviation of
             the columns, (d,); None: not known.
+        largest: root mean square of predictors over rows beyond which there are hardly any; None: no bound.
+        predictors: R, (d, d): ‖Rθ‖² is the mean square of predictors over rows, in units of the largest; None: no
+            second moment is known, or no bound.
     """
 
     means: np.ndarray
     scales: np.ndarray
     family: np.ndarray
     spreads: np.ndarray | None = None
+    largest: float | None = None
+    predictors: np.ndarray | None = None
 
     @property
     def free(self) -> np.ndarray:
@@ -360,14 +371,14 @@ class Prior:
         means = np.zeros((size, predictors))
         scales = np.full((size, predictors), target.prior_scale)
         family = np.full((size, predictors), 0 if by_evidence else -1)
+        wide = _PREDICTOR
+        if isinstance(target, LinearRegression) and target.label_bound:
+            wide = target.label_bound
         constant = None if options.structure is None else options.structure.constant
         if constant is not None:
             if options.intercept_scale is not None:
                 scales[constant] = options.intercept_scale
             elif by_evidence:
-                wide = _INTERCEPT_STD
-                if isinstance(target, LinearRegression) and target.label_bound:
-                    wide = _REAL_STD * target.label_bound
                 scales[constant] = max(target.prior_scale, wide * math.sqrt(size))
             family[constant] = -1
         for number, columns in enumerate(options.group_effects, start=1):
@@ -383,7 +394,8 @@ class Prior:
             if one is not None:
                 means[column], scales[column] = one
                 family[column] = -1
-        return cls(means.ravel(), scales.ravel(), family.ravel())
+        largest = wide if by_evidence else None
+        return cls(means.ravel(), scales.ravel(), family.ravel(), largest=largest)
 
     @property
     def size(self) -> int:
@@ -403,22 +415,38 @@ class Prior:
         each = np.repeat(spreads, self.size // len(spreads))
         return dataclasses.replace(self, spreads=each)
 
+    def with_rows(self, moment: np.ndarray, row_bound: float) -> Prior:
+        """Return the prior that also knows the second moment of a row, as estimated, (d / K, d / K), of rows ‖x‖ <= b."""
+        if self.largest is None:
+            return self
+        values, vectors = np.linalg.eigh(moment)
+        values = np.maximum(values, 0.0)
+        # Noise may make the estimate larger than any rows can be.
+        values *= min(1.0, row_bound**2 / max(float(np.sum(values)), 1e-300)) / self.largest**2
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        each = np.kron(root, np.eye(self.size // len(root)))
+        return dataclasses.replace(self, predictors=each)
+
     def with_factors(self, factors: Factors) -> Prior:
         """Return the prior whose scales are multiplied by the factors of their families."""
         each = np.array((factors.common, *factors.groups, 1.0))[self.family]
         if factors.per_deviation and self.spreads is not None:
             each = np.where(self.family == 0, each * self.spreads, each)
-        return Prior(self.means, each * self.scales, np.full_like(self.family, -1))
+        none = np.full_like(self.family, -1)
+        return Prior(self.means, each * self.scales, none, predictors=self.predictors)
 
     @property
     def precision(self) -> np.ndarray:
         """P, (d, d)."""
-        return np.diag(self.scales**-2)
+        own = np.diag(self.scales**-2)
+        return (
+            own if self.predictors is None else own + self.predictors.T @ self.predictors
+        )
 
     @property
     def gaussian(self) -> Gaussian:
         """The prior itself."""
-        return Gaussian(self.means, np.diag(self.scales**2))
+        return Gaussian(self.means, prior_covariance(self.scales, self.predictors))
 
     def best(self, release: GradientRelease, local: Local, now: Gaussian) -> Prior:
         """Return the prior with the factor that a release favours, for the next position."""
@@ -449,8 +477,7 @@ class Prior:
         models: Sequence[tuple[Factors, np.ndarray]],
     ) -> tuple[list[Factors], np.ndarray]:
         """Return candidates for the factors, and their log densities up to a constant, given each common one's 𝒞."""
-        h = local.curvature
-        u = h @ (release.position - self.means) - release.gradient
+        statistic = local.curvature @ (release.position - self.means) - release.gradient
         common = self.family == 0
         groups = int(np.max(self.family, initial=0))
         candidates: list[Factors] = []
@@ -458,17 +485,19 @@ class Prior:
         for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=groups):
             last: tuple[bool, np.ndarray] | None = None
             for (factor, per_deviation, _), covariance in models:
+                if last is None or last[1] is not covariance:
+                    h, u, seen, rest = self._told(local.curvature, statistic, covariance)
                 if last is None or last[0] != per_deviation or last[1] is not covariance:
                     last = per_deviation, covariance
                     unit = Factors(1.0, per_deviation, of_groups)
                     scales = self.with_factors(unit).scales
                     others = h * np.where(common, 0.0, scales)
-                    whitened = Whitening.of(covariance, others)
+                    whitened = Whitening.of(seen, others)
                     # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
                     part = whitened(h * np.where(common, scales, 0.0))
                     values, vectors = np.linalg.eigh(part @ part.T)
                     white = vectors.T @ whitened(u)
-                    size = whitened.log_size
+                    size = whitened.log_size + rest
                 spread = 1 + factor**2 * np.maximum(values, 0.0)
                 hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
                 logs.append(
@@ -478,6 +507,25 @@ class Prior:
                 )
                 candidates.append(Factors(factor, per_deviation, of_groups))
         return candidates, np.array(logs)
+
+    def _told(
+        self, h: np.ndarray, u: np.ndarray, covariance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """Return H, u and 𝒞 of a release that says of θ what u = Hθ + e and the bound of predictors say together.
+
+        The bound is d observations 0 = Rθ + e with e ~ N(0, I). So both are 2d, of which an orthogonal map makes d that
+        depend on θ. The last value is the negative log density of the others, up to a constant.
+        """
+        if self.predictors is None:
+            return h, u, covariance, 0.0
+        root = np.linalg.cholesky(covariance)
+        first = solve_triangular(root, np.column_stack([h, u]), lower=True)
+        white = np.append(first[:, -1], np.zeros(len(u)))
+        turned, left = np.linalg.qr(np.vstack([first[:, :-1], self.predictors]))
+        found = turned.T @ white
+        apart = white - turned @ found
+        rest = 0.5 * float(apart @ apart) + float(np.sum(np.log(np.diag(root))))
+        return left, found, np.eye(len(u)), rest
 
     def concluded(
         self,
@@ -622,6 +670,7 @@ class Prior:
             self.scales,
             num_records,
             means=self.means,
+            predictors=self.predictors,
         )
 
     def about_zero(self, release: GradientRelease) -> GradientRelease:

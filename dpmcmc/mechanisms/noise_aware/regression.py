@@ -27,6 +27,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,17 +84,38 @@ from dpmcmc.privacy.query.gaussian_release import (
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
 
-#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, of the curvature, of the spread and of its trace.
-_TRACE, _MEAN, _SCALE, _CURVATURE, _SPREAD, _SPREAD_TRACE = (
-    0.01, 0.01, 0.07, 0.08, 0.03, 0.01,
-)  # fmt: skip
-#: Share of μ² of offsets, and of the rows' second moment in the metric of the first.
-_OFFSET, _AGAIN = 0.01, 0.05
-#: Candidates for the Gram matrix' share of μ² where no curvature is released, and its share elsewhere, by size.
-_GRAM_SHARES, _GRAM_BY_SIZE = (
-    (0.2, 0.3, 0.4, 0.5),
-    ((10, 0.1), (30, 0.2), (MOST_RELEASED, 0.3)),
+#: Shares of μ²: of the trace of G, of the sum of rows, of a scale, and of offsets.
+_TRACE, _MEAN, _SCALE, _OFFSET = 0.01, 0.01, 0.07, 0.01
+
+
+class _Shares(NamedTuple):
+    """Shares of μ² where a curvature is released.
+
+    Attributes:
+        gram: of the Gram matrix.
+        again: of the rows' second moment in the metric of the first.
+        curvature: of H.
+        spread: of B.
+        trace: of its trace.
+    """
+
+    gram: float
+    again: float
+    curvature: float
+    spread: float
+    trace: float
+
+
+#: Shares by the most coefficients that have them. The few numbers of a small metric take little, and where records are
+#: few an interval follows from H as much as from the gradients.
+_BY_SIZE = (
+    (3, _Shares(0.05, 0.03, 0.2, 0.015, 0.01)),
+    (10, _Shares(0.1, 0.05, 0.08, 0.03, 0.01)),
+    (30, _Shares(0.2, 0.05, 0.08, 0.03, 0.01)),
+    (MOST_RELEASED, _Shares(0.3, 0.05, 0.08, 0.03, 0.01)),
 )
+#: Candidates for the Gram matrix' share of μ² where no curvature is released.
+_GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Bootstraps of the error of a candidate share's Gram matrix.
 _PREDICTED_BOOTSTRAPS = 6
 #: Predicted width up to which a clip further out is tried.
@@ -134,9 +156,7 @@ class Regression(Facts):
             )
 
     def _gram_shares(self, size: int) -> tuple[float, ...]:
-        if not self.releases:
-            return _GRAM_SHARES
-        return (next(share for most, share in _GRAM_BY_SIZE if size <= most),)
+        return (_shares_of(size).gram,) if self.releases else _GRAM_SHARES
 
     def _chosen(
         self, budget: _Budget, candidates: tuple[float, ...]
@@ -192,6 +212,11 @@ class Regression(Facts):
         return ReleasedDraws(draws, found.evidence)
 
 
+def _shares_of(size: int) -> _Shares:
+    """Return the shares where so many coefficients have their curvature released."""
+    return next(shares for most, shares in _BY_SIZE if size <= most)
+
+
 def _clip_name(score: BoundedScore) -> str:
     """Return the name in the settings of what says where a score is clipped."""
     return "bound_deviations" if isinstance(score, Huber) else "clip_ratio"
@@ -220,6 +245,11 @@ class _Budget:
         """Whether curvature and spread are released."""
         return self.strategy.releases
 
+    @property
+    def shares(self) -> _Shares:
+        """Shares of what is released with a curvature."""
+        return _shares_of(self.design.size * self.strategy.score.size)
+
     @functools.cached_property
     def sharing(self) -> Sharing:
         return Sharing.guessed(self.spec.num_records, self.strategy.together)
@@ -245,14 +275,14 @@ class _Budget:
         """Share of everything but G and the gradients."""
         strategy = self.strategy
         declared = strategy.rows(self.design).trace_declared(self.spec.adjacency)
-        released = _AGAIN + _CURVATURE + _SPREAD + _SPREAD_TRACE
+        released = sum(self.shares[1:]) if self.curvature else 0.0
         return (
             _TRACE * (not declared)
             + _MEAN * strategy.sums_rows
             + COUNT_SHARE * (strategy.together > 1)
             + _OFFSET * (strategy.offset_bound is not None)
             + _SCALE * (strategy.scale is not None)
-            + released * self.curvature
+            + released
         )
 
     def std(self, rows: RowFacts, size: int, share: float) -> float:
@@ -289,7 +319,7 @@ class _Budget:
                 seen = self._metrics[share] = planned(
                     moment,
                     std,
-                    self.std(strategy.whitened(design), design.size, _AGAIN),
+                    self.std(strategy.whitened(design), design.size, self.shares.again),
                     design.num_records,
                     design.row_bound,
                     noise_aware.isotropic_error(std),
@@ -341,7 +371,7 @@ class _Budget:
                     score,
                     clip,
                     law.curvature,
-                    self.std(bent, d * score.size, _CURVATURE),
+                    self.std(bent, d * score.size, self.shares.curvature),
                     design.num_records,
                 ),
             )
@@ -393,7 +423,7 @@ class _Budget:
             events.append(event)
         if self.curvature:
             again = strategy.whitened(design)
-            std = self.std(again, design.size, _AGAIN)
+            std = self.std(again, design.size, self.shares.again)
             settings["whitened_noise_std"] = std
             events += spec.gram(GramRelease(again, std, 0.0))
         events += [spec.gaussian(z, spec.moved, size) for z in multipliers(first, parts)]
@@ -406,14 +436,14 @@ class _Budget:
                 events.append(spec.gaussian(std, moved, scale.size))
         if self.curvature:
             bent, spread = strategy.moments(design)
-            std = self.std(bent, size, _CURVATURE)
+            std = self.std(bent, size, self.shares.curvature)
             settings["curvature_noise_std"] = std
             events += spec.gram(GramRelease(bent, std, 0.0))
             release = GramRelease.calibrate(
                 spread,
                 adjacency,
-                self.mu * math.sqrt(_SPREAD),
-                self.mu * math.sqrt(_SPREAD_TRACE),
+                self.mu * math.sqrt(self.shares.spread),
+                self.mu * math.sqrt(self.shares.trace),
             )
             settings["spread_noise_std"] = release.noise_std
             settings["spread_trace_noise_std"] = release.trace_std

@@ -58,10 +58,11 @@ from dpmcmc.mechanisms.noise_aware.metric import (
 )
 from dpmcmc.mechanisms.noise_aware.prior import (
     Concluded,
+    Mixture,
     Sharing,
     release_counts,
 )
-from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
+from dpmcmc.mechanisms.noise_aware.scale import Learnt, Residuals, Scale
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.gaussian_release import (
     GramRelease,
@@ -97,6 +98,8 @@ _CLIPPED = (
 
 #: Names of a scale's noise in the settings.
 SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")
+#: Draws that stand for a posterior.
+_DRAWS = 200
 #: Curvatures that stand for all that a release leaves possible.
 _CURVATURES = 32
 #: Least ratio of B to H in units of what the model expects.
@@ -231,10 +234,11 @@ class Releases:
         self.root = np.kron(self.metric.root, kronecker)
         self.inverse = np.kron(self.metric.inverse, kronecker)
         self.square = self.root @ self.root
+        mean = self.gram.gram / self.design.num_records
+        self.prior = self.prior.with_rows(mean, self.design.row_bound)
         structure = strategy.options.structure
         if floored and structure is not None:
             known = self.metric.root @ self.metric.root
-            mean = self.gram.gram / self.design.num_records
             self.prior = self.prior.with_spreads(spreads(known, mean, structure))
 
     def _release_whitened(self, first: BoundedGradient) -> BoundedGradient:
@@ -307,7 +311,7 @@ class Releases:
         usual /= self.learnt.score.limit
         limits = np.quantile(np.minimum(1.0, usual / norms), _LIMITS)
         found = scale.learnt(noisy, noise_std, self.design.num_records, limits)
-        self.learnt = self._furthest(found, position)
+        self.learnt, self.learnt_at = self._furthest(found, position), position
 
     def _furthest(self, found: tuple[Learnt, ...], position: np.ndarray) -> Learnt:
         """Return the score that clips labels as far out as costs little, by what was released so far."""
@@ -407,6 +411,10 @@ class Releases:
         matrices = turns @ lifted @ turns.swapaxes(-1, -2)
         return Local(matrices[0], scores, np.zeros_like, matrices[1:])
 
+    def _size(self, matrix: np.ndarray) -> float:
+        """Return the trace of a matrix in the metric."""
+        return float(np.trace(self.inverse @ matrix @ self.inverse))
+
     def _next(
         self,
         path: _Path,
@@ -487,16 +495,19 @@ class Releases:
                     "noise; take a larger epsilon, more records or fewer columns"
                 )
 
+        size = self._size(known.local(at).score)
+
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
             # Farther away a law of normal rows is no guide.
             near = self._near(posterior.mean, at)
             local = known.local(near)
             if scores is None:
                 return release, local
-            # By as much as it differed from normal rows where it was released, it differs here.
+            # By as much as they differed from normal rows where they were released, they differ here.
             beyond = known.beyond(positions, weights, near)
             there = release._replace(gradient=release.gradient - beyond)
-            return there, self._seen(found, scores, local.curvature)
+            spread = self._size(local.score) / size * scores
+            return there, self._seen(found, spread, local.curvature)
 
         concluded = self.prior.concluded(law, now, count)
         covariance = concluded.posterior.covariance
@@ -520,18 +531,22 @@ class Releases:
             gram=self.noisy,
             structure=self.strategy.options.structure,
             doubts=tuple(doubts),
-            label_scale=self._label_scale(),
+            label_scale=self._label_scale(concluded.mixture),
         )
         return concluded._replace(evidence=evidence)
 
-    def _label_scale(self) -> float | None:
+    def _label_scale(self, posterior: Mixture) -> float | None:
         """Return how labels vary about their means, where that was learnt; see ``Evidence.label_scale``."""
-        score = self.learnt.score
-        if self.strategy.scale is None:
-            return None
-        if isinstance(score, Counts):
-            return score.dispersion
-        return self.learnt.label_std
+        scale, score = self.strategy.scale, self.learnt.score
+        if isinstance(scale, Residuals) and self.learnt.residuals is not None:
+            # Public: these draws stand for the posterior alone.
+            noise = np.random.default_rng(0).normal(size=(_DRAWS, self.prior.size))
+            away = posterior.draws(noise) - self.learnt_at
+            off = np.sum((away @ self.gram.gram) * away, axis=1) / self.design.num_records
+            return scale.label_std(*self.learnt.residuals, off)
+        return (
+            score.dispersion if scale is not None and isinstance(score, Counts) else None
+        )
 
 
 def _moved(evidence: Evidence, beyond: np.ndarray) -> float:

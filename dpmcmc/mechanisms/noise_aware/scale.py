@@ -41,8 +41,8 @@ class Learnt(NamedTuple):
         variance: E ψ²; None: the score is centred.
         beyond: E[|r|; |r| > c] of residuals r beyond their bound c.
         doubts: why intervals may not hold, clauses.
-        label_std: standard deviation that labels are predicted with, where they have one: the root of what their
-            variance is on average, given the releases.
+        residuals: where labels have residuals, the law of their standard deviation about the public position of the
+            release, log-normal: its median, and the variance of its logarithm.
     """
 
     score: BoundedScore
@@ -51,7 +51,7 @@ class Learnt(NamedTuple):
     doubts: tuple[str, ...] = ()
     variance: float | None = None
     beyond: float = 0.0
-    label_std: float | None = None
+    residuals: tuple[float, float] | None = None
 
 
 class Scale(Protocol):
@@ -122,6 +122,8 @@ _LEAST = 0.1
 #: Prior of the residuals' standard deviation, log-normal: its median in units of the label's bound, and the standard
 #: deviation of its logarithm. Candidates for a logarithm. How far from the share of a law a knot's share may be.
 _USUAL, _STD_VARIES, _STDS, _UNLIKE = 0.25, 1.0, 120, 0.3
+#: Noise of the number of residuals up to a knot, over those in the tail, that hides where the tail begins.
+_HIDDEN = 0.5
 #: Degrees of freedom of Student's laws that sizes are compared with.
 _DEGREES = (3.0, 6.0, np.inf)
 
@@ -226,7 +228,6 @@ class Residuals:
         sizes = signed.sum(axis=0)
         nearest, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
         std = nearest / DEVIATIONS[0]
-        label_std = std * math.exp(varies)  # the root of E σ² of a log-normal σ
         tail = self._tail(sizes, noise_std, nearest, count)
         inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
@@ -259,18 +260,37 @@ class Residuals:
                     *_skew(mean, (noise + sampled) / count**2, wide),
                     variance=min(max(variance, (_LEAST * std) ** 2), bound**2),
                     beyond=math.sqrt(float(tail.weights @ outer**2)),
-                    label_std=label_std,
+                    residuals=(std, varies),
                 )
             )
         return tuple(found)
+
+    def label_std(self, median: float, varies: float, off: np.ndarray) -> float:
+        """Return the standard deviation that labels are predicted with: the root of what their variance is on average.
+
+        Residuals about a position vary by labels and by how far its predictors are from those of the best coefficients.
+        Only the first is left where a posterior tells the coefficients. No label varies by more than its bound.
+
+        Args:
+            median: of the standard deviation of residuals, whose law is log-normal.
+            varies: variance of its logarithm.
+            off: mean squares over rows of how far the position's predictors are off, by draws of the posterior, (k,).
+        """
+        points = ndtri((np.arange(_POINTS) + 0.5) / _POINTS)
+        whole = median**2 * np.exp(2 * math.sqrt(varies) * points)
+        left = np.subtract.outer(whole, off)
+        likely = (left > 0) & (left <= self.label_bound**2)
+        if not likely.any():
+            return min(median * math.exp(varies), self.label_bound)
+        return math.sqrt(float(np.mean(left[likely])))
 
     def _nearest(
         self, sizes: np.ndarray, noise_std: float, count: int
     ) -> tuple[float, float]:
         """Return the size that nine tenths of residuals are within, and the variance of its logarithm.
 
-        It is the quantile of the noisy weights. Where noise hides that, Student's laws and a prior say more: the two
-        are averaged by their precisions, as logarithms.
+        It is the quantile of the noisy weights. Where noise hides the last tenth, Student's laws and a prior say more.
+        A mean of both would be no surer, since they are of the same numbers.
 
         Args:
             sizes: noisy weights on the knots.
@@ -284,16 +304,18 @@ class Residuals:
         above = _KNOTS + 1 - below
         mass = (above * within + below * beyond) / (_KNOTS + 1)
         mass = np.maximum.accumulate(np.clip(mass, 0.0, count))
-        quantile = float(np.interp((1 - _TAIL) * count, mass, knots))
-        quantile = max(quantile, float(knots[1]))
-        at = min(int(np.searchsorted(knots, quantile)), _KNOTS - 1)
+        # A knot's weight is of sizes about it: those up to a knot are sizes up to the middle of it and the next one.
+        ends = np.append((knots[:-1] + knots[1:]) / 2, knots[-1])
+        middle = (1 - _TAIL) * count
+        at = min(int(np.searchsorted(mass, middle)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
-        from_noise = (hidden / (count * _DENSITY)) ** 2
-        usual, varies = self._likely(sizes, noise_std, count)
-        precisions = np.array([1 / max(from_noise, 1e-12), 1 / varies])
-        logs = np.array([math.log(quantile), usual])
-        found = float(precisions @ logs / precisions.sum())
-        return math.exp(found), 1 / float(precisions.sum())
+        if hidden > _HIDDEN * _TAIL * count:
+            usual, varies = self._likely(sizes, noise_std, count)
+            return math.exp(usual), varies
+        places = np.interp([middle - hidden, middle, middle + hidden], mass, ends)
+        low, quantile, high = np.log(np.maximum(places, knots[1]))
+        least = hidden / (count * _DENSITY)
+        return math.exp(quantile), max(float(high - low) / 2, least, 1e-6) ** 2
 
     def _likely(
         self, sizes: np.ndarray, noise_std: float, count: int
