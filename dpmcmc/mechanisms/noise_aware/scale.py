@@ -97,7 +97,7 @@ class Scale(Protocol):
 #: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
 #: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
 #: of the share of residuals that lies within the first.
-DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
+DEVIATIONS = (1.645, 1.8, 2.1, 2.5, 3.15, 4.05, 5.4, 7.2, 10.0, 13.5)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
@@ -123,7 +123,7 @@ _LEAST = 0.1
 #: deviation of its logarithm. Candidates for a logarithm. How far from the share of a law a knot's share may be.
 _USUAL, _STD_VARIES, _STDS, _UNLIKE = 0.25, 1.0, 120, 0.3
 #: Noise of the number of residuals up to a knot, over those in the tail, that hides where the tail begins.
-_HIDDEN = 0.5
+_HIDDEN = 0.2
 #: Degrees of freedom of Student's laws that sizes are compared with.
 _DEGREES = (3.0, 6.0, np.inf)
 
