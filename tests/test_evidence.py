@@ -52,6 +52,28 @@ def test_a_covariance_without_privacys_noise_is_caught():
     assert kstest(wrong, "uniform").pvalue < 1e-6
 
 
+def test_what_is_public_of_predictors_is_a_part_of_the_prior():
+    rng = np.random.default_rng(3)
+    given = next(simulated(1))
+    root = rng.normal(size=(D, D))
+    found = dataclasses.replace(given, predictors=root)
+    precision = np.eye(D) + root.T @ root
+    information = given.curvature @ np.linalg.solve(given.covariance, given.curvature)
+    posterior = found.posterior()
+    np.testing.assert_allclose(posterior.covariance, np.linalg.inv(precision + information), rtol=1e-8)
+    right = given.curvature @ np.linalg.solve(given.covariance, given.statistic)
+    np.testing.assert_allclose(posterior.mean, posterior.covariance @ right, rtol=1e-8)
+    marginal = given.covariance + given.curvature @ np.linalg.inv(precision) @ given.curvature
+    assert found.log_density() == pytest.approx(multivariate_normal(np.zeros(D), marginal).logpdf(given.statistic))
+    # A coefficient that is 0 leaves the prior of the others given that.
+    nested = found.posterior(without=[1]).covariance
+    kept = np.ix_([0, 2], [0, 2])
+    np.testing.assert_allclose(nested[kept], np.linalg.inv((precision + information)[kept]), rtol=1e-8)
+    np.testing.assert_array_equal(nested[1], 0.0)
+    again = Evidence.of(found.content())
+    np.testing.assert_array_equal(again.posterior().covariance, posterior.covariance)
+
+
 def test_bayes_factors_of_a_linear_regression_without_noise_are_those_of_the_marginal_likelihood():
     rng = np.random.default_rng(0)
     x, sd = rng.normal(size=(40, D)), 0.7

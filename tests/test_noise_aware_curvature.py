@@ -404,6 +404,32 @@ def test_a_scale_that_noise_hides_stays_within_its_prior(std, noise_std, most):
     assert noise_std < 1e4 or np.mean(sure) == pytest.approx(0.42, abs=0.05)  # of the prior within the bound
 
 
+def test_labels_are_predicted_with_what_a_posterior_leaves_of_residuals():
+    """Residuals about a position that is off by a known predictor have its variance on top of that of labels."""
+    found = Residuals(1.0)
+    assert found.label_std(0.5, 1e-6, np.full(10, 0.4**2)) == pytest.approx(0.3, rel=0.01)
+    # The posterior may say that more is off than residuals leave room for: a label's standard deviation is not zero.
+    assert 0.05 < found.label_std(0.5, 0.04, np.full(10, 0.6**2)) < 0.5
+    assert found.label_std(0.5, 1e-6, np.full(10, 2.0)) == pytest.approx(0.5, rel=0.01)
+    # No label within ±1 varies by more than 1.
+    assert found.label_std(1.4, 0.04, np.zeros(10)) <= 1.0
+    # Unsure residuals: the root of the mean variance is above the median.
+    assert found.label_std(0.2, 0.25, np.zeros(10)) == pytest.approx(0.2 * math.exp(0.25), rel=0.02)
+
+
+@pytest.mark.parametrize("law", ["normal", "uniform"])
+def test_the_scale_of_residuals_has_no_bias_where_noise_is_small(law):
+    """A knot's weight is of sizes about it. Counted as sizes up to it, the scale would be a tenth too small."""
+    rng, n, found = np.random.default_rng(5), 20_000, Residuals(1.0)
+    draw = rng.normal if law == "normal" else lambda size: rng.uniform(-1.645 / 0.9, 1.645 / 0.9, size)
+    logs = []
+    for std in np.geomspace(0.05, 0.3, 12):
+        exact = found.statistic(np.zeros(n), std * draw(size=n)).sum(axis=0)
+        (one, *_) = found.learnt(exact + rng.normal(size=len(exact)), 1.0, n, np.ones(1))
+        logs.append(math.log(one.score.std / std))
+    assert abs(np.mean(logs)) < 0.02
+
+
 # --- a matrix from a model of it and a release -------------------------------------------------------------------
 
 

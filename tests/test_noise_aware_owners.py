@@ -12,7 +12,7 @@ from scipy.special import expit
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release, sufficient
 from dpmcmc.mechanisms.noise_aware.gradients import Design
-from dpmcmc.mechanisms.noise_aware.prior import SharedLimits, Sharing
+from dpmcmc.mechanisms.noise_aware.owners import SharedLimits, Sharing
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.record_sums import Whole
 from dpmcmc.targets import LastLayer, SoftmaxRegression

@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 from scipy.special import expit
 from scipy.stats import kstest, multivariate_normal, norm
 
@@ -25,7 +26,7 @@ from dpmcmc.mechanisms.noise_aware import Normal, prior
 from dpmcmc.mechanisms.noise_aware.metric import spreads
 from dpmcmc.mechanisms.noise_aware.prior import Factors, Mixture, Prior
 from dpmcmc.mechanisms.rows import Rows
-from dpmcmc.targets import SoftmaxRegression
+from dpmcmc.targets import LinearRegression, SoftmaxRegression
 from tests.noise_aware_tables import logistic, rows
 
 D = 3
@@ -39,15 +40,21 @@ def made(seed=0):
     found = Prior(np.array([0.3, 0.0, -2.0]), np.array([1.0, 0.5, 4.0]), np.array([0, 0, -1]))
     if seed % 2:
         found = found.with_spreads(np.array([1.0, 12.0, 1.0]))
+    if seed > 1:
+        found = dataclasses.replace(found, predictors=0.7 * rng.normal(size=(D, D)))
     seen = GradientRelease(rng.normal(size=D), 10 * rng.normal(size=D), noise)
     return found, seen, Local(h, score, np.zeros_like), noise + score
 
 
 def log_density(given, seen, local, covariance, factors):
-    """log p(u | factors) and the common one's hyperprior, written out."""
-    h, scaled = local.curvature, given.with_factors(factors)
-    law = multivariate_normal(h @ given.means, covariance + h @ scaled.gaussian.covariance @ h)
-    return law.logpdf(h @ seen.position - seen.gradient) - 0.5 * (math.log(factors.common) / prior._LOG_SCALE_STD) ** 2
+    """log p(u, 0 = Rθ + e | factors) and the common one's hyperprior, written out; without R of u alone."""
+    h, u, own = local.curvature, local.curvature @ seen.position - seen.gradient, given.with_factors(factors).scales
+    if given.predictors is not None:
+        u = np.append(u, given.predictors @ given.means)
+        h = np.vstack([h, given.predictors])
+        covariance = block_diag(covariance, np.eye(D))
+    law = multivariate_normal(h @ given.means, covariance + h @ np.diag(own**2) @ h.T)
+    return law.logpdf(u) - 0.5 * (math.log(factors.common) / prior._LOG_SCALE_STD) ** 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -147,6 +154,54 @@ def test_spreads_say_how_much_of_their_ranges_columns_fill():
     assert 1.3 < noisy[1] < 1.5
     assert np.all(noisy <= found * (1 + 1e-9))
     assert spreads(mean, mean, RowStructure()) is None
+
+
+def test_a_bound_of_predictors_is_their_mean_square_over_rows_and_none_of_a_declared_prior():
+    rng = np.random.default_rng(2)
+    x = rows(500, D, rng)
+    structure = RowStructure(constant=0)
+    given = Prior.of(NoiseAware(prior_scale="evidence", structure=structure), logistic(D))
+    moment = x.T @ x / len(x)
+    theta = rng.normal(size=len(moment))
+    found = given.with_rows(moment, 1.0)
+    assert np.sum((found.predictors @ theta) ** 2) == pytest.approx(np.mean((x @ theta) ** 2) / 6.0**2)
+    np.testing.assert_allclose(found.gaussian.covariance, np.linalg.inv(found.precision), rtol=1e-8)
+    # Rows of several predictors have each of them.
+    several = Prior(np.zeros(6), np.ones(6), np.zeros(6, int), largest=2.0).with_rows(np.diag([0.1, 0.2, 0.3]), 1.0)
+    both = rng.normal(size=(3, 2))
+    wanted = np.array([0.1, 0.2, 0.3]) @ both**2 / 4
+    assert np.sum((several.predictors @ both.ravel()) ** 2) == pytest.approx(np.sum(wanted))
+    # Noise in the moment says no more than rows of the greatest length do.
+    noisy = given.with_rows(1e6 * np.eye(len(moment)), 1.0)
+    assert np.sum(noisy.predictors**2) == pytest.approx(1 / 6.0**2)
+    target = Prior.of(NoiseAware(structure=structure), logistic(D))
+    assert target.with_rows(moment, 1.0).predictors is None
+    real = LinearRegression(num_features=2, row_bound=1.0, label_bound=3.0)
+    assert Prior.of(NoiseAware(prior_scale="evidence"), real).largest == 3.0
+
+
+def test_a_bound_of_predictors_keeps_a_posterior_in_range_where_noise_hides_the_records_and_nowhere_else():
+    size, wide = 4, np.eye(4) * 900.0
+    given = Prior(np.zeros(size), np.ones(size), np.zeros(size, int), largest=1.0)
+    moment = np.diag([0.5, 0.2, 0.1, 0.1])
+    truth = np.array([0.8, 0.5, -0.5, 0.3])
+    for count, moves in ((500, True), (100_000_000, False)):
+        h = count * moment
+        # Noise of three standard deviations along the first direction.
+        u = h @ truth + np.array([90.0, 0, 0, 0]) * (20 if moves else 1)
+        seen = GradientRelease(np.zeros(size), -u, wide * (400 if moves else 1))
+        local = Local(h, h, np.zeros_like)
+
+        def means(one, seen=seen, local=local, count=count):
+            return one.concluded(lambda now: (seen, local), one.gaussian, count).posterior.mean
+
+        without, bounded = means(given), means(given.with_rows(moment, 1.0))
+        far, near = (math.sqrt(float(at @ moment @ at)) for at in (without, bounded))
+        if moves:
+            assert far > 1.5
+            assert near < 1.2
+        else:
+            np.testing.assert_allclose(bounded, without, atol=1e-6)
 
 
 def test_a_mixture_is_its_draws():

@@ -13,7 +13,8 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, shown
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms.noise_aware import Normal
-from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior, row_model
+from dpmcmc.mechanisms.noise_aware.owners import row_model
+from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import (
     GeneralisedLinear,

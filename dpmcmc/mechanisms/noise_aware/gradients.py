@@ -54,7 +54,7 @@ from dpmcmc.report import console
 # B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature. In rows beyond R or L it is smaller, so
 # that intervals are wider. Weights v in the equation itself would move its solution where the model is wrong for long
 # rows: one coefficient of a real table then had a coverage of .1. An owner's k rows have C/k each, and together add a
-# curvature of trace m·L at most (``prior.py``).
+# curvature of trace m·L at most (``owners.py``).
 #
 # Sums are exact (``record_sums.py``). x, θ and F⁻¹ are on public grids on which x·θ and z are exact
 # (``integer_rows.py``). All that follows is computed of one record's own numbers, element by element. It is then

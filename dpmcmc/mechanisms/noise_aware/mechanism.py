@@ -30,13 +30,13 @@ from dpmcmc.inference.noise_aware import GradientRelease, Local, denoised, shrun
 from dpmcmc.inference.scores import SCORES, Counts, score_of
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
+from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.prior import (
     Calibrated,
     Concluded,
     Options,
     Prior,
     Strategy,
-    row_model,
 )
 from dpmcmc.mechanisms.noise_aware.regression import Regression
 from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals, Scale

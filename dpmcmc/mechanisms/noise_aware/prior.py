@@ -7,34 +7,26 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, Protocol, cast
+from typing import Annotated, Literal, NamedTuple, Protocol
 
-import jax
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from scipy.linalg import solve_triangular
 
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import InputError
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence, prior_covariance
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening
-from dpmcmc.inference.scores import BoundedScore, Law
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
-from dpmcmc.privacy.accounting import Adjacency, Event
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.gaussian_release import (
-    gaussian_release,
-    mu_std,
     standard_normal,
 )
-from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.targets.base import Positive, Target
+from dpmcmc.targets.base import Positive
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
-from dpmcmc.targets.last_layer import LastLayer
-from dpmcmc.targets.ordinal import OrdinalRegression
-from dpmcmc.targets.transformed import PerOwner
 
 # ----------------------------------------------------------------------------------------------------
 # Options of the noise-aware release, which each of its ways reads.
@@ -70,147 +62,6 @@ class Options:
     coefficients: tuple[Normal | None, ...] | None = field(default=None, kw_only=True)
     group_effects: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Owners with several records: what they move releases by, how many rows they have, and how these share a clip norm.
-#
-# One owner's rows are one record of the guarantee. An owner has at most m rows, m public, each with ‖x‖ <= b.
-#
-# **Sensitivity.** An owner adds A = Σ_j x_j x_jᵀ to the Gram matrix, positive semi-definite with ‖A‖ <= tr A <= m b².
-# Two such matrices have ⟨A, A'⟩ >= 0, so a replaced owner moves the sum by ‖A − A'‖ <= √2·m·b², and the trace by m b²
-# (``together``). An owner's rows share the clip norm C: with k rows each has the limit C/(k ‖F⁻¹x‖), so they add
-# ‖Σ_j F⁻¹x_j ψ_j‖ <= Σ_j C/k = C to a whitened gradient, whatever the family's bounded score is. A replaced owner moves
-# it by 2C. The number k depends on the owner's rows and on no label, so each score keeps mean zero at the parameter
-# that made the labels: no sum of an owner's scores is clipped.
-#
-# **How many rows.** Their number n = Σ k is private, and formulas need it. So the owners with k rows are counted, k = 1
-# to m, with Gaussian noise: an owner is in one count, and a replaced one moves the counts by √2 at most. Then n is
-# public, and C = κ·k̄·(a typical ‖F⁻¹x‖) with k̄ the mean of k over rows. A row of an owner with k rows has k̄/k times the
-# limit of a typical one, and the law of a score is averaged over these limits (:class:`SharedLimits`).
-#
-# **Supposed.** Given θ an owner's records are independent, as those of different owners are: then the variance of an
-# owner's score is the sum of its records'. If owners have effects that the model leaves out (a random intercept, say),
-# scores of one owner vary together and intervals are too narrow. Effects also draw coefficients of a logistic
-# regression toward zero.
-
-#: Share of μ² for the counts.
-COUNT_SHARE = 0.01
-
-
-def row_model(target: Target) -> tuple[Target, int]:
-    """Return the model of one row, and m; a target whose records are rows is its own, with m = 1.
-
-    Raises:
-        ValueError: m is not given.
-        UnsupportedCombination: owners with several rows, of another model than a regression.
-    """
-    if isinstance(target, OrdinalRegression):
-        return target.question, target.classes - 1
-    if not isinstance(target, PerOwner):
-        return target, 1
-    if target.records_per_owner is None:
-        raise InputError(
-            "records_per_owner: PerOwner needs it before a plan; give it",
-            "records_per_owner",
-        )
-    model = target.target
-    if isinstance(model, LastLayer) or not isinstance(model, GeneralisedLinear):
-        raise UnsupportedCombination(
-            f"noise_aware takes owners with several rows for regressions whose features are in the rows, and the model "
-            f"of a row is {type(model).__name__}; keep one record of each owner, or use a sampler, whose draws are for "
-            "prediction."
-        )
-    return model, target.records_per_owner
-
-
-class Sharing(NamedTuple):
-    """How rows share the clip norms of their owners: public.
-
-    Attributes:
-        num_rows: n.
-        typical: k̄, the mean over rows of the number of rows of their owner.
-        shares: of all rows, those of owners with k = 1 to m rows, (m,).
-    """
-
-    num_rows: int
-    typical: float
-    shares: np.ndarray
-
-    @classmethod
-    def of(cls, counts: np.ndarray) -> Sharing:
-        """Return what counts of owners, noisy or guessed, say."""
-        sizes = np.arange(1, len(counts) + 1)
-        rows = np.maximum(counts, 0.0) * sizes
-        if not rows.sum() >= 1:
-            rows = np.eye(len(counts))[0]
-        shares = rows / rows.sum()
-        return cls(max(1, round(float(rows.sum()))), float(shares @ sizes), shares)
-
-    @classmethod
-    def guessed(cls, num_owners: int, most: int) -> Sharing:
-        """Return what is planned with: every number of rows is as likely."""
-        return cls.of(np.full(most, num_owners / most))
-
-    def scored(self, score: BoundedScore) -> BoundedScore:
-        """Return the score whose law is averaged over rows."""
-        if len(self.shares) == 1:
-            return score
-        return cast(
-            BoundedScore,
-            SharedLimits(
-                score, self.typical / np.arange(1, len(self.shares) + 1), self.shares
-            ),
-        )
-
-
-@dataclass(frozen=True)
-class SharedLimits:
-    """A family's score whose typical limit differs from row to row.
-
-    Attributes:
-        score: of the family.
-        multiples: of the limit, (m,).
-        shares: of the rows that have them, (m,).
-    """
-
-    score: BoundedScore
-    multiples: np.ndarray
-    shares: np.ndarray
-
-    @property
-    def size(self) -> int:
-        """Number of predictors of a record."""
-        return self.score.size
-
-    def law(self, eta: np.ndarray, limit: float) -> Law:
-        """Return Λ and V, averaged over the limits."""
-        laws = [self.score.law(eta, limit * multiple) for multiple in self.multiples]
-        curvature, variance = (
-            np.tensordot(self.shares, np.stack(leaves), 1)
-            for leaves in zip(*laws, strict=True)
-        )
-        return Law(curvature, variance)
-
-    def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
-        """Return how the mean of ψ follows what the score learns of labels, averaged over the limits."""
-        parts = [
-            self.score.shifted(eta, limit * multiple)  # type: ignore[attr-defined]
-            for multiple in self.multiples
-        ]
-        return np.tensordot(self.shares, np.stack(parts), 1)
-
-
-def calibrate_counts(most: int, spec: PrivacySpec, mu: float) -> tuple[Event, float]:
-    """Return the cost of counting owners with 1 to m rows, and the std of each count's noise; it spends ``mu``."""
-    moved = math.sqrt(2) if spec.adjacency == Adjacency.REPLACE_ONE else 1.0
-    noise_std = mu_std(moved, most, mu)
-    return spec.gaussian(noise_std, moved, most), noise_std
-
-
-def release_counts(counts: Exact, noise_std: float, key: jax.Array) -> Sharing:
-    """Return what noisy counts of the owners with 1 to m rows say."""
-    return Sharing.of(gaussian_release(counts, noise_std, key))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -416,13 +267,15 @@ class Prior:
         return dataclasses.replace(self, spreads=each)
 
     def with_rows(self, moment: np.ndarray, row_bound: float) -> Prior:
-        """Return the prior that also knows the second moment of a row, as estimated, (d / K, d / K), of rows ‖x‖ <= b."""
+        """Return the prior that also knows the estimated second moment of rows ‖x‖ <= b, (d / K, d / K)."""
         if self.largest is None:
             return self
         values, vectors = np.linalg.eigh(moment)
         values = np.maximum(values, 0.0)
         # Noise may make the estimate larger than any rows can be.
-        values *= min(1.0, row_bound**2 / max(float(np.sum(values)), 1e-300)) / self.largest**2
+        values *= (
+            min(1.0, row_bound**2 / max(float(np.sum(values)), 1e-300)) / self.largest**2
+        )
         root = (vectors * np.sqrt(values)) @ vectors.T
         each = np.kron(root, np.eye(self.size // len(root)))
         return dataclasses.replace(self, predictors=each)

@@ -63,12 +63,12 @@ from dpmcmc.mechanisms.noise_aware.metric import (
     expected,
     planned,
 )
-from dpmcmc.mechanisms.noise_aware.prior import (
+from dpmcmc.mechanisms.noise_aware.owners import (
     COUNT_SHARE,
-    Calibrated,
     Sharing,
     calibrate_counts,
 )
+from dpmcmc.mechanisms.noise_aware.prior import Calibrated
 from dpmcmc.mechanisms.noise_aware.releases import SCALE_NAMES, SCALE_PARTS, Releases
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.mechanisms.rows import Rows

@@ -56,12 +56,8 @@ from dpmcmc.mechanisms.noise_aware.metric import (
     reach_of,
     spreads,
 )
-from dpmcmc.mechanisms.noise_aware.prior import (
-    Concluded,
-    Mixture,
-    Sharing,
-    release_counts,
-)
+from dpmcmc.mechanisms.noise_aware.owners import Sharing, release_counts
+from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
 from dpmcmc.mechanisms.noise_aware.scale import Learnt, Residuals, Scale
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.gaussian_release import (
