@@ -396,7 +396,7 @@ def test_a_scale_that_noise_hides_stays_within_its_prior(std, noise_std, most):
         exact = found.statistic(np.zeros(n), std * rng.normal(size=n)).sum(axis=0)
         learnt = found.learnt(exact + noise_std * rng.normal(size=len(exact)), noise_std, n, np.ones(1))
         errors.append(math.log(learnt[0].score.std / std))
-        sure.append(math.log(found.label_std(*learnt[0].residuals, np.zeros(1)) / learnt[0].score.std))
+        sure.append(math.log(found.label_std(*learnt[0].residuals, np.zeros(1)) / learnt[0].residuals[0]))
         assert all(one.variance <= one.score.bound**2 for one in learnt)
     assert math.sqrt(np.mean(np.square(errors))) < max(most, 1.1 * prior if noise_std >= 100 else 0)
     # Labels are predicted with more than the scale where it is not known, and with the scale where it is.
@@ -419,14 +419,14 @@ def test_labels_are_predicted_with_what_a_posterior_leaves_of_residuals():
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
 def test_the_scale_of_residuals_has_no_bias_where_noise_is_small(law):
-    """A knot's weight is of sizes about it. Counted as sizes up to it, the scale would be a tenth too small."""
+    """A knot's weight is of sizes about it. Counted as sizes up to it, labels would seem to vary a tenth less."""
     rng, n, found = np.random.default_rng(5), 20_000, Residuals(1.0)
     draw = rng.normal if law == "normal" else lambda size: rng.uniform(-1.645 / 0.9, 1.645 / 0.9, size)
     logs = []
     for std in np.geomspace(0.05, 0.3, 12):
         exact = found.statistic(np.zeros(n), std * draw(size=n)).sum(axis=0)
         (one, *_) = found.learnt(exact + rng.normal(size=len(exact)), 1.0, n, np.ones(1))
-        logs.append(math.log(one.score.std / std))
+        logs.append(math.log(one.residuals[0] / std))
     assert abs(np.mean(logs)) < 0.02
 
 

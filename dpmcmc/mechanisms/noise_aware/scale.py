@@ -97,7 +97,7 @@ class Scale(Protocol):
 #: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
 #: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
 #: of the share of residuals that lies within the first.
-DEVIATIONS = (1.645, 1.8, 2.1, 2.5, 3.15, 4.05, 5.4, 7.2, 10.0, 13.5)
+DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
@@ -226,7 +226,7 @@ class Residuals:
         knots = self.knots
         signed = released.reshape(2, -1)
         sizes = signed.sum(axis=0)
-        nearest, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
+        nearest, usual, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
         std = nearest / DEVIATIONS[0]
         tail = self._tail(sizes, noise_std, nearest, count)
         inner = np.where(knots <= nearest, sizes, 0.0) / count
@@ -260,7 +260,7 @@ class Residuals:
                     *_skew(mean, (noise + sampled) / count**2, wide),
                     variance=min(max(variance, (_LEAST * std) ** 2), bound**2),
                     beyond=math.sqrt(float(tail.weights @ outer**2)),
-                    residuals=(std, varies),
+                    residuals=(usual / DEVIATIONS[0], varies),
                 )
             )
         return tuple(found)
@@ -286,11 +286,12 @@ class Residuals:
 
     def _nearest(
         self, sizes: np.ndarray, noise_std: float, count: int
-    ) -> tuple[float, float]:
-        """Return the size that nine tenths of residuals are within, and the variance of its logarithm.
+    ) -> tuple[float, float, float]:
+        """Return where the tail starts, the size that nine tenths are within, and the variance of its logarithm.
 
-        It is the quantile of the noisy weights. Where noise hides the last tenth, Student's laws and a prior say more.
-        A mean of both would be no surer, since they are of the same numbers.
+        The start is the quantile of the noisy weights. Where noise hides the last tenth, Student's laws and a prior say
+        more. A mean of both would be no surer, since they are of the same numbers. A knot's weight is of sizes on both
+        sides of it, up to the middle of it and the next one. So nine tenths are within a size half a step farther out.
 
         Args:
             sizes: noisy weights on the knots.
@@ -304,18 +305,18 @@ class Residuals:
         above = _KNOTS + 1 - below
         mass = (above * within + below * beyond) / (_KNOTS + 1)
         mass = np.maximum.accumulate(np.clip(mass, 0.0, count))
-        # A knot's weight is of sizes about it: those up to a knot are sizes up to the middle of it and the next one.
-        ends = np.append((knots[:-1] + knots[1:]) / 2, knots[-1])
         middle = (1 - _TAIL) * count
         at = min(int(np.searchsorted(mass, middle)), _KNOTS - 1)
         hidden = noise_std * math.sqrt(below[at] * above[at] / (_KNOTS + 1))
         if hidden > _HIDDEN * _TAIL * count:
             usual, varies = self._likely(sizes, noise_std, count)
-            return math.exp(usual), varies
-        places = np.interp([middle - hidden, middle, middle + hidden], mass, ends)
+            return math.exp(usual), math.exp(usual), varies
+        places = np.interp([middle - hidden, middle, middle + hidden], mass, knots)
         low, quantile, high = np.log(np.maximum(places, knots[1]))
         least = hidden / (count * _DENSITY)
-        return math.exp(quantile), max(float(high - low) / 2, least, 1e-6) ** 2
+        found = math.exp(quantile)
+        varies = max(float(high - low) / 2, least, 1e-6) ** 2
+        return found, found * (1 + _RATIO) / 2, varies
 
     def _likely(
         self, sizes: np.ndarray, noise_std: float, count: int
