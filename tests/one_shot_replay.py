@@ -13,13 +13,13 @@ import pytest
 
 from dpmcmc.mechanisms import MechanismPlan, sufficient
 from dpmcmc.mechanisms.checked_records import checked
-from dpmcmc.mechanisms.noise_aware import model, prior, releases
+from dpmcmc.mechanisms.noise_aware import model, owners, releases
 from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (prior, releases, sufficient, gaussian_release, model)
+_MODULES = (owners, releases, sufficient, gaussian_release, model)
 
 
 def distance(one: np.ndarray | Exact, two: np.ndarray | Exact) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import sufficient
-from dpmcmc.mechanisms.noise_aware import prior, releases
+from dpmcmc.mechanisms.noise_aware import owners, releases
 from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.privacy.query.integer_rows import Exact
 
@@ -18,7 +18,7 @@ def _size(value: np.ndarray | Exact) -> int:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """Return a list that fills with the noise std of each Gaussian release and the number of its values, in order."""
     seen = []
-    for module in (prior, releases, sufficient, gaussian_release):
+    for module in (owners, releases, sufficient, gaussian_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,
