@@ -158,6 +158,10 @@ class Mixture(NamedTuple):
         return out[np.random.default_rng(0).permutation(count)]
 
 
+#: H, u and 𝒞 of what a release and the bound of predictors say, and a constant of its negative log density.
+_Told = tuple[np.ndarray, np.ndarray, np.ndarray, float]
+
+
 class Concluded(NamedTuple):
     """A posterior of the coefficients, and the law of the release that it was concluded from."""
 
@@ -333,15 +337,20 @@ class Prior:
         statistic = local.curvature @ (release.position - self.means) - release.gradient
         common = self.family == 0
         groups = int(np.max(self.family, initial=0))
+        told: list[_Told] = []
+        for number, (_, covariance) in enumerate(models):
+            again = number > 0 and models[number - 1][1] is covariance
+            told.append(
+                told[-1] if again else self._told(local.curvature, statistic, covariance)
+            )
         candidates: list[Factors] = []
         logs: list[float] = []
         for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=groups):
-            last: tuple[bool, np.ndarray] | None = None
-            for (factor, per_deviation, _), covariance in models:
-                if last is None or last[1] is not covariance:
-                    h, u, seen, rest = self._told(local.curvature, statistic, covariance)
-                if last is None or last[0] != per_deviation or last[1] is not covariance:
-                    last = per_deviation, covariance
+            last: tuple[bool, _Told] | None = None
+            for ((factor, per_deviation, _), _), one in zip(models, told, strict=True):
+                if last is None or last[0] != per_deviation or last[1] is not one:
+                    last = per_deviation, one
+                    h, u, seen, rest = one
                     unit = Factors(1.0, per_deviation, of_groups)
                     scales = self.with_factors(unit).scales
                     others = h * np.where(common, 0.0, scales)
@@ -361,9 +370,7 @@ class Prior:
                 candidates.append(Factors(factor, per_deviation, of_groups))
         return candidates, np.array(logs)
 
-    def _told(
-        self, h: np.ndarray, u: np.ndarray, covariance: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    def _told(self, h: np.ndarray, u: np.ndarray, covariance: np.ndarray) -> _Told:
         """Return H, u and 𝒞 of a release that says of θ what u = Hθ + e and the bound of predictors say together.
 
         The bound is d observations 0 = Rθ + e with e ~ N(0, I). So both are 2d, of which an orthogonal map makes d that

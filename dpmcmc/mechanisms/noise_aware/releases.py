@@ -470,7 +470,9 @@ class Releases:
         if released:
             found = self._curvature(at)
             spread = self._spread(at, found)
-            scores = self.root @ spread.matrix @ self.root
+            # For each unit of what normal rows make of the scores here.
+            size = self._size(known.local(at).score)
+            scores = self.root @ (spread.matrix / size) @ self.root
             if self.learnt.variance is not None:
                 # All that is clipped, were it of one direction, against what sampling moves it by.
                 most = count * self.learnt.beyond**2
@@ -491,8 +493,6 @@ class Releases:
                     "noise; take a larger epsilon, more records or fewer columns"
                 )
 
-        size = self._size(known.local(at).score)
-
         def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
             # Farther away a law of normal rows is no guide.
             near = self._near(posterior.mean, at)
@@ -502,7 +502,7 @@ class Releases:
             # By as much as they differed from normal rows where they were released, they differ here.
             beyond = known.beyond(positions, weights, near)
             there = release._replace(gradient=release.gradient - beyond)
-            spread = self._size(local.score) / size * scores
+            spread = self._size(local.score) * scores
             return there, self._seen(found, spread, local.curvature)
 
         concluded = self.prior.concluded(law, now, count)
