@@ -103,6 +103,13 @@ def neighbours(records):
     return found
 
 
+def with_a_long_row(dtype=np.float32):
+    """Its label is at one end, so that a neighbour at the other changes the answers to all questions."""
+    records = records_of(40, dtype=dtype)
+    records["x"][0], records["y"][0] = [-0.7, -0.7], 0
+    return records
+
+
 def planned():
     way = NoiseAware(draws=4, steps=8, covariance="sandwich")
     return way.plan(TARGET, num_records=40, epsilon=0.5, delta=1e-5)
@@ -110,7 +117,7 @@ def planned():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_replaced_record_costs_no_more_than_is_charged(dtype):
-    records = records_of(40, dtype=dtype)
+    records = with_a_long_row(dtype)
     plan = planned()
     assert 0.1 * charged(plan) < measured(plan, records, *neighbours(records)) <= charged(plan)
 
@@ -119,7 +126,7 @@ def test_planted_questions_that_do_not_share_a_clip_norm_are_caught(monkeypatch)
     whole = Rows.__call__
     alone = lambda self, records: {**(made := whole(self, records)), "sharers": np.ones_like(made["y"])}  # noqa: E731
     monkeypatch.setattr(Rows, "__call__", alone)
-    records = records_of(40)
+    records = with_a_long_row()
     plan = planned()
     assert measured(plan, records, *neighbours(records)) > charged(plan)
 

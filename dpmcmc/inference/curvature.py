@@ -70,6 +70,7 @@ class Corrected(NamedTuple):
         error: Q (d, d) -> Cov[E u] of its error E, u ~ (0, Q).
         stds: of A along the model's eigenvectors, as a matrix with these eigenvectors, (d, d).
         turns: count -> matrices in place of T, (count, d, d), of positive matrices drawn from what is known of A.
+        possible: count -> these positive matrices, (count, d, d).
         deviation: τ, by how much the matrix differs from its model.
         kept: mean k_ij, the part of the deviation that the release tells.
         uncertainty: largest relative standard deviation over the model's eigenvectors.
@@ -81,6 +82,7 @@ class Corrected(NamedTuple):
     error: Callable[[np.ndarray], np.ndarray]
     stds: np.ndarray
     turns: Callable[[int], np.ndarray]
+    possible: Callable[[int], np.ndarray]
     deviation: float
     kept: float
     uncertainty: float
@@ -148,12 +150,18 @@ def corrected(
         out[np.diag_indices(len(out))] = left @ np.diag(turned)
         return vectors @ out @ vectors.T
 
-    def turns(count: int) -> np.ndarray:
+    def positive(count: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(0)
         away = np.sqrt(kept * noise / halves) * np.stack(
             [symmetric_noise(rng, len(values)) for _ in range(count // 2)]
         )
-        return scale @ _positive(mean + np.concatenate([away, -away]))[1] @ back
+        return _positive(mean + np.concatenate([away, -away]))
+
+    def turns(count: int) -> np.ndarray:
+        return scale @ positive(count)[1] @ back
+
+    def possible(count: int) -> np.ndarray:
+        return scale @ positive(count)[0] @ scale.T
 
     unsure = np.sqrt(np.diag(left)) / (values * np.diag(relative))
     return Corrected(
@@ -163,6 +171,7 @@ def corrected(
         error,
         (vectors * np.sqrt(np.diag(left))) @ vectors.T,
         turns,
+        possible,
         float(weights @ _DEVIATIONS),
         float(np.mean(kept[both])) if both.any() else 0.0,
         float(np.max(unsure[held], initial=0.0)),
@@ -236,12 +245,16 @@ class AverageLaw:
         slope: E[h'].
         along: E[h''], by how much less the mean gradient curves along θ.
         score: E[V], of the score's variance.
+        score_slope: E[V'].
+        score_along: E[V''].
     """
 
     curvature: float
     slope: float
     along: float
     score: float
+    score_slope: float
+    score_along: float
 
     @classmethod
     def at(
@@ -257,12 +270,16 @@ class AverageLaw:
         """
         std = math.sqrt(max(variance, 1e-9))
         law = score.law(mean + std * _NODES, limit)
-        h = law.curvature
-        slope = np.mean(h * _NODES) / std
-        along = np.mean(h * (_NODES**2 - 1)) / std**2
-        return cls(
-            float(np.mean(h)), float(slope), float(along), float(np.mean(law.variance))
-        )
+        averages = [
+            float(average)
+            for h in law
+            for average in (
+                np.mean(h),
+                np.mean(h * _NODES) / std,
+                np.mean(h * (_NODES**2 - 1)) / std**2,
+            )
+        ]
+        return cls(*averages)
 
 
 @dataclass(frozen=True)
@@ -290,17 +307,20 @@ class ScoredRows:
     def local(self, theta: np.ndarray) -> Local:
         """Return the model of the gradient near θ, (d,), with x̄ the mean row and Σ = G/N − x̄x̄ᵀ:
 
-        H = N·(E[h] G/N + E[h'](x̄(Σθ)ᵀ + Σθ x̄ᵀ) + E[h''] Σθ(Σθ)ᵀ),   B = E[V] G.
+        H = N·(E[h] G/N + E[h'](x̄(Σθ)ᵀ + Σθ x̄ᵀ) + E[h''] Σθ(Σθ)ᵀ),   and B is the same of V in place of h.
         """
         mean = float(self.mean @ theta)
         towards = self.gram @ theta / self.num_records - self.mean * mean
         law = self.law(theta, self.limit)
-        curvature = law.curvature * self.gram
-        curvature = curvature + self.num_records * bent(
-            law.slope, law.along, self.mean, towards
-        )
+
+        def second_moment(average: float, slope: float, along: float) -> np.ndarray:
+            change = bent(slope, along, self.mean, towards)
+            return average * self.gram + self.num_records * change
+
         return Local(
-            curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q)
+            second_moment(law.curvature, law.slope, law.along),
+            second_moment(law.score, law.score_slope, law.score_along),
+            lambda q: law.curvature**2 * self.error(q),
         )
 
     def law(self, theta: np.ndarray, limit: float) -> AverageLaw:
@@ -366,11 +386,15 @@ class ScoredRows:
 
     def _rows(self) -> np.ndarray:
         """Return normal rows with this mean and second moment, (points, d)."""
-        covariance = self.gram / self.num_records - np.outer(self.mean, self.mean)
-        values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        noise = np.random.default_rng(0).normal(size=(_ROWS // 2, len(values)))
-        return self.mean + np.concatenate([noise, -noise]) @ root.T
+        return normal_rows(self.gram / self.num_records, self.mean)
+
+
+def normal_rows(moment: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return normal rows from public points, (points, d), with a second moment (d, d) and a mean row (d,)."""
+    values, vectors = np.linalg.eigh(moment - np.outer(mean, mean))
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    noise = np.random.default_rng(0).normal(size=(_ROWS // 2, len(values)))
+    return mean + np.concatenate([noise, -noise]) @ root.T
 
 
 def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np.ndarray:
@@ -478,7 +502,7 @@ def average_law(score: BoundedScore, variance: float, limit: float) -> AverageLa
     curvature, spread = (
         float(np.trace(np.mean(h, axis=0))) / (score.size - 1) for h in law
     )
-    return AverageLaw(curvature, 0.0, 0.0, spread)
+    return AverageLaw(curvature, 0.0, 0.0, spread, 0.0, 0.0)
 
 
 @functools.lru_cache(maxsize=8)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference.curvature import Corrected, corrected
+from dpmcmc.inference.curvature import Corrected, corrected, normal_rows
 from dpmcmc.inference.noise_aware import Denoised, GradientRelease, Local
 from dpmcmc.inference.released_metric import metric_floor
 from dpmcmc.inference.scores import BoundedScore, Huber
@@ -97,10 +97,12 @@ class Joined(NamedTuple):
     Attributes:
         rows: estimate of Σ x xᵀ, and the law of its error.
         square: F², (d, d).
+        possible: count -> positive matrices that Σ x xᵀ may be, (count, d, d).
     """
 
     rows: Denoised
     square: np.ndarray
+    possible: Callable[[int], np.ndarray]
 
 
 def joined(
@@ -110,6 +112,7 @@ def joined(
     noise_std: float,
     own: Callable[[np.ndarray], np.ndarray],
     num_rows: int,
+    lengthened: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Joined:
     """Return what two releases tell.
 
@@ -120,14 +123,23 @@ def joined(
         noise_std: of its diagonal.
         own: Q -> Cov[E u] of the error E of Ĝ₁.
         num_rows: N.
+        lengthened: estimate of the rows' second moment in the metric of the first -> T, (d, d): T Ŝ Tᵀ is what the
+            second would be of rows that were not shortened; None: they were not.
     """
     root = np.linalg.inv(inverse)
-    found = corrected(
-        inverse @ gram @ inverse,
-        released,
-        noise_std,
-        lambda q: inverse @ own(inverse @ q @ inverse) @ inverse,
-    )
+    model = inverse @ gram @ inverse
+
+    def with_rows(turn: np.ndarray) -> Corrected:
+        return corrected(
+            model,
+            turn @ released @ turn.T,
+            noise_std * float(np.linalg.norm(turn, 2)) ** 2,
+            lambda q: inverse @ own(inverse @ q @ inverse) @ inverse,
+        )
+
+    found = with_rows(np.eye(len(root)) if lengthened is None else lengthened(model))
+    if lengthened is not None:
+        found = with_rows(lengthened(found.matrix))
     known = found.matrix + found.stds
     known = known + _SMALLEST * np.trace(found.matrix) * np.eye(len(root))
     return Joined(
@@ -136,7 +148,38 @@ def joined(
             lambda q: root @ found.error(root @ q @ root) @ root,
         ),
         root @ known @ root / num_rows,
+        lambda count: root @ found.possible(count) @ root,
     )
+
+
+def lengthening(
+    root: np.ndarray, moment: np.ndarray, row: np.ndarray, within: float, bound: float
+) -> np.ndarray:
+    """Return T, (d, d), with T S Tᵀ = M, M the second moment of normal rows and S that of the same rows shortened.
+
+    Args:
+        root: F, (d, d): rows are F⁻¹x.
+        moment: M, (d, d), of a mean row.
+        row: the mean row, (d,).
+        within: length to which longer rows are shortened.
+        bound: b, the most that a row x has.
+    """
+    rows = normal_rows(moment, row)
+    length = np.linalg.norm(rows @ root, axis=1)
+    rows = rows * np.minimum(1.0, bound / np.maximum(length, 1e-300))[:, None]
+    short = np.minimum(1.0, within / np.maximum(np.linalg.norm(rows, axis=1), 1e-300))
+    rows_moment = rows.T @ rows / len(rows)
+    shortened = rows * short[:, None]
+    left = shortened.T @ shortened / len(rows)
+    # Rows hold nothing in some directions, which stay as they are.
+    tied = _SMALLEST * np.trace(rows_moment) * np.eye(len(row))
+    return _root(rows_moment + tied) @ np.linalg.inv(_root(left + tied))
+
+
+def _root(matrix: np.ndarray) -> np.ndarray:
+    """Return the symmetric root of a positive matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values)) @ vectors.T
 
 
 def spreads(

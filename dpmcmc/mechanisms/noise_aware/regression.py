@@ -109,7 +109,7 @@ class _Shares(NamedTuple):
 #: Shares by the most coefficients that have them. The few numbers of a small metric take little, and where records are
 #: few an interval follows from H as much as from the gradients.
 _BY_SIZE = (
-    (3, _Shares(0.05, 0.03, 0.2, 0.015, 0.01)),
+    (3, _Shares(0.05, 0.03, 0.1, 0.015, 0.01)),
     (10, _Shares(0.1, 0.05, 0.08, 0.03, 0.01)),
     (30, _Shares(0.2, 0.05, 0.08, 0.03, 0.01)),
     (MOST_RELEASED, _Shares(0.3, 0.05, 0.08, 0.03, 0.01)),

@@ -51,6 +51,7 @@ from dpmcmc.mechanisms.noise_aware.metric import (
     again_within,
     clip_of,
     joined,
+    lengthening,
     leverage_of,
     longest_row,
     reach_of,
@@ -201,10 +202,10 @@ class Releases:
             self.gram = spiked(self.noisy)
         else:
             self.gram = denoised(self.noisy, strategy.options.structure)
-        released_row: np.ndarray | None = None
+        self.released_row: np.ndarray | None = None
         if strategy.sums_rows:
             total = SumRelease(rows, settings["sum_noise_std"])
-            released_row = total.mean(totals.rows, next(self.keys))
+            self.released_row = total.mean(totals.rows, next(self.keys))
         self.offset = (0.0, 0.0)
         if strategy.offset_bound is not None:
             self.offset = self._release_offsets(
@@ -219,10 +220,7 @@ class Releases:
         metric = BoundedGradient.of(self.gram.gram, self.design, strategy.score)
         if floored:
             metric = self._release_whitened(metric)
-        row = released_row
-        if row is None:
-            row = mean_row(self.gram.gram, most.num_records, strategy.intercept)
-        self.row = row * (most.num_records / self.design.num_records)
+        self.row = self._mean_row(self.gram.gram)
         self.typical = metric.norm
         self.metric = dataclasses.replace(metric, norm=metric.norm * self.sharing.typical)
         self.records = self.metric.prepared(self.records)
@@ -245,7 +243,13 @@ class Releases:
         exact = first.rows(first.prepared(self.records), longest)
         structure = self.strategy.options.structure
         grouped = self.strategy.options.group_effects
-        self.gram, square = joined(
+
+        def lengthened(moment: np.ndarray) -> np.ndarray:
+            row = first.inverse @ self._mean_row(first.root @ moment @ first.root)
+            bound = self.design.row_bound
+            return lengthening(first.root, moment / count, row, longest, bound)
+
+        found = joined(
             first.inverse,
             self.gram.gram,
             longest**2 * self._noisy(exact, std),
@@ -254,9 +258,11 @@ class Releases:
             if grouped
             else noise_aware.error_of_noise(self.noisy, structure),
             count,
+            lengthened,
         )
+        self.gram, self.possible = found.rows, found.possible
         return BoundedGradient.of(
-            self.gram.gram, self.design, self.strategy.score, square
+            self.gram.gram, self.design, self.strategy.score, found.square
         )
 
     def _release_offsets(
@@ -349,8 +355,32 @@ class Releases:
             model,
             most * self._noisy(access.curvature(self.records, position), std),
             most * std,
-            lambda q: inverse @ local.curvature_error(inverse @ q @ inverse) @ inverse,
+            noise_aware.bootstrapped_error(inverse @ self._errors(position) @ inverse),
         )
+
+    def _errors(self, position: np.ndarray) -> np.ndarray:
+        """Return errors that normal rows' curvature may have, (k, d, d), by what second moments the releases allow.
+
+        A curvature is better known than the second moment that it is made of: rows whose predictors vary more have
+        smaller slopes.
+        """
+        known = self._known()
+
+        def curvature(gram: np.ndarray) -> np.ndarray:
+            rows = dataclasses.replace(known, gram=gram, mean=self._mean_row(gram))
+            return rows.local(position).curvature
+
+        return np.stack([curvature(gram) for gram in self.possible(_CURVATURES)]) - (
+            known.local(position).curvature
+        )
+
+    def _mean_row(self, gram: np.ndarray) -> np.ndarray:
+        """Return the mean row under a second moment, (d,); the released one where there is one."""
+        count = self.plan.num_records
+        row = self.released_row
+        if row is None:
+            row = mean_row(gram, count, self.strategy.intercept)
+        return row * (count / self.design.num_records)
 
     def _gradient(
         self, access: BoundedGradient, position: np.ndarray, noise_multiplier: float
@@ -382,11 +412,13 @@ class Releases:
             next(self.keys),
         )[0]
         most = access.clip**2
-        # The shape of the curvature, with the trace that was released.
+        # That of normal rows, as far from it as the curvature is, with the trace that was released.
         local = self._known().local(position)
-        expected = float(np.trace(local.score) / np.trace(local.curvature))
-        least = _LEAST_RATIO * expected * float(np.trace(curvature.matrix))
-        model = curvature.matrix * (max(most * trace, least) / np.trace(curvature.matrix))
+        ratio = float(np.trace(local.score) / np.trace(local.curvature))
+        usual = self.inverse @ local.score @ self.inverse + ratio * curvature.lift
+        usual = curvature.turn @ usual @ curvature.turn.T
+        expected = float(np.trace(usual))
+        model = usual * max(most * trace / expected, _LEAST_RATIO)
         return corrected(model, most * noisy, most * std)
 
     # ------------------------------------------------------------------------------------------------
