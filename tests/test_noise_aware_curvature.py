@@ -574,6 +574,62 @@ def test_two_releases_of_rows_tell_a_direction_that_one_loses():
     assert np.linalg.eigvals(np.linalg.solve(near / n + floor * np.eye(4), gram / n)).real.min() < 0.3
 
 
+def test_rows_that_were_shortened_are_lengthened():
+    """Rows even over a range and an intercept, in a metric, cut at less than a typical length."""
+    rng, n = np.random.default_rng(13), 20_000
+    x = np.column_stack([rng.uniform(-1, 1, n), np.ones(n)]) / math.sqrt(2)
+    root = np.diag([0.5, 0.8])
+    z = x @ np.linalg.inv(root)
+    moment, within = z.T @ z / n, 0.9
+    cut = z * np.minimum(1.0, within / np.linalg.norm(z, axis=1, keepdims=True))
+    short = cut.T @ cut / n
+    turn = metric.lengthening(root, moment, z.mean(axis=0), within, 1.0)
+
+    def off(found):
+        return np.abs(np.linalg.eigvals(np.linalg.solve(moment, found)).real - 1).max()
+
+    assert off(turn @ short @ turn.T) < 0.1
+    assert off(short) > 0.3
+    far = metric.lengthening(root, moment, z.mean(axis=0), 100.0, 1.0)
+    np.testing.assert_allclose(far, np.eye(2), atol=1e-9)
+
+
+@pytest.mark.parametrize("strength", [0.5, 4.0])
+def test_a_curvature_errs_as_the_second_moments_that_rows_may_have_say(strength):
+    """The linear law, c times the second moment's error, is right where slopes hardly change, and too large else."""
+    rng, n = np.random.default_rng(14), 1000
+    mean, theta = np.array([0.0, 0.0, 0.7]), strength * np.array([1.0, -1.0, 0.3])
+    covariance = np.diag([0.3, 0.2, 0.0])
+    gram = n * (covariance + np.outer(mean, mean))
+    known = ScoredRows(Logistic(), gram, n, mean, math.inf, isotropic_error(40.0))
+    noise = np.stack([symmetric_noise(rng, 3) for _ in range(400)]) * 40.0
+    noise[:, 2] = noise[:, :, 2] = 0.0
+    stated = known.errors(theta, gram + noise[:200], [mean] * 200)
+    true = known.local(theta).curvature
+    seen = [dataclasses.replace(known, gram=gram + e).local(theta).curvature - true for e in noise[200:]]
+    along = theta / np.linalg.norm(theta)
+    stated, seen = (np.sqrt(np.mean((np.stack(of) @ along @ along) ** 2)) for of in (stated, seen))
+    linear = known.local(theta).curvature_error(np.outer(along, along))
+    linear = math.sqrt(along[:2] @ linear[:2, :2] @ along[:2] * float(along[:2] @ along[:2]))
+    assert stated == pytest.approx(seen, rel=0.15)
+    assert (linear < 1.4 * seen) if strength < 1 else (linear > 2 * seen)
+
+
+def test_the_curvature_and_the_spread_of_scores_are_those_of_normal_rows():
+    rng, n, limit = np.random.default_rng(15), 1000, 0.6
+    mean, theta = np.array([0.2, 0.0, 0.7]), np.array([5.0, -3.0, 0.5])
+    root = rng.normal(size=(3, 2)) * [[0.5], [0.3], [0.0]]
+    x = mean + rng.normal(size=(400_000, 2)) @ root.T
+    gram = n * (root @ root.T + np.outer(mean, mean))
+    found = ScoredRows(Logistic(), gram, n, mean, limit, np.zeros_like).local(theta)
+    law = Logistic().law(x @ theta, limit)
+    for matrix, each in ((found.curvature, law.curvature), (found.score, law.variance)):
+        wanted = n / len(x) * (x.T * each) @ x
+        np.testing.assert_allclose(matrix, wanted, atol=0.02 * np.abs(wanted).max())
+    # A spread of the rows' own shape would be wrong here.
+    assert np.abs(found.score / np.trace(found.score) - gram / np.trace(gram)).max() > 0.02
+
+
 def test_the_error_of_curvatures_is_none_where_they_agree_and_widens_a_lost_direction_alone():
     base, precision, h = np.diag([50.0, 10.0]), np.eye(2) * 1e-4, np.diag([100.0, 20.0])
     release = GradientRelease(np.array([0.3, -0.2]), np.zeros(2), 0.5 * base)

@@ -12,9 +12,10 @@ near θ has the curvature H = Σ v E[∂ψ/∂η] x xᵀ and the variance B = Σ
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -322,6 +323,27 @@ class ScoredRows:
             second_moment(law.score, law.score_slope, law.score_along),
             lambda q: law.curvature**2 * self.error(q),
         )
+
+    def errors(
+        self, theta: np.ndarray, grams: np.ndarray, means: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Return errors that the curvature near θ may have, (k, d, d), from what else the rows may be.
+
+        A curvature is better known than the second moment of rows that it is made of: with more of it predictors reach
+        farther, and slopes there are smaller. c times the second moment's own error would be twice too large where
+        effects are strong.
+
+        Args:
+            theta: θ, (d·K,).
+            grams: second moments that rows may have, (k, d, d).
+            means: mean rows under them, (d,) each.
+        """
+        others = [
+            dataclasses.replace(self, gram=gram, mean=mean)
+            for gram, mean in zip(grams, means, strict=True)
+        ]
+        found = np.stack([other.local(theta).curvature for other in others])
+        return found - self.local(theta).curvature
 
     def law(self, theta: np.ndarray, limit: float) -> AverageLaw:
         """Return the averages over predictors at θ, (d,), under a limit of a typical record's score."""

@@ -48,6 +48,8 @@ REPRO: dict[tuple[int, float], tuple[float, float, float, float]] = {
 BINAGG = {0.5: 0.518, 1.0: 0.291, 2.0: 0.181, 5.0: 0.103}
 _PAPERS = ("Awan and Wang", "BinAgg")
 _QUICK_TABLES = 2
+#: Tables of a cell of Awan and Wang, over those of BinAgg's: they have one slope each, and widths vary by a quarter.
+_MORE_TABLES = 3
 
 
 class Printed(NamedTuple):
@@ -66,7 +68,7 @@ def asked(quick: bool) -> list[Printed]:
         for cell in settings.cells
         for paper in _PAPERS
         if cell.name.startswith(paper)
-        for one in cell.rows(tables)
+        for one in cell.rows(tables * (1 if quick or paper == "BinAgg" else _MORE_TABLES))
     ]
     wanted = {("Awan and Wang", 2000, 1.0), ("BinAgg", 2000, 1.0)}
     return [one for one in found if not quick or key_of(one) in wanted]

@@ -339,8 +339,10 @@ class Releases:
         """Release the curvature; return it in the metric."""
         std = self.settings["curvature_noise_std"]
         inverse = self.inverse
-        local = self._known().local(position)
-        model = inverse @ local.curvature @ inverse
+        known = self._known()
+        model = inverse @ known.local(position).curvature @ inverse
+        grams = self.possible(_CURVATURES)
+        errors = known.errors(position, grams, [self._mean_row(gram) for gram in grams])
         self.leverage = float(np.trace(model)) / self.design.num_records
 
         def noise(reach: float) -> float:
@@ -355,32 +357,16 @@ class Releases:
             model,
             most * self._noisy(access.curvature(self.records, position), std),
             most * std,
-            noise_aware.bootstrapped_error(inverse @ self._errors(position) @ inverse),
-        )
-
-    def _errors(self, position: np.ndarray) -> np.ndarray:
-        """Return errors that normal rows' curvature may have, (k, d, d), by what second moments the releases allow.
-
-        A curvature is better known than the second moment that it is made of: rows whose predictors vary more have
-        smaller slopes.
-        """
-        known = self._known()
-
-        def curvature(gram: np.ndarray) -> np.ndarray:
-            rows = dataclasses.replace(known, gram=gram, mean=self._mean_row(gram))
-            return rows.local(position).curvature
-
-        return np.stack([curvature(gram) for gram in self.possible(_CURVATURES)]) - (
-            known.local(position).curvature
+            noise_aware.bootstrapped_error(inverse @ errors @ inverse),
         )
 
     def _mean_row(self, gram: np.ndarray) -> np.ndarray:
         """Return the mean row under a second moment, (d,); the released one where there is one."""
-        count = self.plan.num_records
-        row = self.released_row
-        if row is None:
-            row = mean_row(gram, count, self.strategy.intercept)
-        return row * (count / self.design.num_records)
+        count = self.design.num_records
+        if self.released_row is None:
+            return mean_row(gram, count, self.strategy.intercept)
+        most = self.plan.num_records * self.strategy.together
+        return self.released_row * (most / count)
 
     def _gradient(
         self, access: BoundedGradient, position: np.ndarray, noise_multiplier: float
