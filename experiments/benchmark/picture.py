@@ -19,6 +19,8 @@ from experiments.pictures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, saved, 
 _LINES = {"fit": BLUE, "sgld": GREEN, "jax_privacy_dpsgd": RED, "diffprivlib": ORANGE, "binagg": PURPLE}
 #: Least distance of two names on the axis of ranks, over the number of methods.
 _APART = 0.04
+#: Least distance of two names on the axis of coverage.
+_NAMES_APART = 0.035
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
@@ -69,13 +71,17 @@ def _coverage(axis: Axes, found: Sequence[Row], epsilon: float) -> None:
     ]
     axis.axhspan(*summary.BAND, color=GREY, alpha=0.25, lw=0)
     axis.axhline(LEVEL, color=GREY, lw=1)
-    for row in here:
+    here.sort(key=lambda row: number(row, "coverage"))
+    places = spread(np.array([number(row, "coverage") for row in here]), _NAMES_APART)
+    for row, place in zip(here, places - max(0.0, places.max(initial=0.0) - 1.03), strict=True):
         method = str(row["method"])
         colour = _LINES.get(method, "0.2" if row["family"] == "limit" else GREY)
         error = 2 * number(row, "coverage_error")
         width, coverage = number(row, "width"), number(row, "coverage")
         axis.errorbar(width, coverage, error, fmt="o", ms=5, color=colour, elinewidth=0.8)
-        axis.annotate(method, (width, coverage), xytext=(5, 3), textcoords="offset points", fontsize=7, color=colour)
+        line = {"arrowstyle": "-", "lw": 0.4, "color": colour, "relpos": (0, 0.5)}
+        beside = {"xytext": (1.04, place), "textcoords": ("axes fraction", "data"), "va": "center"}
+        axis.annotate(method, (width, coverage), **beside, fontsize=7, color=colour, arrowprops=line)
     axis.set(xscale="log", ylim=(-0.02, 1.05), xlabel=f"width ÷ without privacy, ε = {epsilon:g}")
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_locator(NullLocator())
