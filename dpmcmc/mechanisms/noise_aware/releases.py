@@ -99,7 +99,7 @@ SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_s
 _DRAWS = 200
 #: Curvatures that stand for all that a release leaves possible.
 _CURVATURES = 32
-#: Least ratio of B to H in units of what the model expects.
+#: Least trace of B in units of what the model expects.
 _LEAST_RATIO = 0.1
 
 
@@ -398,7 +398,7 @@ class Releases:
             next(self.keys),
         )[0]
         most = access.clip**2
-        # That of normal rows, as far from it as the curvature is, with the trace that was released.
+        # Normal rows give its shape, changed as the curvature is, and the release gives the trace.
         local = self._known().local(position)
         ratio = float(np.trace(local.score) / np.trace(local.curvature))
         usual = self.inverse @ local.score @ self.inverse + ratio * curvature.lift
