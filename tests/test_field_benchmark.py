@@ -125,6 +125,14 @@ def _row(method, repeat, **more):
     return base | numbers | {"family": family, "own": 0.9, "expected_own": 0.9, "predicted": 1.2} | more
 
 
+@pytest.mark.parametrize(("shares", "says"), [((0.9, 0.3, 0.9, 0.3), "met"), ((0.6, 0.6, 0.6, 0.6), "missed")])
+def test_shares_of_real_labels_are_held_against_their_own_error(shares, says):
+    """Both are .3 and .2 short of what is expected; the first vary so much from half to half that it may be chance."""
+    rows = [_row("fit", r, own=share, expected_own=0.9 if says == "met" else 0.8) for r, share in enumerate(shares)]
+    line = next(line for line in summary.goals(rows, summary.summarised(rows)) if "real labels" in line)
+    assert line.startswith(says)
+
+
 def test_goals_and_losses_of_fixed_rows(monkeypatch):
     rows = [_row(m, r, crps=c + r / 1000) for m, c in (("fit", 0.3), ("a", 0.4), ("mle", 0.1)) for r in range(3)]
     rows += [row | {"table": "u"} for row in rows]

@@ -38,6 +38,8 @@ class Cell(NamedTuple):
     Attributes:
         mean: of each column that has numbers.
         error: standard error of the coverage, at least that of independent intervals at the nominal level.
+        apart: by how much the shares of real labels, ``own`` and ``other``, differ from what is expected, and the
+            standard error of each difference over the repeats, at least as above.
         fit: whether the method says in most repeats that its intervals may be used.
         repeats: rows that are ok.
         records: N.
@@ -48,6 +50,7 @@ class Cell(NamedTuple):
     epsilon: float
     mean: dict[str, float]
     error: float
+    apart: dict[str, tuple[float, float]]
     fit: bool
     repeats: int
     records: int
@@ -74,14 +77,28 @@ def cells_of(rows: Iterable[Row]) -> list[Cell]:
     for (table, method, epsilon), those in groups.items():
         names = {name for row in those for name, value in row.items() if isinstance(value, int | float)}
         mean = {name: _mean(number(row, name) for row in those) for name in names}
-        covered = [number(row, "coverage") for row in those if math.isfinite(number(row, "coverage"))]
-        count = max(len(covered), 1)
-        least = math.sqrt(LEVEL * (1 - LEVEL) / (count * max(mean.get("coefficients", 1), 1)))
-        spread = float(np.std(covered, ddof=1)) / math.sqrt(count) if count > 1 else least
+        size = max(mean.get("coefficients", 1), 1)
+        error = _error((number(row, "coverage") for row in those), size)
+        apart = {
+            name: (
+                mean[name] - mean[f"expected_{name}"],
+                _error((number(row, name) - number(row, f"expected_{name}") for row in those), size),
+            )
+            for name in ("own", "other")
+            if name in mean
+        }
         fit = mean.get("intervals", 0) > 0.5
         records = int(mean.get("records", 0))
-        found.append(Cell(table, method, epsilon, mean, max(spread, least), fit, len(those), records))
+        found.append(Cell(table, method, epsilon, mean, error, apart, fit, len(those), records))
     return found
+
+
+def _error(values: Iterable[float], size: float) -> float:
+    """Return the standard error of a mean of shares, at least that of independent intervals of so many coefficients."""
+    finite = [value for value in values if math.isfinite(value)]
+    count = max(len(finite), 1)
+    least = math.sqrt(LEVEL * (1 - LEVEL) / (count * size))
+    return max(float(np.std(finite, ddof=1)) / math.sqrt(count), least) if count > 1 else least
 
 
 def summarised(rows: Sequence[Row]) -> list[Row]:
@@ -161,12 +178,7 @@ def goals(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
     if fit:
         inside = [BAND[0] - 2 * cell.error <= cell.mean["coverage"] <= BAND[1] + 2 * cell.error for cell in fit]
         lines.append(_share(f"coverage within {BAND[0]:g} to {BAND[1]:g}", inside, SHARE))
-        near = [
-            abs(cell.mean[name] - cell.mean[f"expected_{name}"]) <= GAP + 2 * cell.error
-            for cell in fit
-            for name in ("own", "other")
-            if name in cell.mean
-        ]
+        near = [abs(gap) <= GAP + 2 * error for cell in fit for gap, error in cell.apart.values()]
         lines.append(_share(f"real labels within {GAP:g} of what is expected", near, SHARE))
         low = sorted({cell.table for cell in fit if cell.mean["coverage"] < LEAST - 2 * cell.error})
         lines.append(f"{_met(not low)} coverage below {LEAST:g} beyond two errors on: {', '.join(low) or 'none'}")
