@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference import decompositions, noise_aware
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening, shrunk
 from dpmcmc.inference.scores import Counts
@@ -187,7 +187,22 @@ def test_its_standard_deviation_is_that_of_gibbs():
 
 
 def _not_converging(matrix):
-    raise np.linalg.LinAlgError("SVD did not converge")
+    raise np.linalg.LinAlgError("did not converge")
+
+
+def test_eigenvalues_that_the_faster_algorithm_does_not_find_are_found(monkeypatch):
+    """One matrix or a stack of them; a number that is not finite is an error as before."""
+    rng = np.random.default_rng(0)
+    turns = np.linalg.qr(rng.normal(size=(2, 3, 6, 6)))[0]
+    wanted = np.sort(np.concatenate([rng.uniform(0, 0.1, (2, 3, 2)), np.ones((2, 3, 4))], axis=-1))
+    stack = turns * wanted[..., None, :] @ turns.swapaxes(-1, -2)
+    monkeypatch.setattr(np.linalg, "eigh", _not_converging)
+    for matrix, values in ((stack, wanted), (stack[1, 2], wanted[1, 2])):
+        found, vectors = decompositions.eigh(matrix)
+        np.testing.assert_allclose(found, values, atol=1e-12)
+        np.testing.assert_allclose(vectors * found[..., None, :] @ vectors.swapaxes(-1, -2), matrix, atol=1e-12)
+    with pytest.raises(np.linalg.LinAlgError):
+        decompositions.eigh(np.full((2, 2), np.nan))
 
 
 @pytest.mark.parametrize("converges", [True, False])

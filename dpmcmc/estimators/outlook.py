@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import (
     Denoised,
     Local,
@@ -242,7 +243,7 @@ class Outlook(NamedTuple):
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = eigh(covariance)
     return vectors * np.sqrt(np.maximum(values, 0.0))
 
 

@@ -8,6 +8,7 @@
 ``synthetic``    synthetic tables from a noise-aware release, and intervals from several of them
 ``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
 ``told_apart``   whether predictions of a noise-aware release are better than one number for all rows
+``decompositions``  eigenvalues and singular values where LAPACK's faster algorithms fail
 ``names``        names of the numbers of a draw, and files that hold released arrays
 """
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Local, symmetric_noise
 from dpmcmc.inference.scores import BoundedScore
 
@@ -104,14 +105,14 @@ def corrected(
         own: Q (d, d) -> Cov[D u] of the model's own error D, u ~ (0, Q); None: it has none.
     """
     model = (model + model.T) / 2
-    values, vectors = np.linalg.eigh(model)
+    values, vectors = eigh(model)
     largest = max(values[-1], np.finfo(float).tiny)
     own_variance = np.zeros_like(model)
     if own is not None:
         # Where the model holds nothing, the error tells directions that may hold something from those that do not.
         unlike = own(np.eye(len(model)))
         tied = unlike * (_NOTHING * largest / np.trace(unlike))
-        vectors = np.linalg.eigh(model + tied)[1]
+        vectors = eigh(model + tied)[1]
         values = np.einsum("id,ij,jd->d", vectors, model, vectors)
         own_variance = _entries(own, vectors)
     own_std = np.sqrt(np.diag(own_variance))
@@ -181,7 +182,7 @@ def corrected(
 
 def _positive(relative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return I + Δ, (..., d, d), with no eigenvalue below the least, and its square root."""
-    values, vectors = np.linalg.eigh(relative)
+    values, vectors = eigh(relative)
     values = np.maximum(values, _LEAST)[..., None, :]
     transposed = vectors.swapaxes(-1, -2)
     return (vectors * values) @ transposed, (vectors * np.sqrt(values)) @ transposed
@@ -413,7 +414,7 @@ class ScoredRows:
 
 def normal_rows(moment: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return normal rows from public points, (points, d), with a second moment (d, d) and a mean row (d,)."""
-    values, vectors = np.linalg.eigh(moment - np.outer(mean, mean))
+    values, vectors = eigh(moment - np.outer(mean, mean))
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     noise = np.random.default_rng(0).normal(size=(_ROWS // 2, len(values)))
     return mean + np.concatenate([noise, -noise]) @ root.T
@@ -475,7 +476,7 @@ class SeveralPredictors(ScoredRows):
         parameters = parameters - parameters.mean(axis=1, keepdims=True)
         covariance = self.gram / count - np.outer(self.mean, self.mean)
         towards = covariance @ parameters
-        values, vectors = np.linalg.eigh(parameters.T @ towards)
+        values, vectors = eigh(parameters.T @ towards)
         std = np.sqrt(np.maximum(values, 1e-9))
         along = towards @ vectors / std
         nodes = _normal_points(size)

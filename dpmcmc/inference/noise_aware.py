@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular, svd
+from scipy.linalg import solve_triangular
 from scipy.special import chdtrc
 
 from dpmcmc.data.schema import RowStructure
+from dpmcmc.inference.decompositions import eigh, svd
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
@@ -42,7 +43,7 @@ class Gaussian(NamedTuple):
 
     def draws(self, noise: np.ndarray) -> np.ndarray:
         """Return draws (draws, d) made of standard normals (draws, d)."""
-        values, vectors = np.linalg.eigh(self.covariance)
+        values, vectors = eigh(self.covariance)
         return self.mean + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
 
 
@@ -67,11 +68,7 @@ class Whitening(NamedTuple):
         """Return the map given 𝒞 and W, (d, d) each."""
         root = np.linalg.cholesky(covariance)
         whitened = solve_triangular(root, wide, lower=True)
-        try:
-            vectors, sizes, _ = np.linalg.svd(whitened)
-        except np.linalg.LinAlgError:
-            # LAPACK's faster algorithm does not converge on some matrices of low rank.
-            vectors, sizes, _ = svd(whitened, lapack_driver="gesvd")
+        vectors, sizes, _ = svd(whitened)
         return cls(root, vectors, np.hypot(1.0, sizes))
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
@@ -246,17 +243,17 @@ def error_of_curvatures(
     covariances = covariances + away[:, :, None] * away[:, None, :]
     # In units of the prior.
     scale = np.diag(precision) ** -0.5
-    values, vectors = np.linalg.eigh(covariances / np.outer(scale, scale))
+    values, vectors = eigh(covariances / np.outer(scale, scale))
     logs = np.log(np.maximum(values, 1e-300))[:, None, :]
     mean = ((vectors * logs) @ vectors.swapaxes(-1, -2)).mean(axis=0)
-    values, vectors = np.linalg.eigh(mean)
+    values, vectors = eigh(mean)
     # The information of a mixture is between 0 and that without an error.
     information = np.maximum(np.exp(-values) - 1, _LEAST_INFORMATION)
     half = h @ (vectors * scale[:, None] / np.sqrt(information))
-    values, vectors = np.linalg.eigh(base)
+    values, vectors = eigh(base)
     stds = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float32).eps ** 2))
     inside = (vectors / stds).T @ half
-    values, turned = np.linalg.eigh(inside @ inside.T - np.eye(len(h)))
+    values, turned = eigh(inside @ inside.T - np.eye(len(h)))
     added = (vectors * stds) @ (turned * np.sqrt(np.maximum(values, 0.0)))
     return added @ added.T
 
@@ -464,7 +461,7 @@ def spiked(noisy: NoisyGram) -> Denoised:
     would vary by w b/√m.
     """
     size = len(noisy.gram)
-    values, vectors = np.linalg.eigh(noisy.gram)
+    values, vectors = eigh(noisy.gram)
     spread = noisy.noise_std**2 / 2 * size
     out = values > 2 * math.sqrt(spread)
     found = (values[out] + np.sqrt(values[out] ** 2 - 4 * spread)) / 2
@@ -615,7 +612,7 @@ class _Linear:
 
 def _semidefinite(matrix: np.ndarray, trace: float) -> np.ndarray:
     """Return the nearest positive semi-definite matrix with this trace: eigenvalues are projected onto a simplex."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    values, vectors = eigh((matrix + matrix.T) / 2)
     descending = values[::-1]
     excess = (np.cumsum(descending) - trace) / np.arange(1, len(values) + 1)
     level = excess[np.nonzero(descending > excess)[0][-1]]

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.data.schema import RowStructure
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Denoised, projected, symmetric_noise
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
@@ -67,7 +68,7 @@ def refined(
         response: J(G̃), (d, d).
         slope: c.
     """
-    squares, turn = np.linalg.eigh(path.metric)
+    squares, turn = eigh(path.metric)
     moved = path.positions @ turn
     scatter = (moved.T * path.precisions) @ moved
     size = len(squares)

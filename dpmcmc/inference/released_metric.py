@@ -17,6 +17,7 @@ from typing import Literal, Self
 import numpy as np
 
 from dpmcmc.data.schema import RowStructure
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Denoised, denoised
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
@@ -106,7 +107,7 @@ class ReleasedMetric:
         )
 
     def _made(self) -> np.ndarray:
-        values, vectors = np.linalg.eigh(self.gram / self.num_records)
+        values, vectors = eigh(self.gram / self.num_records)
         return (
             vectors
             * metric_roots(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.inference.curvature import mean_row
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project
 from dpmcmc.privacy.accounting.events import three_digits
@@ -69,7 +70,7 @@ def _unsure(
     """Return the mean variance of a row's prediction over the draws, over that of predictions from row to row."""
     gram = project(noisy.gram, noisy.trace, evidence.structure)
     row = mean_row(gram, evidence.num_records, constant)
-    values, vectors = np.linalg.eigh(gram / evidence.num_records - np.outer(row, row))
+    values, vectors = eigh(gram / evidence.num_records - np.outer(row, row))
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     rows = row + np.random.default_rng(0).normal(size=(_ROWS, len(row))) @ root.T
     draws = np.reshape(draws, (-1, len(row)))

@@ -50,6 +50,7 @@ from scipy.special import ndtri
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import curvature, names, noise_aware, path_curvature
 from dpmcmc.inference.curvature import bent
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import (
     PULLED,
     RARE,
@@ -273,7 +274,7 @@ def lost(
         noise: V, of the mean gradient.
         prior: P, (d, d).
     """
-    vectors = np.linalg.eigh(local.curvature).eigenvectors
+    vectors = eigh(local.curvature)[1]
     errors = [float(v @ local.curvature_error(np.outer(v, v)) @ v) for v in vectors.T]
     more = (vectors * np.sqrt(np.maximum(errors, 0.0))) @ vectors.T
     most = Local(local.curvature + more, local.score + more, np.zeros_like)
@@ -380,7 +381,7 @@ def check_pull(found: Gaussian, precision: float) -> None:
     """
     size = len(found.mean)
     told = np.eye(size) / precision - found.covariance
-    values, vectors = np.linalg.eigh((told + told.T) / 2)
+    values, vectors = eigh((told + told.T) / 2)
     some = values > _LEAST_TOLD / precision
     away = (vectors.T @ found.mean)[some] / np.sqrt(values[some])
     p = beyond(float(away @ away), max(1, len(away)))

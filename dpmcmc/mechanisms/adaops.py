@@ -41,6 +41,7 @@ from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
 from dpmcmc.errors import CalibrationError, InputError
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.engines import closed_form
 from dpmcmc.mechanisms.sufficient import gram_and_moment, linear_bounds, rounding
@@ -182,7 +183,7 @@ class AdaOPS(OneShot):
         stage = Stage.of(plan)
         eigenvalue_key, residual_key = jax.random.split(streams.noise)
         gram, exact_moment = gram_and_moment(records, plan.target)
-        values, vectors = np.linalg.eigh(gram.floats)
+        values, vectors = eigh(gram.floats)
         moment = vectors.T @ exact_moment.floats
         if self.ridge is None:
             noisy = gaussian_release(values[:1], stage.eigenvalue_noise, eigenvalue_key)

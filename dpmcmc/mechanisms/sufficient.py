@@ -22,6 +22,7 @@ from annotated_types import Gt, Lt
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Event
@@ -271,7 +272,7 @@ def ridge(
         target: prior and noise scale.
         noise_std: of svec.
     """
-    values, vectors = np.linalg.eigh(gram)
+    values, vectors = eigh(gram)
     values = np.maximum(values, noise_std * math.sqrt(2 * len(values)))
     precision = (vectors * values) @ vectors.T / target.noise_scale**2 + np.eye(
         len(values)
@@ -367,6 +368,6 @@ class AdaSSP(OneShot):
         wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)
         ridge = max((target.noise_scale / target.prior_scale) ** 2, wanted - low)
         # Noise is what is left below the ridge, with a probability of about ρ.
-        values, vectors = np.linalg.eigh(noisy_gram)
+        values, vectors = eigh(noisy_gram)
         precision = (vectors * (np.maximum(values, 0.0) + ridge)) @ vectors.T
         return cho_solve(cho_factor(precision), noisy_moment)[None]

@@ -28,6 +28,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.special import gammainccinv, gammaln
 
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.mechanisms.engines.protocol import DrawError, Wanted
 from dpmcmc.privacy.query.randomness import Streams, normal
 from dpmcmc.storage.pytree import PyTree, length_of
@@ -408,7 +409,7 @@ def _newton(
         gradient = np.asarray(program.gradient(u, cell, records), np.float64)
         if not (np.all(np.isfinite(hessian)) and np.all(np.isfinite(gradient))):
             return point, np.eye(len(point), dtype=np.float32)
-        values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+        values, vectors = eigh((hessian + hessian.T) / 2)
         values = np.maximum(np.abs(values), max(1e-6 * np.abs(values).max(), 1e-12))
         factor = ((vectors / np.sqrt(values)) @ vectors.T).astype(np.float32)
         along = vectors.T @ gradient

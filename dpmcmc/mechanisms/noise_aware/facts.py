@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts
 from dpmcmc.mechanisms.noise_aware.gradients import (
     Design,
@@ -210,7 +211,7 @@ def furthest(scores: Sequence[Sums], score: BoundedScore, num_records: int) -> i
         score: one of them.
         num_records: N.
     """
-    values, vectors = np.linalg.eigh(scores[-1].curvature)
+    values, vectors = eigh(scores[-1].curvature)
     held = vectors[:, values > _HELD * values[-1]]
 
     def log_size(matrix: np.ndarray) -> float:

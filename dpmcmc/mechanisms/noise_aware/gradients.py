@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmcmc.inference import noise_aware
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import FARTHEST_ROW, BoundedScore
 from dpmcmc.mechanisms.rows import FINE_BITS, Whitened
@@ -196,9 +197,7 @@ class BoundedGradient:
             score: of the family.
             square: F², positive definite; None: G/N and the design's floor.
         """
-        values, vectors = np.linalg.eigh(
-            design.metric(gram) if square is None else square
-        )
+        values, vectors = eigh(design.metric(gram) if square is None else square)
         values = np.maximum(
             values,
             design.ridge if square is None else values[-1] * np.finfo(np.float32).eps,
@@ -206,7 +205,7 @@ class BoundedGradient:
         rough = (vectors / np.sqrt(values)) @ vectors.T
         inverse, unit = rounded_vector((rough + rough.T) / 2)
         # Whatever it was rounded to is the metric.
-        values, vectors = np.linalg.eigh(inverse)
+        values, vectors = eigh(inverse)
         root = (vectors / values) @ vectors.T
         norm = design.whitened_norm(gram, inverse)
         return cls(design, score, root, inverse, unit, norm)

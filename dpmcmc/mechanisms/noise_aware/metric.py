@@ -20,6 +20,7 @@ import numpy as np
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.curvature import Corrected, corrected, normal_rows
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Denoised, GradientRelease, Local
 from dpmcmc.inference.released_metric import metric_floor
 from dpmcmc.inference.scores import BoundedScore, Huber
@@ -178,7 +179,7 @@ def lengthening(
 
 def _root(matrix: np.ndarray) -> np.ndarray:
     """Return the symmetric root of a positive matrix."""
-    values, vectors = np.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     return (vectors * np.sqrt(values)) @ vectors.T
 
 
@@ -255,7 +256,7 @@ class Planned(NamedTuple):
             noise_std: of the release, over L.
             num_rows: N.
         """
-        values, vectors = np.linalg.eigh(self.square)
+        values, vectors = eigh(self.square)
         root = (vectors * np.sqrt(values)) @ vectors.T
         inverse = (vectors / np.sqrt(values)) @ vectors.T
         model = inverse @ curvature @ inverse
@@ -319,7 +320,7 @@ def planned(
     """
     size = len(gram)
     floor = floor_of(first_std, num_rows, size, row_bound)
-    values, vectors = np.linalg.eigh(gram / num_rows + floor * np.eye(size))
+    values, vectors = eigh(gram / num_rows + floor * np.eye(size))
     inverse = (vectors / np.sqrt(values)) @ vectors.T
     whitened = inverse @ gram @ inverse
     norm = math.sqrt(float(np.trace(whitened)) / num_rows)

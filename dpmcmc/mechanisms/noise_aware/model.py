@@ -24,6 +24,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import (
     Denoised,
     Gaussian,
@@ -116,7 +117,7 @@ class Metric(NamedTuple):
     @classmethod
     def of(cls, square: np.ndarray) -> Metric:
         """Return the metric F with this F², (d, d)."""
-        values, vectors = np.linalg.eigh((square + square.T) / 2)
+        values, vectors = eigh((square + square.T) / 2)
         return cls(
             (vectors * np.sqrt(values)) @ vectors.T,
             (vectors / np.sqrt(values)) @ vectors.T,
@@ -241,7 +242,7 @@ class ModelRows:
             & (limit.reshape(len(eta), -1) > 0).all(1)
             & _finite(curvature, variance)
         )
-        values, vectors = np.linalg.eigh(_only(counts, curvature))
+        values, vectors = eigh(_only(counts, curvature))
         roots = np.einsum(
             "nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows
         )

@@ -16,6 +16,7 @@ from scipy.linalg import solve_triangular
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.inference import noise_aware
+from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.evidence import Evidence, prior_covariance
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
@@ -274,7 +275,7 @@ class Prior:
         """Return the prior that also knows the estimated second moment of rows ‖x‖ <= b, (d / K, d / K)."""
         if self.largest is None:
             return self
-        values, vectors = np.linalg.eigh(moment)
+        values, vectors = eigh(moment)
         values = np.maximum(values, 0.0)
         # Noise may make the estimate larger than any rows can be.
         values *= (
@@ -357,7 +358,7 @@ class Prior:
                     whitened = Whitening.of(seen, others)
                     # Under a factor f the whitened u has the covariance I + f² A Aᵀ.
                     part = whitened(h * np.where(common, scales, 0.0))
-                    values, vectors = np.linalg.eigh(part @ part.T)
+                    values, vectors = eigh(part @ part.T)
                     white = vectors.T @ whitened(u)
                     size = whitened.log_size + rest
                 spread = 1 + factor**2 * np.maximum(values, 0.0)
