@@ -83,6 +83,8 @@ def name_ends(axis: Axes, ends: Sequence[tuple[float, str, str]], size: float = 
 
 def spread(values: np.ndarray, apart: float) -> np.ndarray:
     """Return ascending values moved as little as needed to be ``apart``, each group about its own mean."""
+    if not len(values):
+        return np.zeros(0)
     groups = [[float(v)] for v in values]
     centres = [float(v) for v in values]
 

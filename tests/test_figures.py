@@ -153,3 +153,4 @@ def test_names_are_moved_apart_and_no_farther_than_needed():
     np.testing.assert_allclose(apart, [0.01, 0.11, 0.21, 0.5])
     assert np.diff(pictures.spread(np.sort(np.random.default_rng(0).random(12)), 0.05)).min() > 0.05 - 1e-9
     np.testing.assert_array_equal(pictures.spread(np.array([0.2, 0.9]), 0.1), [0.2, 0.9])
+    assert pictures.spread(np.array([]), 0.1).size == 0

@@ -31,6 +31,13 @@ def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values, vectors
 
 
+def roots(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return M^½ and M^-½ of a positive definite matrix M, (d, d) each, symmetric."""
+    values, vectors = eigh(matrix)
+    stds = np.sqrt(values)
+    return (vectors * stds) @ vectors.T, (vectors / stds) @ vectors.T
+
+
 def svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return U, the singular values in descending order and Vᵀ of a matrix (d, k).
 

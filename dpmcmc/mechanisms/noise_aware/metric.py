@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.curvature import Corrected, corrected, normal_rows
-from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.decompositions import roots
 from dpmcmc.inference.noise_aware import Denoised, GradientRelease, Local
 from dpmcmc.inference.released_metric import metric_floor
 from dpmcmc.inference.scores import BoundedScore, Huber
@@ -174,13 +174,7 @@ def lengthening(
     left = shortened.T @ shortened / len(rows)
     # Rows hold nothing in some directions, which stay as they are.
     tied = _SMALLEST * np.trace(rows_moment) * np.eye(len(row))
-    return _root(rows_moment + tied) @ np.linalg.inv(_root(left + tied))
-
-
-def _root(matrix: np.ndarray) -> np.ndarray:
-    """Return the symmetric root of a positive matrix."""
-    values, vectors = eigh(matrix)
-    return (vectors * np.sqrt(values)) @ vectors.T
+    return roots(rows_moment + tied)[0] @ roots(left + tied)[1]
 
 
 def spreads(
@@ -256,9 +250,7 @@ class Planned(NamedTuple):
             noise_std: of the release, over L.
             num_rows: N.
         """
-        values, vectors = eigh(self.square)
-        root = (vectors * np.sqrt(values)) @ vectors.T
-        inverse = (vectors / np.sqrt(values)) @ vectors.T
+        root, inverse = roots(self.square)
         model = inverse @ curvature @ inverse
         usual = longest_row(self.norm, self.longest)
         leverage = float(np.trace(model)) / num_rows
@@ -320,8 +312,7 @@ def planned(
     """
     size = len(gram)
     floor = floor_of(first_std, num_rows, size, row_bound)
-    values, vectors = eigh(gram / num_rows + floor * np.eye(size))
-    inverse = (vectors / np.sqrt(values)) @ vectors.T
+    inverse = roots(gram / num_rows + floor * np.eye(size))[1]
     whitened = inverse @ gram @ inverse
     norm = math.sqrt(float(np.trace(whitened)) / num_rows)
     longest = row_bound / math.sqrt(floor)

@@ -24,7 +24,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.decompositions import eigh, roots
 from dpmcmc.inference.noise_aware import (
     Denoised,
     Gaussian,
@@ -117,11 +117,7 @@ class Metric(NamedTuple):
     @classmethod
     def of(cls, square: np.ndarray) -> Metric:
         """Return the metric F with this F², (d, d)."""
-        values, vectors = eigh((square + square.T) / 2)
-        return cls(
-            (vectors * np.sqrt(values)) @ vectors.T,
-            (vectors / np.sqrt(values)) @ vectors.T,
-        )
+        return cls(*roots((square + square.T) / 2))
 
     def bounded(self, leverage: float) -> Metric:
         """Return the metric with bounds for records whose tr(AᵀΛA) is typically this."""
