@@ -337,7 +337,7 @@ def test_your_own_neighbours_are_taken():
 
 def test_what_cannot_be_audited_is_refused_in_a_sentence():
     plan = planned()
-    nothing = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=1)
+    nothing = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=1, privacy=None)
     for wrong, options, said in (
         (nothing, {}, "nothing to audit"),
         (plan, {"method": "guess"}, "method must be one of"),

@@ -212,7 +212,7 @@ def test_a_finished_run_whose_last_commit_is_lost_is_charged_again(tmp_path):
 
 @pytest.mark.slow
 def test_a_plain_run_goes_on_too(tmp_path):
-    plan = dpmcmc.plan(TARGET, num_records=400, sampler=dpmcmc.SGLD(step_size=0.5), steps=40)
+    plan = dpmcmc.plan(TARGET, num_records=400, sampler=dpmcmc.SGLD(step_size=0.5), steps=40, privacy=None)
     stopped(tmp_path / "c", 3, plan=plan, key=1)
     assert same(dpmcmc.sample(plan, DATA, key=1, checkpoint=tmp_path / "c"), dpmcmc.sample(plan, DATA, key=1))
 
@@ -407,7 +407,7 @@ def test_other_code_under_the_same_name_is_another_plan(tmp_path):
         return dpmcmc.targets.Custom(lambda key: np.zeros(3, np.float32), lambda t: -t @ t, log_likelihood)
 
     def planned(factor):
-        return dpmcmc.plan(target(factor), num_records=400, sampler=dpmcmc.SGLD(step_size=0.1), steps=40)
+        return dpmcmc.plan(target(factor), num_records=400, sampler=dpmcmc.SGLD(step_size=0.1), steps=40, privacy=None)
 
     stopped(tmp_path / "c", 2, plan=planned(1.0), key=1)
     with pytest.raises(CheckpointError, match="another plan"):
@@ -420,7 +420,7 @@ def test_numbers_that_are_one_object_count_each_time():
         target = dpmcmc.targets.Custom(
             lambda key: np.zeros(3, np.float32), lambda t: -t @ t, lambda t, r, at=(1, x, y, 2): at[1] * r["x"] @ t
         )
-        return dpmcmc.plan(target, num_records=400, sampler=dpmcmc.SGLD(step_size=0.1), steps=40)
+        return dpmcmc.plan(target, num_records=400, sampler=dpmcmc.SGLD(step_size=0.1), steps=40, privacy=None)
 
     assert plan_digest(planned(1, 2)) == plan_digest(planned(1, 2))
     assert plan_digest(planned(1, 2)) != plan_digest(planned(2, 1))

@@ -21,7 +21,7 @@ from dpmcmc.storage.fingerprint import platform
 from tests.compiling import flags
 
 CPU = {"platform": "cpu", "kind": "cpu", "count": 1}
-PLAN = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=20, sampler=dpmcmc.SGLD(1.0), steps=4)
+PLAN = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=20, sampler=dpmcmc.SGLD(1.0), steps=4, privacy=None)
 RECORDS = {"x": np.ones((20, 2), np.float32), "y": np.arange(20) % 2}
 #: Quick to run; ``two_normals`` is generated.
 SHORT = ["two_normals", "--set", "run.steps=10", "--set", "run.passes=null", "--set", "run.burn_in=0"]

@@ -590,6 +590,7 @@ def test_a_run_on_a_table_with_an_offset_finds_the_rate():
         steps=400,
         burn_in=200,
         schema=made,
+        privacy=None,
     )
     assert plan.target.offset_bound == pytest.approx(np.log(20), rel=1e-6)
     result = dpmcmc.sample(plan, people)

@@ -203,7 +203,7 @@ def dose(age, given, response=None):
 
 def test_a_result_predicts_from_the_models_own_arguments_by_name():
     given = RNG.integers(2, size=N)
-    plan = dpmcmc.plan(from_numpyro(dose), num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=20)
+    plan = dpmcmc.plan(from_numpyro(dose), num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=20, privacy=None)
     draws = {"w": RNG.normal(size=(1, 20, D)), "effect": RNG.normal(size=(1, 20))}
     result = dpmcmc.Result(plan, draws, draws, None, None, {})
     found = result.predict(age=X[:5], given=given[:5])
@@ -454,7 +454,7 @@ def test_models_that_are_no_sum_over_records_are_refused_in_one_sentence(model, 
 
 
 def test_a_model_is_refused_before_a_run_starts():
-    plan = dpmcmc.plan(from_numpyro(local), num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=2)
+    plan = dpmcmc.plan(from_numpyro(local), num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=2, privacy=None)
     with pytest.raises(TargetError, match="latent variable of every record"):
         dpmcmc.sample(plan, REALS)
 

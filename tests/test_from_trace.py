@@ -448,7 +448,7 @@ def test_the_command_writes_the_posterior(tmp_path, capsys):
     assert not (tmp_path / "residual" / "trace.npz").exists()
     asked += ["--set", "privacy.clipping=label_blind"]
     assert main(["run", "breast_cancer", *asked, "--out", str(tmp_path / "run")]) == 0
-    assert "✓ intervals, if the model is true" in capsys.readouterr().out
+    assert "✓ intervals, if the model and its prior are true" in capsys.readouterr().out
     said = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert said["from_path"]
     posterior = dpmcmc.inference.Trace.load(tmp_path / "run").posterior()

@@ -97,7 +97,7 @@ def test_integer_noise_costs_its_deviation_and_no_more(plan):
 
 
 def test_a_run_without_privacy_has_no_integer_noise():
-    plain = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=12)
+    plain = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=12, privacy=None)
     assert plain.levels == (0, 0)
     assert plain.coordinates is None
 

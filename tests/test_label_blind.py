@@ -189,7 +189,7 @@ def test_it_is_the_default_where_labels_are_bounded():
             name = type(target).__name__
             with pytest.raises(ValueError, match=f"clipping label_blind .* {name} states no bounded labels"):
                 plan(target, clipping="label_blind")
-    nothing = dpmcmc.plan(LOGISTIC, num_records=200, sampler=dpmcmc.SGLD(step_size=1.0), steps=20)
+    nothing = dpmcmc.plan(LOGISTIC, num_records=200, sampler=dpmcmc.SGLD(step_size=1.0), steps=20, privacy=None)
     assert not nothing.label_blind
     assert nothing.to_json()["clipping"] is None
     with pytest.raises(ValueError, match="clipping must be one of residual, label_blind"):

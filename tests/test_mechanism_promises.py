@@ -42,7 +42,7 @@ def test_a_start_that_no_guarantee_covers_is_refused():
     with pytest.raises(ValueError, match="after="):
         dpmcmc.sample_all([plan], DATA, starts=[X[:1]])
     # Without privacy there is nothing to pay.
-    plain = dpmcmc.plan(LOGISTIC, num_records=200, sampler=dpmcmc.SGLD(0.1), steps=1)
+    plain = dpmcmc.plan(LOGISTIC, num_records=200, sampler=dpmcmc.SGLD(0.1), steps=1, privacy=None)
     assert np.allclose(dpmcmc.sample(plain, DATA, starts=X[:1]).draws, X[:1], atol=0.3)
     with pytest.raises(ValueError, match="shapes"):
         dpmcmc.sample(plain, DATA, starts=X[:2])

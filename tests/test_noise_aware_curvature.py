@@ -205,7 +205,7 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
     way = NoiseAware(covariance="sandwich")
     plan = way.plan(target, num_records=20_000, epsilon=1.0, delta=1e-6)
     assert plan.usable_for == ["prediction", "intervals"]
-    assert "of the best-fitting coefficients" in plan.verdict.reasons["intervals"]
+    assert "for the best-fitting coefficients" in plan.verdict.reasons["intervals"]
     released = {name for name in plan.settings if name.endswith("noise_std")}
     assert "whitened_noise_std" in released
     assert {"curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released

@@ -109,7 +109,7 @@ def test_normal_scores_are_bounded_unbiased_and_have_the_moments_that_are_stated
 
 def test_coordinates_are_what_the_predictors_are_affine_in(reading):
     assert (reading.predictor.real, set(reading.predictor.valued)) == (("scale",), {"effect", "w"})
-    assert reading.affine
+    assert reading.bent == ""
     assert reading.family == "normal"
     t = reading.centre + 0.1
     records, _ = table(grouped, 4, 0)
@@ -174,7 +174,7 @@ def test_a_model_that_is_no_linear_function_of_its_sites_gets_no_intervals():
 def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
     with pytest.raises(UnsupportedCombination, match=r"adjacency: .* take zero_out"):
         NoiseAware().plan(target, **PROMISE, adjacency="add_remove")
-    with pytest.raises(UnsupportedCombination, match="takes no prior_scale, covariance"):
+    with pytest.raises(UnsupportedCombination, match="covariance: noise_aware takes none on a NumPyro model"):
         NoiseAware(covariance="sandwich").plan(target, **PROMISE)
     with pytest.raises(TargetError, match="not bound to records yet"):
         NoiseAware().plan(from_numpyro(grouped), **PROMISE)

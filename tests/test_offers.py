@@ -131,4 +131,4 @@ def test_a_run_of_nothing_but_the_required_part():
     assert plan.label == "Plain"
     assert dpmcmc.sample(plan, DATA).draws.shape == (1, 4, 2)
     with pytest.raises(ValueError, match="Plain states no stability_limit"):
-        dpmcmc.plan(Line(), num_records=20, sampler=Plain(0.01), steps=6, curvature=1.0)
+        dpmcmc.plan(Line(), num_records=20, sampler=Plain(0.01), steps=6, curvature=1.0, privacy=None)

@@ -16,10 +16,12 @@ import yaml
 
 import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
+from dpmcmc.planning.description import BEST_FIT, IF_TRUE
 from dpmcmc.privacy import Event, Guarantee, account
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.page import Circumstances, Context, plain_numbers
-from tests.test_result import chain, classes, released
+from dpmcmc.report.screen import uses
+from tests.test_result import N, chain, classes, logistic, released
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = datetime.date(2026, 11, 22)
@@ -68,6 +70,23 @@ def test_the_page_of_a_release_for_intervals():
     assert parsed.open == []
     assert parsed.loads == []
     assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize(
+    ("covariance", "condition", "other"), [("sandwich", BEST_FIT, IF_TRUE), ("model", IF_TRUE, BEST_FIT)]
+)
+def test_a_page_and_its_screen_say_one_condition_of_intervals(covariance, condition, other):
+    """In the box, beside the table, in the paragraph for a paper, and on the console."""
+    mechanism = dpmcmc.mechanisms.NoiseAware(draws=100, covariance=covariance)
+    plan = mechanism.plan(logistic(), num_records=N, epsilon=1.0, delta=1e-6)
+    result = released(plan=plan)
+    words = text(result.page())
+    assert words.count(condition) == 3
+    assert other not in words
+    assert condition in str(result.summary())
+    assert other not in str(result.summary())
+    ((_, said),) = uses(result.verdict, plan, "mine")
+    assert (IF_TRUE in said) == (condition == IF_TRUE)
 
 
 def test_the_page_of_a_table_says_what_was_estimated():

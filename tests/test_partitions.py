@@ -242,7 +242,12 @@ def test_rows_beyond_a_public_bound_are_refused_by_the_name_of_their_partition(f
 
 def test_who_needs_rows_reads_a_folder_whole_and_says_so_of_an_engine(folder):
     chain = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(), num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, schema=SCHEMA
+        dpmcmc.targets.LogisticRegression(),
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        steps=4,
+        schema=SCHEMA,
+        privacy=None,
     )
     want = dpmcmc.sample(chain, TABLE, key=0).draws
     np.testing.assert_array_equal(dpmcmc.sample(chain, folder, key=0).draws, want)

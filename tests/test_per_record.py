@@ -369,7 +369,7 @@ def test_what_has_no_derivation_is_refused():
     zeros = np.zeros((1, STEPS, D), np.float32)
     with pytest.raises(UnsupportedCombination, match="fixed_size"):
         per_record.per_record_epsilon(made("replace_one", dpmcmc.FixedSize(12)), DATA, zeros)
-    plain = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=STEPS)
+    plain = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=STEPS, privacy=None)
     with pytest.raises(ValueError, match="no privacy"):
         per_record.per_record_epsilon(plain, DATA, zeros)
     with pytest.raises(ValueError, match="positions"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.errors import InputError
 from dpmcmc.planning import making
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.charging import account
@@ -125,6 +126,13 @@ def test_without_privacy_there_is_no_guarantee_and_own_noise():
     assert plan.guarantee is None
     assert plan.noise_multipliers is None
     np.testing.assert_allclose(plan.noise_std, np.sqrt(2 * N), rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{}, {"privacy": 1.0}, {"privacy": False}, {"privacy": {"epsilon": 1.0}}])
+def test_a_plan_has_to_say_its_privacy(given):
+    """Left out, it would run without a guarantee; None says so."""
+    with pytest.raises(InputError, match=r"say privacy=dpmcmc.Privacy\(epsilon=….*or privacy=None for a run without"):
+        dpmcmc.plan(TARGET, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=2, **given)
 
 
 def test_printed_plan_names_heat_time_and_the_thesis_formula():
@@ -331,4 +339,4 @@ def test_public_matrices_of_the_wrong_size_are_refused_before_a_record_is_read()
     target = dpmcmc.targets.LogisticRegression(num_features=5)
     for setting in ({"metric": [1.0, 2.0]}, {"fisher": "public", "public_fisher": np.eye(3)}):
         with pytest.raises(ValueError, match="parameters, and the target has 5"):
-            dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGFS(1.0, **setting), steps=10)
+            dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGFS(1.0, **setting), steps=10, privacy=None)

@@ -66,7 +66,9 @@ def test_lines_come_until_a_run_begins(monkeypatch):
 
 
 def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
-    plan = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=8, sampler=dpmcmc.SGLD(1.0), steps=6)
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=8, sampler=dpmcmc.SGLD(1.0), steps=6, privacy=None
+    )
     data = {"x": np.ones((8, 2), np.float32), "y": np.ones(8, np.int32)}
     seen = []
     dpmcmc.sample(plan, data, progress=lambda done, total: seen.append((done, total)))

@@ -165,7 +165,11 @@ def test_without_a_guarantee_draws_from_public_records_are_released(tmp_path):
 
 def test_a_saved_result_without_a_guarantee_is_its_owner_s_alone(tmp_path):
     plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(1.0, num_features=2), num_records=10, sampler=dpmcmc.SGLD(1.0), steps=4
+        dpmcmc.targets.LogisticRegression(1.0, num_features=2),
+        num_records=10,
+        sampler=dpmcmc.SGLD(1.0),
+        steps=4,
+        privacy=None,
     )
     result = private_sample(plan, {"x": np.ones((10, 2)), "y": np.ones(10)})
     private, public = result.save(tmp_path / "private"), result.save(tmp_path / "public", public=True)

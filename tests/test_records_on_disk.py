@@ -56,7 +56,13 @@ def test_a_target_of_ones_own_and_a_sweep_run_on_them_too(tmp_path):
         lambda key: np.zeros(D, np.float32), lambda t: -t @ t / 2, lambda t, r: -((r["x"] @ t - r["y"]) ** 2)
     )
     plan = dpmcmc.plan(
-        own, num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), sampling=dpmcmc.Poisson(20), steps=30, chains=2
+        own,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        sampling=dpmcmc.Poisson(20),
+        steps=30,
+        chains=2,
+        privacy=None,
     )
     records = mapped(tmp_path, x=X, y=Y)
     np.testing.assert_allclose(

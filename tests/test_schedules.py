@@ -46,7 +46,7 @@ OPTAX = {
 
 
 def make(step_size, **changes):
-    settings = {"num_records": N, "steps": STEPS, "sampler": dpmcmc.SGLD(step_size)}
+    settings = {"num_records": N, "steps": STEPS, "sampler": dpmcmc.SGLD(step_size), "privacy": None}
     return dpmcmc.plan(TARGET, **(settings | changes))
 
 

@@ -47,7 +47,12 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     frame = pd.DataFrame({"age": np.linspace(0, 1, 40), "y": ["no", "yes"] * 20})
     promise = {"epsilon": 1.0, "delta": 1e-3}
     plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, schema=schema
+        dpmcmc.targets.LogisticRegression(),
+        num_records=40,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        steps=4,
+        schema=schema,
+        privacy=None,
     )
     assert (plan.target.num_features, plan.target.row_bound) == (2, 1.0)
     assert plan.to_json()["schema"] == schema.to_yaml()
@@ -56,7 +61,9 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     np.testing.assert_array_equal(dpmcmc.sample(plan, pl.from_pandas(frame), key=0).draws, want)
     by_name = {name: frame[name].tolist() for name in frame}
     np.testing.assert_array_equal(dpmcmc.sample(plan, by_name, key=0).draws, want)
-    bare = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4)
+    bare = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, privacy=None
+    )
     with pytest.raises(InputError, match=r"plan with schema=Schema\(\{'age': Range"):
         dpmcmc.sample(bare, frame, key=0)
     one_shot = dpmcmc.mechanisms.NoiseAware(draws=100, steps=32).plan(
@@ -173,7 +180,9 @@ Y = np.random.default_rng(1).integers(0, 2, 40)
 
 def small_plan(schema):
     sampler = dpmcmc.SGLD(step_size=0.1)
-    return dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=40, sampler=sampler, steps=4, schema=schema)
+    return dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=40, sampler=sampler, steps=4, schema=schema, privacy=None
+    )
 
 
 @pytest.mark.parametrize(

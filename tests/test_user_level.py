@@ -355,7 +355,7 @@ def test_a_plan_says_it_without_reading_the_file(tmp_path, capsys):
 
 def test_a_run_of_rows_has_records_for_its_unit():
     target = LogisticRegression(1.0, num_features=2)
-    made = dpmcmc.plan(target, num_records=100, sampler=dpmcmc.SGLD(step_size=0.5), steps=2)
+    made = dpmcmc.plan(target, num_records=100, sampler=dpmcmc.SGLD(step_size=0.5), steps=2, privacy=None)
     assert made.to_json()["unit"] == "record"
     assert result_room.privacy_json(made, None)["unit"] == "record"
     assert "a record is one" not in str(made)

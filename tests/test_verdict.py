@@ -262,7 +262,7 @@ init.__qualname__ = "<b>"
 
 
 def test_results_and_plans_show_their_verdict_in_notebooks():
-    made = dpmcmc.plan(LOGISTIC, num_records=1000, sampler=dpmcmc.SGLD(1.0), steps=8)
+    made = dpmcmc.plan(LOGISTIC, num_records=1000, sampler=dpmcmc.SGLD(1.0), steps=8, privacy=None)
     draws = np.random.default_rng(0).normal(size=(1, 8, 3)).cumsum(axis=1)
     result = Result(made, draws, draws, None, None, {"compile": 1.0, "run": 1.0})
     check_sentences(result.verdict)
@@ -273,6 +273,6 @@ def test_results_and_plans_show_their_verdict_in_notebooks():
         assert "usable for" in shown
         assert "<module>" not in shown
     hostile = dpmcmc.plan(Custom(init, CUSTOM.log_prior, CUSTOM.log_likelihood), num_records=9,
-                          sampler=dpmcmc.SGLD(1.0), steps=8)  # fmt: skip
+                          sampler=dpmcmc.SGLD(1.0), steps=8, privacy=None)  # fmt: skip
     assert "&lt;b&gt;" in hostile._repr_html_()
     assert "<b>" not in hostile._repr_html_()

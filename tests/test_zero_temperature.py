@@ -129,7 +129,7 @@ def test_engine_at_temperature_zero_minimises_the_mean_loss(sampler, optimiser):
     rng = np.random.default_rng(0)
     records = {"x": rng.normal(size=(200, 3)).astype(np.float32), "y": rng.integers(0, 2, 200)}
     target = dpmcmc.targets.LogisticRegression(prior_scale=2.0)
-    plan = dpmcmc.plan(target, num_records=200, sampler=sampler, steps=STEPS)
+    plan = dpmcmc.plan(target, num_records=200, sampler=sampler, steps=STEPS, privacy=None)
     draws = dpmcmc.sample(plan, records, key=0).draws[0]
 
     @jax.jit

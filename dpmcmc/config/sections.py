@@ -280,6 +280,8 @@ _SYMBOLS = {
     "less_than_equal": "<=",
 }
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
+#: What a key that is missing may say, where that is not plain.
+_MAY_SAY = {"privacy": "; say epsilon and delta, or null for a run without a guarantee"}
 
 
 def _plain(error: ErrorDetails) -> str:
@@ -290,7 +292,8 @@ def _plain(error: ErrorDetails) -> str:
     message = _SAID.get(kind) or re.sub(
         r"^(Value error|Assertion failed), ", "", error["msg"]
     )
-    return message[0].lower() + message[1:]
+    more = _MAY_SAY.get(str(error["loc"][-1]), "") if kind == "missing" else ""
+    return message[0].lower() + message[1:] + more
 
 
 def _is_whole_section(error: ErrorDetails) -> bool:

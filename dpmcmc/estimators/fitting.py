@@ -79,9 +79,9 @@ def fit(
     regression where they are ordered, counts give Poisson regression whose dispersion is learnt, and a range gives
     linear regression whose residual scale is. N is the number of rows, which replace_one makes public.
 
-    Intervals are for the best-fitting coefficients, whether or not the model is true. The prior of a coefficient is
-    N(0, f²) for the effect of half the column's declared range, with a factor f that the releases tell; the intercept
-    has a wide one of its own.
+    Intervals are for the best-fitting coefficients, whether or not the model is true; with covariance ``model`` they
+    hold if the model and its prior are true. The prior of a coefficient is N(0, f²) for the effect of half the column's
+    declared range, with a factor f that the releases tell; the intercept has a wide one of its own.
 
     Args:
         formula_or_columns: ``"income ~ age + C(job)"``, a list of names of the columns that predict, or None for all of

@@ -36,7 +36,7 @@ from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.base import OneShot
 from dpmcmc.mechanisms.noise_aware.facts import last_gradients, releases_curvature
 from dpmcmc.mechanisms.noise_aware.prior import Prior
-from dpmcmc.planning.description import INTERVALS, PREDICTION
+from dpmcmc.planning.description import BEST_FIT, INTERVALS, PREDICTION
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
@@ -311,10 +311,7 @@ class Request:
         mechanism = self._mechanism
         why = "mechanism: as given"
         if isinstance(mechanism, NoiseAware) and mechanism.covariance == "sandwich":
-            why = (
-                "method: noise_aware with a sandwich variance, made of released scores: intervals are for the "
-                "best-fitting coefficients, whether or not the model is true"
-            )
+            why = f"method: noise_aware with a sandwich variance, made of released scores: intervals are {BEST_FIT}"
         if mechanism is None:
             # A prior that is too wide or too narrow costs predictions more than the search for its scale.
             scale: Literal["target", "evidence"] = (

@@ -25,7 +25,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import convergence
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, check_leaves
 from dpmcmc.mechanisms.engines import DrawError, nuts
-from dpmcmc.planning.description import REFUSED, Use
+from dpmcmc.planning.description import IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS, RHAT
 from dpmcmc.privacy.accounting.charging import refuse_floats
 from dpmcmc.privacy.accounting.events import Adjacency, Event
@@ -181,6 +181,6 @@ class RandomisedResponse(OneShot):
             return Use(False, f"{REFUSED}: {why}", "too few draws")
         return Use(
             True,
-            "Yes, if the model and the prior are true: the draws are of the posterior given the randomised labels, and "
-            "know how likely each label was changed.",
+            f"Yes, {IF_TRUE}: the draws are of the posterior given the randomised labels, and know how likely each "
+            "label was changed.",
         )

@@ -105,19 +105,20 @@ class Use(NamedTuple):
     briefly: str = ""
 
 
-#: How the reason against intervals begins, and the reason for those of a posterior that follows from a released path.
+#: How the reason against intervals begins.
 REFUSED = "Do not report intervals"
-FROM_PATH = (
-    "Yes, if the model and its prior are true: the posterior given the whole released path accounts for the noise of "
-    "privacy."
-)
+#: Under what intervals hold that have the model's own covariance, and those that have a sandwich.
+IF_TRUE = "if the model and its prior are true"
+BEST_FIT = "for the best-fitting coefficients, whether or not the model is true"
+#: Reason for intervals of a posterior that follows from a released path.
+FROM_PATH = f"Yes, {IF_TRUE}: the posterior given the whole released path accounts for the noise of privacy."
 #: Relaxation times of directions left to the prior that the draws of all chains span, at least, for intervals.
 SPAN = 50.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Permitted uses of draws.
+    """Permitted uses of draws; the reason for intervals is "Yes, CONDITION: WHY".
 
     Attributes:
         usable_for: out of ``prediction`` and ``intervals``; empty for nothing.

@@ -61,7 +61,7 @@ def plan(
     chains: int = 1,
     burn_in: float = 0,
     thin: int = 1,
-    privacy: Privacy | None = None,
+    privacy: Privacy | None = ...,  # type: ignore[assignment]  # left out: refused
     curvature: float | None = None,
     after: Guarantee | AnyPlan | None = None,
     metric: PrivateMetric | None = None,
@@ -79,7 +79,7 @@ def plan(
         chains: each is charged.
         burn_in: steps before the first kept stretch, a whole number; or their share of all, as 0.5.
         thin: a draw is kept after every ``thin`` steps.
-        privacy: a :class:`Privacy`, or None for plain SG-MCMC.
+        privacy: a :class:`Privacy`, or None for plain SG-MCMC without a guarantee; it has to be said.
         curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
             beyond its stability limit is refused.
         after: what the run starts from: a mechanism's plan of one draw, which the run makes first and every chain
@@ -94,10 +94,17 @@ def plan(
         Plan.
 
     Raises:
-        ValueError: numbers that make no run, δ >= 1/N, a private step without noise.
+        ValueError: privacy left out, numbers that make no run, δ >= 1/N, a private step without noise.
         UnsupportedCombination: no derivation for the combination.
         CalibrationError: the target cannot be met.
     """
+    if privacy is not None and not isinstance(privacy, Privacy):
+        got = "" if privacy is ... else f", got {privacy!r}"
+        raise InputError(
+            "privacy: say privacy=dpmcmc.Privacy(epsilon=…, delta=…), or privacy=None for a run without a guarantee"
+            f"{got}",
+            "privacy",
+        )
     sampling = Full() if sampling is None else sampling
     target, metric = _told(schema, target, metric, privacy)
     _check_whole("num_records", num_records, 1)

@@ -27,6 +27,7 @@ from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.planning.description import (
     FACTS,
+    IF_TRUE,
     INTERVALS,
     PREDICTION,
     REFUSED,
@@ -533,8 +534,8 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> Use:
     if not found:
         return Use(
             True,
-            "Yes, if the model is right (a wrong one needs a sandwich variance): the draws have the posterior's "
-            "temperature, clipping does not bias them, and the chain mixes.",
+            f"Yes, {IF_TRUE}: the draws have the posterior's temperature, clipping does not bias them, and the chain "
+            "mixes. A wrong model needs a sandwich variance.",
         )
     more = (
         "; several chains would let R-hat show it"

@@ -350,6 +350,8 @@ def page(
             for name, content in context.pictures.items()
         },
         "claims": claims,
+        # The reason for intervals is "Yes, CONDITION: WHY" (``planning/description.py``).
+        "condition": said[INTERVALS].removeprefix("Yes, ").partition(":")[0],
         "versions": versions(),
         "circumstances": circumstances,
         "forest": summary.forest(),

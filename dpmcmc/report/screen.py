@@ -13,7 +13,7 @@ from pathlib import Path
 from dpmcmc.data.base import DataSpec, Privatised
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.description import INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.description import IF_TRUE, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up, three_digits
@@ -180,8 +180,8 @@ def uses(verdict: Verdict, plan: AnyPlan, command: str) -> list[Row]:
     for use, name in words.items():
         if use not in verdict.usable_for:
             said.append(f"{NO} {name}: {verdict.briefly.get(use, 'see why')}")
-        elif verdict.reasons[use].startswith("Yes, if the model"):
-            said.append(f"{YES} {name}, if the model is true")
+        elif IF_TRUE in verdict.reasons[use]:
+            said.append(f"{YES} {name}, {IF_TRUE}")
         else:
             said.append(f"{YES} {name}")
     lines = [("use", "   ".join(said))]

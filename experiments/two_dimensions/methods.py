@@ -79,7 +79,7 @@ def _trajectories(settings: Settings, problem: Problem) -> list[Method]:
     )
     as_printed = dpmcmc.plan(problem.target, sampler=dpmcmc.SGLD(step_size, 0.5), privacy=free, **common)
     private = dpmcmc.plan(problem.target, sampler=dpmcmc.SGLD(step_size), privacy=asked, **common)
-    plain = dpmcmc.plan(problem.target, sampler=dpmcmc.SGLD(step_size), **common)
+    plain = dpmcmc.plan(problem.target, sampler=dpmcmc.SGLD(step_size), privacy=None, **common)
     return [
         Method(PRINTED, as_printed, size.repeats, promise.epsilon, claimed=True, tail=size.tail),
         Method(SAME_STEP, private, size.repeats, promise.epsilon, tail=size.tail),
@@ -105,7 +105,7 @@ def _samples(settings: Settings, problem: Problem) -> list[Method]:
         private = dpmcmc.plan(problem.target, sampler=sampler, privacy=privacy, **common)
         out = [Method(name, private, repeats, promise.epsilon)]
         if plain_repeats:
-            plain = dpmcmc.plan(problem.target, sampler=private.sampler, **common)
+            plain = dpmcmc.plan(problem.target, sampler=private.sampler, privacy=None, **common)
             out.insert(0, Method(name, plain, plain_repeats, None))
         return out
 

@@ -44,7 +44,7 @@ from dpmcmc.mechanisms.sufficient import (
     calibrate_statistics,
     release_statistics,
 )
-from dpmcmc.planning.description import REFUSED, Use
+from dpmcmc.planning.description import BEST_FIT, IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
@@ -215,17 +215,16 @@ class NoiseAware(Options, OneShot):
         if self.covariance == "sandwich":
             return Use(
                 True,
-                "Yes, of the best-fitting coefficients, whether or not the model is true: the draws account for the "
-                "noise of privacy and for how scores vary. Supposed are independent records, and as many as make a "
-                "sum of scores normal.",
+                f"Yes, {BEST_FIT}: the draws account for the noise of privacy and for how scores vary. Supposed are "
+                "independent records, and as many as make a sum of scores normal.",
             )
         if isinstance(plan.target, PerOwner):
             return Use(
                 True,
-                "Yes, if the model and the prior are true and records of one owner are independent given the "
-                "parameters: the draws account for the noise of privacy, and for no effect of an owner.",
+                f"Yes, {IF_TRUE} and records of one owner are independent given the parameters: the draws account for "
+                "the noise of privacy, and for no effect of an owner.",
             )
-        said = "Yes, if the model and the prior are true: the draws account for the noise of privacy"
+        said = f"Yes, {IF_TRUE}: the draws account for the noise of privacy"
         if isinstance(plan.target, PoissonRegression):
             said += (
                 "; counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "

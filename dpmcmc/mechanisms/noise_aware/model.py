@@ -397,6 +397,12 @@ _BOUNDED, _RIDGE = 0.7, 0.05
 _FEWEST_STEPS = 32
 #: Least and largest ratio of the score's variance to its curvature; times that the posterior is sampled.
 _RATIOS, _SAMPLED = (0.02, 1.5), 2
+#: Options of the mechanism that a NumPyro model does not take, and why.
+_NOT_TAKEN = {
+    "prior_scale": "which states its prior",
+    "covariance": "whose score's spread is released",
+    "gram_share": "whose curvature is released",
+}
 #: Curvature of a typical direction, in units of N·L/d.
 _TYPICAL = 0.35
 
@@ -425,15 +431,12 @@ class ModelGradients:
                 "of a NumPyro model's own code; take replace_one",
                 "adjacency",
             )
-        if (options.prior_scale, options.covariance, options.gram_share) != (
-            "target",
-            "model",
-            None,
-        ):
-            raise UnsupportedCombination(
-                "noise_aware on a NumPyro model takes no prior_scale, covariance or gram_share: the model states its "
-                "prior, and the curvature and the spread of its score are released; leave them out"
-            )
+        for name, why in _NOT_TAKEN.items():
+            if getattr(options, name) != getattr(Options, name):
+                raise UnsupportedCombination(
+                    f"{name}: noise_aware takes none on a NumPyro model, {why}; leave it out",
+                    name,
+                )
         mu = spec.mu * (1 - 1e-9)
         settings = dict[str, float]()
         events = list[Event]()
@@ -479,14 +482,10 @@ class ModelGradients:
                 f"the noise of the curvature of {d} numbers is {noise:.2g} times a typical direction's own, and "
                 "intervals covered .83 at 1.4; take a larger epsilon, more records or fewer parameters."
             )
-        if not self._reading.affine:
-            used = ", ".join(
-                (*self._reading.predictor.real, *self._reading.predictor.valued)
-            )
+        if self._reading.bent:
             return (
-                f"the distribution of site {self.target.sites.observed[0]!r} is no linear function of {used}, so its "
-                "curvature changes along the posterior. Name a quantity that it is linear in with "
-                "numpyro.deterministic, and go on with the value that this returns."
+                f"{self._reading.bent}, so the curvature changes along the posterior. Name a quantity that it is "
+                "linear in with numpyro.deterministic, and go on with the value that this returns."
             )
         return None
 
@@ -510,9 +509,10 @@ class ModelGradients:
         shapes = {
             name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()
         }
-        if shapes != {name: shape for name, shape, _ in self.target.bound_leaves}:
+        planned = {name: shape for name, shape, _ in self.target.bound_leaves}
+        if shapes != planned:
             raise InputError(
-                f"data: one record has the shapes {shapes}, and the plan was made for others"
+                f"data: one record has the shapes {shapes}, and the plan was made for {planned}"
             )
 
     def draw(

@@ -5,7 +5,8 @@ Normal. η is a function of coordinates t, the values that the model hands to it
 
 * a shared ``numpyro.deterministic`` site, at its value: where a model goes on with ``a = numpyro.deterministic("a", mu
   + spread * z)``, t holds a, and a record says no more of mu, spread and z than of a;
-* a latent site on the real line, or at its value where η is affine in that alone.
+* a latent site on the real line;
+* either at its log where η is affine in that, as for a scale whose prior is Uniform; or at its value.
 
 Sites that η does not use, such as the scale of a group-level prior, are no coordinates: the prior relates them. All of
 this is found by trying the model on synthetic records and on draws from its own prior. No record is read.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -40,18 +41,28 @@ from dpmcmc.targets.numpyro.sites import (
 
 #: Draws from the prior that coordinates are scaled by, and how many pairs of them η is tried on.
 _PRIOR_DRAWS, _PAIRS = 2000, 4
+#: Relative difference of two numbers that are the same but for rounding.
+_SAME = 1e-5
 #: Part of the draws at either end of a coordinate that is brought in before moments are taken: a prior may have none.
 _TAIL = 0.01
 
-#: Distribution of the observed site -> (name of its family, its predictors, each of the shape of a batch).
-FAMILIES: dict[type, tuple[str, Callable[[dist.Distribution], list[jax.Array]]]] = {
-    dist.BernoulliLogits: ("logistic", lambda fn: [fn.logits]),
+#: Distribution of the observed site -> (name of its family, names of its predictors, and themselves, each of the shape
+#: of a batch).
+FAMILIES: dict[
+    type, tuple[str, tuple[str, ...], Callable[[dist.Distribution], list[jax.Array]]]
+] = {
+    dist.BernoulliLogits: ("logistic", ("log odds",), lambda fn: [fn.logits]),
     dist.BernoulliProbs: (
         "logistic",
+        ("log odds",),
         lambda fn: [jnp.log(fn.probs) - jnp.log1p(-fn.probs)],
     ),
-    dist.Poisson: ("poisson", lambda fn: [jnp.log(fn.rate)]),
-    dist.Normal: ("normal", lambda fn: [fn.loc, jnp.log(fn.scale)]),
+    dist.Poisson: ("poisson", ("log rate",), lambda fn: [jnp.log(fn.rate)]),
+    dist.Normal: (
+        "normal",
+        ("location", "log scale"),
+        lambda fn: [fn.loc, jnp.log(fn.scale)],
+    ),
 }
 
 #: {site: its part of t}.
@@ -66,6 +77,7 @@ class Predictor:
         target: the model.
         real: latent sites whose part of t lies on the real line.
         valued: sites whose part of t is their value.
+        logged: sites whose part of t is the log of their value.
         others: values on the real line of all latent sites, for those that η does not use.
     """
 
@@ -73,13 +85,16 @@ class Predictor:
     real: tuple[str, ...]
     valued: tuple[str, ...]
     others: dict[str, np.ndarray]
+    logged: tuple[str, ...] = ()
 
     def place(self, params: PyTree) -> Values:
         """Return t of parameters on the real line."""
         trace = replay(self.target.model, params, zeros(self.target.bound_leaves, 1))
-        return {name: params[name] for name in self.real} | {
-            name: trace[name]["value"] for name in self.valued
-        }
+        return (
+            {name: params[name] for name in self.real}
+            | {name: trace[name]["value"] for name in self.valued}
+            | {name: jnp.log(trace[name]["value"]) for name in self.logged}
+        )
 
     def eta(self, t: Values, batch: PyTree) -> tuple[jax.Array, jax.Array]:
         """Return (η (n, K), observed values (n,)) of a batch."""
@@ -88,6 +103,8 @@ class Predictor:
             name = site["name"]
             if name in self.valued:
                 return t[name]
+            if name in self.logged:
+                return jnp.exp(t[name])
             if name not in self.others:
                 return None
             real = t[name] if name in self.real else jnp.asarray(self.others[name])
@@ -97,7 +114,8 @@ class Predictor:
             handlers.substitute(self.target.model, substitute_fn=value)
         ).get_trace(**batch)
         site = trace[self.target.sites.observed[0]]
-        parts = FAMILIES[type(unwrapped(site["fn"]))][1](unwrapped(site["fn"]))
+        fn = unwrapped(site["fn"])
+        parts = FAMILIES[type(fn)][2](fn)
         shape = site["fn"].batch_shape
         return jnp.stack(
             [jnp.broadcast_to(part, shape) for part in parts], axis=-1
@@ -111,7 +129,7 @@ class Reading:
     Attributes:
         predictor: η.
         family: name of the observed site's family.
-        affine: whether η is affine in t.
+        bent: what of η is not affine in which sites, a clause; empty where η is affine in t.
         centre, scale: mean and standard deviation of t under the prior, (d,).
         covariance: of (t − centre)/scale under the prior, (d, d).
         sites: takes t to a dictionary of its sites.
@@ -119,7 +137,7 @@ class Reading:
 
     predictor: Predictor
     family: str
-    affine: bool
+    bent: str
     centre: np.ndarray
     scale: np.ndarray
     covariance: np.ndarray
@@ -162,7 +180,7 @@ def read(target: NumPyroTarget) -> Reading:
         TargetError: one sentence on why it has none.
     """
     check_not_forked()
-    family = _family(target)
+    family, parts = _family(target)
     real, values = _prior(target)
     trial = _Trial(
         Predictor(
@@ -174,14 +192,8 @@ def read(target: NumPyroTarget) -> Reading:
     used = trial.used()
     if not used:
         raise TargetError(f"site {target.sites.observed[0]!r} depends on no latent site")
-    # A value may serve where the real line does not.
-    straight = [name for name in real if name in used and trial.straight(name)]
-    valued = tuple(name for name in used if name not in straight)
-    found = Predictor(target, tuple(straight), valued, trial.predictor.others)
-    prior = {name: real[name] for name in straight} | {
-        name: values[name] for name in valued
-    }
-    affine = _Trial(found, prior).straight(*prior)
+    found, prior = _coordinates(trial, used, real, values)
+    bent = _Trial(found, prior).bent(parts)
     flat = np.asarray(jax.vmap(lambda t: ravel_pytree(t)[0])(prior))
     sites = ravel_pytree({name: draws[0] for name, draws in prior.items()})[1]
     centre = flat.mean(axis=0)
@@ -189,11 +201,45 @@ def read(target: NumPyroTarget) -> Reading:
     covariance = np.atleast_2d(np.cov(((flat - centre) / scale).T)) + 1e-9 * np.eye(
         len(centre)
     )
-    return Reading(found, family, affine, centre, scale, covariance, sites)
+    return Reading(found, family, bent, centre, scale, covariance, sites)
 
 
-def _family(target: NumPyroTarget) -> str:
-    """Return the name of the observed site's family.
+def _coordinates(
+    trial: _Trial,
+    used: list[str],
+    real: dict[str, np.ndarray],
+    values: dict[str, np.ndarray],
+) -> tuple[Predictor, dict[str, np.ndarray]]:
+    """Return the predictor of these sites, and draws of its t from the prior.
+
+    A log may serve where the real line does not, and a value where neither does.
+    """
+    bends = [name for name in used if trial.bends(name).any()]
+    logs = {name: np.log(values[name]) for name in bends if np.all(values[name] > 0)}
+    logged: list[str] = []
+    if logs:
+        others = trial.predictor
+        tried = replace(
+            others,
+            real=tuple(name for name in others.real if name not in logs),
+            valued=tuple(name for name in others.valued if name not in logs),
+            logged=tuple(logs),
+        )
+        again = _Trial(tried, values | real | logs)
+        logged = [name for name in logs if not again.bends(name).any()]
+    straight = [name for name in real if name in used and name not in bends]
+    valued = [name for name in used if name not in (*straight, *logged)]
+    prior = {name: real[name] for name in straight}
+    prior |= {name: values[name] for name in valued}
+    prior |= {name: logs[name] for name in logged}
+    found = replace(
+        trial.predictor, real=tuple(straight), valued=tuple(valued), logged=tuple(logged)
+    )
+    return found, prior
+
+
+def _family(target: NumPyroTarget) -> tuple[str, tuple[str, ...]]:
+    """Return the names of the observed site's family, and of its predictors.
 
     Raises:
         TargetError: there is none.
@@ -212,11 +258,13 @@ def _family(target: NumPyroTarget) -> str:
         raise TargetError(
             f"no bounded score of {kind.__name__} (site {name!r}) is derived; there are those of {known}"
         )
-    if is_masked(fn) or fn.event_shape or fn.batch_shape != (2,):
+    if is_masked(fn):
+        raise TargetError(f"site {name!r} is masked; a score of all records is derived")
+    if fn.event_shape or fn.batch_shape != (2,):
         raise TargetError(
-            f"site {name!r} is masked or has several values a record; a score of one value is derived"
+            f"site {name!r} has several values a record; a score of one value is derived"
         )
-    return FAMILIES[kind][0]
+    return FAMILIES[kind][:2]
 
 
 def _prior(target: NumPyroTarget) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -251,26 +299,31 @@ class _Trial:
 
     def __init__(self, predictor: Predictor, prior: dict[str, np.ndarray]) -> None:
         self.predictor = predictor
-        names = (*predictor.real, *predictor.valued)
-        draws = [{name: prior[name][i] for name in names} for i in range(2 * _PAIRS)]
+        self.names = (*predictor.real, *predictor.valued, *predictor.logged)
+        draws = [{name: prior[name][i] for name in self.names} for i in range(2 * _PAIRS)]
         self.pairs = list(zip(draws[::2], draws[1::2], strict=True))
         self.records = [synthetic(predictor.target.bound_leaves, 4, i) for i in range(3)]
         self.eta = jax.jit(predictor.eta)
 
     def used(self) -> list[str]:
-        """Return the sites that η uses."""
-        slopes_of = jax.jit(
-            jax.jacrev(lambda t, records: self.predictor.eta(t, records)[0])
-        )
-        found = [slopes_of(t, records) for records in self.records for t, _ in self.pairs]
-        return [
-            name
-            for name in found[0]
-            if any(np.any(np.nan_to_num(slopes[name])) for slopes in found)
-        ]
+        """Return the sites that change η."""
 
-    def straight(self, *names: str) -> bool:
-        """Return whether η is affine in these sites."""
+        def changes(name: str) -> bool:
+            return any(
+                not np.array_equal(
+                    self.eta(first, records)[0],
+                    self.eta(first | {name: second[name]}, records)[0],
+                    equal_nan=True,
+                )
+                for first, second in self.pairs
+                for records in self.records
+            )
+
+        return [name for name in self.names if changes(name)]
+
+    def bends(self, *names: str) -> np.ndarray:
+        """Return which of η is not affine in these sites, (K,)."""
+        found = np.zeros((), bool)
         for first, second in self.pairs:
             last = first | {name: second[name] for name in names}
             middle = jax.tree.map(lambda a, b: (a + b) / 2, first, last)
@@ -278,11 +331,44 @@ class _Trial:
                 a, b, c = (
                     np.asarray(self.eta(t, records)[0]) for t in (first, middle, last)
                 )
-                if not np.all(
-                    np.abs(a + c - 2 * b) <= 1e-5 * (np.abs(a) + np.abs(c) + 1e-3)
-                ):
-                    return False
-        return True
+                straight = np.abs(a + c - 2 * b) <= _SAME * (np.abs(a) + np.abs(c) + 1e-3)
+                found = found | ~straight.all(axis=0)
+        return found
+
+    def bent(self, parts: tuple[str, ...]) -> str:
+        """Return what of η is not affine in which sites, a clause; empty where all of it is.
+
+        Args:
+            parts: names of η, K.
+        """
+        bends = self.bends(*self.names)
+        if not bends.any():
+            return ""
+        slopes_of = jax.jit(
+            jax.jacrev(lambda t, records: self.predictor.eta(t, records)[0])
+        )
+        changed = {name: np.zeros(len(parts), bool) for name in self.names}
+        finite = np.ones(len(parts), bool)
+        for records in self.records:
+            for first, second in self.pairs:
+                finite &= np.isfinite(self.eta(first, records)[0]).all(axis=0)
+                ends = slopes_of(first, records), slopes_of(second, records)
+                for name, found in changed.items():
+                    a, b = (
+                        np.moveaxis(np.asarray(end[name]), 1, 0).reshape(len(parts), -1)
+                        for end in ends
+                    )
+                    same = np.abs(a - b) <= _SAME * (np.abs(a) + np.abs(b) + 1e-3)
+                    found |= ~same.all(axis=1)
+        site = self.predictor.target.sites.observed[0]
+        said = []
+        for k in np.flatnonzero(bends):
+            of = ", ".join(name for name in self.names if changed[name][k])
+            what = f"no linear function of {of or ', '.join(self.names)}"
+            if not finite[k]:
+                what = f"not finite for all that the prior draws of {of or ', '.join(self.names)}"
+            said.append(f"the {parts[k]} of site {site!r} is {what}")
+        return ", and ".join(said)
 
     def refuse_labels(self) -> None:
         """Refuse η that sees the label: its score has no mean of zero.
