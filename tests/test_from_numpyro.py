@@ -242,7 +242,7 @@ def test_a_loaded_result_predicts_what_the_fresh_one_does(private, tmp_path):
     [
         (*MODELS["hierarchical"], "the mean of site 'y' depends on more of a record than x"),
         (*MODELS["two_outcomes"], "observes several sites"),
-        (cauchy, REALS, "not one finite value per record"),
+        (cauchy, REALS, "the mean of site 'y' is not finite"),
     ],
 )
 def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, reason):
@@ -418,7 +418,7 @@ def fails(x, y):
 
 
 REFUSED = [
-    (no_plate, "no plate over records: put the observed site inside"),
+    (no_plate, "no plate over records: put the observed site 'y' inside"),
     (subsampled, "plate 'records' has a subsample_size: remove it"),
     (hard_coded, "plate 'records' has size 200 on a batch of 2 records: its size must follow the batch"),
     (hard_coded_unseen, "plate 'records' has size 200 on a batch of 2 records: its size must follow the batch"),

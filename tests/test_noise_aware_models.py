@@ -1,5 +1,7 @@
 """Noise-aware posteriors of NumPyro models: scores, releases, refusals, and intervals that cover."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,6 +171,167 @@ def test_a_model_that_is_no_linear_function_of_its_sites_gets_no_intervals():
     plan = NoiseAware().plan(bound(bilinear), **PROMISE)
     assert plan.usable_for == ["prediction"]
     assert "numpyro.deterministic" in plan.verdict.to_json()["usable_for_reasons"]["intervals"]
+
+
+# A refusal names the site, and the condition that it fails, and no other condition.
+
+#: Priors of a positive number, whose log or whose place on the real line the log of a scale is linear in.
+POSITIVE = {
+    "uniform": dist.Uniform(0.0, 10.0),
+    "far from zero": dist.Uniform(0.2, 3.0),
+    "truncated": dist.TruncatedNormal(1.0, 2.0, low=0.0),
+    "beta": dist.Beta(2.0, 3.0),
+    "half normal": dist.HalfNormal(2.0),
+    "inverse gamma": dist.InverseGamma(3.0, 2.0),
+    "log normal": dist.LogNormal(0.0, 1.0),
+}
+#: Condition -> what a refusal by it says.
+CONDITIONS = {
+    "linear": "is no linear function of",
+    "finite": "is not finite",
+    "family": "no bounded score of",
+    "one site": "observes several sites",
+    "label": ", which it observes",
+    "mask": "is masked",
+    "one value": "several values a record",
+    "no plate": "no plate over records",
+    "plate": "its size must follow the batch",
+    "runs": "fails on 2 synthetic records",
+    "local": "latent variable of every record",
+    "mixes": "mixes records",
+    "prior": "depends on the records",
+}
+
+
+class Case(NamedTuple):
+    """A linear model of random names, with at most one condition broken.
+
+    Attributes:
+        broken: name of the condition, or of a part that is no linear function; empty where none is.
+        prior: of the scale.
+        names: of the coefficients, the scale, another number, and the observed site.
+    """
+
+    broken: str
+    prior: str
+    names: tuple[str, ...]
+
+    @property
+    def said(self):
+        """The condition, and the parts of its sentence."""
+        a, b, s, c, y = self.names
+        product, scales = ", ".join(sorted([a, b])), ", ".join(sorted([s, c]))
+        location, scale = f"the location of site '{y}'", f"the log scale of site '{y}'"
+        return {
+            "product": ("linear", f"{location} is no linear function of {product},"),
+            "curve": ("linear", f"{location} is no linear function of {b},"),
+            "jump": ("linear", f"{location} is no linear function of {b},"),
+            "sum of scales": ("linear", f"{scale} is no linear function of {scales},"),
+            "spread of a row": ("linear", f"{scale} is no linear function of {scales},"),
+            "negative scale": ("finite", f"{scale} is not finite for all that the prior draws,"),
+            "family": ("family", f"StudentT (site '{y}')"),
+            "one site": ("one site", f"({y}, {y}2)"),
+            "label": ("label", f"site '{y}' depend on 'y'"),
+            "mask": ("mask", f"site '{y}'"),
+            "one value": ("one value", f"site '{y}'"),
+            "no plate": ("no plate", f"'{y}'"),
+            "plate": ("plate", "plate 'rows' has size 7"),
+            "runs": ("runs", "TypeError"),
+            "local": ("local", f"site '{c}'"),
+            "mixes": ("mixes", "one by one"),
+            "prior": ("prior", f"site '{s}'"),
+        }[self.broken]
+
+    def __call__(self, x, y=None):
+        a, b, s, c, seen = self.names
+        broken = self.broken
+        with numpyro.plate("effects", 4):
+            numpyro.sample("others", dist.Normal(0.0, 1.0))
+        first, slope = (numpyro.sample(name, dist.Normal(0.0, 3.0)) for name in (a, b))
+        prior = dist.HalfNormal(1.0 + y.mean() ** 2) if broken == "prior" else POSITIVE[self.prior]
+        scale = numpyro.sample(s, prior)
+        u = x[:, 0] - (x[:, 0].mean() if broken == "mixes" else 0.0)
+        mean = {
+            "product": lambda: first * slope * u,
+            "curve": lambda: first + jnp.tanh(slope) * u,
+            "jump": lambda: first + jnp.round(slope) * u,
+            "label": lambda: first + slope * u + y,
+            "runs": lambda: first + slope * u + "no number",
+        }.get(broken, lambda: first + slope * u)()
+        if broken in ("sum of scales", "spread of a row"):
+            more = numpyro.sample(c, dist.HalfNormal(1.0))
+            scale = scale + more * (u**2 if broken == "spread of a row" else 1.0)
+        if broken == "negative scale":
+            scale = scale * numpyro.sample(c, dist.Normal(0.0, 1.0))
+        law = dist.StudentT(3.0, mean, scale) if broken == "family" else dist.Normal(mean, scale)
+        if broken == "one value":
+            law, y = dist.Normal(jnp.stack([mean] * 2, -1), scale).to_event(1), jnp.stack([y] * 2, -1)
+        if broken == "mask":
+            law = law.mask(x[:, 1] > 0)
+        if broken == "no plate":
+            numpyro.sample(seen, law, obs=y)
+            return
+        with numpyro.plate("rows", 7 if broken == "plate" else x.shape[0]):
+            if broken == "local":
+                law = dist.Normal(numpyro.sample(c, dist.Normal(0.0, 1.0)) + mean, scale)
+            numpyro.sample(seen, law, obs=y)
+            if broken == "one site":
+                numpyro.sample(f"{seen}2", law, obs=x[:, 1])
+
+    def __hash__(self):
+        return id(self)
+
+
+def cases():
+    """Each break once, and each prior where none is, with names and the prior drawn at random."""
+    rng = np.random.default_rng(20)
+    broken = [name for names in BROKEN for name in names.split(", ")]
+    for name, prior in [*((name, None) for name in broken), *(("", prior) for prior in POSITIVE)]:
+        names = tuple(f"{letter}{rng.integers(100)}" for letter in rng.permutation(list("bcdefgz"))[:5])
+        yield Case(name, prior or str(rng.choice(list(POSITIVE))), names)
+
+
+BROKEN = (
+    "product, curve, jump, sum of scales, spread of a row, negative scale",
+    "family, one site, label, mask, one value, no plate, plate, runs, local, mixes, prior",
+)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: f"{case.broken or 'whole'}, {case.prior}")
+def test_a_refusal_of_a_linear_model_names_the_condition_that_fails(case):
+    try:
+        plan = NoiseAware().plan(bound(case), **PROMISE)
+    except TargetError as error:
+        said = str(error)
+    else:
+        said = "" if "intervals" in plan.usable_for else plan.verdict.reasons["intervals"]
+    condition, part = case.said if case.broken else ("", "")
+    assert part in said
+    assert [name for name, words in CONDITIONS.items() if words in said] == [condition] * bool(condition)
+    assert bool(said) == bool(case.broken)
+
+
+@pytest.mark.slow
+def test_a_scale_under_a_uniform_prior_is_found():
+    """A line whose residuals have an unknown scale, within bounds: NumPyro issue 1309."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(5000, D)).astype(np.float32)
+    y = (1 + 2 * x[:, 0] + rng.normal(0, 0.5, 5000)).astype(np.float32)
+    plan = NoiseAware(draws=400).plan(
+        bound(Case("", "uniform", tuple("abscW"))), num_records=5000, epsilon=3.0, delta=1e-5
+    )
+    draws = release(plan, {"x": x, "y": y}).draws
+    for name, truth in (("a", 1.0), ("b", 2.0), ("s", 0.5)):
+        assert abs(draws[name][0].mean() - truth) < 5 * draws[name][0].std()
+        assert draws[name][0].std() < 0.1
+
+
+@pytest.mark.parametrize("option", [{"prior_scale": "evidence"}, {"covariance": "sandwich"}, {"gram_share": 0.2}])
+def test_an_option_that_a_model_does_not_take_is_refused_alone(target, option):
+    (name,) = option
+    with pytest.raises(UnsupportedCombination, match=f"^{name}: ") as refused:
+        NoiseAware(**option).plan(target, **PROMISE)
+    assert not any(other in str(refused.value) for other in {"prior_scale", "covariance", "gram_share"} - {name})
 
 
 def test_what_a_plan_of_a_model_cannot_take_is_refused(target):

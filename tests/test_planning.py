@@ -128,6 +128,11 @@ def test_without_privacy_there_is_no_guarantee_and_own_noise():
     np.testing.assert_allclose(plan.noise_std, np.sqrt(2 * N), rtol=1e-6)
 
 
+def test_a_chain_is_not_pure():
+    with pytest.raises(InputError, match=r"delta 0 does not lie strictly between 0 and 1/num_records"):
+        make(privacy=dpmcmc.Privacy(epsilon=1.0, delta=0.0))
+
+
 @pytest.mark.parametrize("given", [{}, {"privacy": 1.0}, {"privacy": False}, {"privacy": {"epsilon": 1.0}}])
 def test_a_plan_has_to_say_its_privacy(given):
     """Left out, it would run without a guarantee; None says so."""
@@ -276,7 +281,7 @@ def test_impossible_plans_are_refused_with_the_failing_condition(changes, error,
         {"epsilon": 0.0},
         {"epsilon": -1.0},
         {"epsilon": float("inf")},
-        {"delta": 0.0},
+        {"delta": -1e-5},
         {"delta": 1.0},
         {"clip": 0.0},
         {"adjacency": "other"},

@@ -1,14 +1,29 @@
 """Pure releases beside others, against closed forms and an independent accountant."""
 
+import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as independent
 
+from dpmcmc.cli.commands import main
+from dpmcmc.errors import InputError
+from dpmcmc.mechanisms import (
+    OPS,
+    CertifiedOPS,
+    Exponential,
+    NoiseAware,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    PrivateSelection,
+)
 from dpmcmc.privacy import Event, Guarantee, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import one_sample
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+from dpmcmc.targets import LogisticRegression
 
 
 def guarantee(*events, accountant="pld", delta=1e-5):
@@ -128,3 +143,79 @@ def test_events_that_would_be_dropped_are_refused(mechanism, bad):
     fields = {"noise_multiplier": 1.0, "rate": 1.0, "count": 1} | bad
     with pytest.raises(ValueError, match=next(iter(bad))):
         Event(mechanism, **fields)
+
+
+# Mechanisms whose release is pure keep a promise at δ = 0, and say so; all others refuse it by name.
+
+ASKED = {"num_records": 500, "epsilon": 1.0, "delta": 0.0}
+LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
+PURE = {
+    "ops_range": OPS(form="range", radius=2.0, draws=3),
+    "ops_printed": OPS(form="printed", radius=2.0),
+    "ball": Exponential(radius=2.0),
+    "points": Exponential(hypotheses=np.zeros((3, 2)), loss_bound=1.0),
+}
+NOT_PURE = {
+    "ops_gdp": OPS(form="gdp", prior_precision=1.0),
+    "near": OPS(form="range", radius=2.0, total_variation=1e-9),
+    "noise_aware": NoiseAware(),
+    "certified_ops": CertifiedOPS(steps=3),
+    "objective": ObjectivePerturbation(),
+    "output": OutputPerturbation(),
+    "selection": PrivateSelection([Exponential(radius=2.0)] * 2, loss_bound=1.0),
+}
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_mechanism_keeps_its_promise_at_delta_0(name, adjacency):
+    plan = PURE[name].plan(LOGISTIC, adjacency=adjacency, **ASKED)
+    assert plan.guarantee.delta == 0.0
+    assert 0.99 < plan.guarantee.epsilon <= 1.0 + 1e-12
+    assert str(plan.guarantee).startswith("(1, 0)-DP, ")
+    again = Guarantee.from_json(json.loads(json.dumps(plan.guarantee.to_json())))
+    assert (again.epsilon, again.delta) == (plan.guarantee.epsilon, 0.0)
+    assert plan.guarantee.compose(plan.guarantee).epsilon == pytest.approx(2.0)
+    assert plan.usable_for == ["prediction"]
+    at_delta = PURE[name].plan(LOGISTIC, adjacency=adjacency, **ASKED | {"delta": 1e-6})
+    assert at_delta.settings == plan.settings  # δ buys nothing
+
+
+@pytest.mark.parametrize("name", NOT_PURE)
+def test_a_mechanism_that_is_not_pure_refuses_delta_0_by_name(name):
+    with pytest.raises(InputError, match=rf"^delta: 0 .*{type(NOT_PURE[name]).__name__}") as refused:
+        NOT_PURE[name].plan(LOGISTIC, **ASKED)
+    assert refused.value.about == "delta"
+
+
+def test_a_pure_guarantee_has_a_gaussian_trade_off_below_it():
+    for total in (0.1, 1.0, 3.0):
+        pure = guarantee(one(total / 2, 2), accountant="one_sample", delta=0.0)
+        found = pure.gdp()
+        assert (found.slack, found.deviation) == (0.0, 0.0)
+        # The largest δ of ε-DP, 1 − (1 + e^e)/(1 + e^ε), at one release; it is attained by no other.
+        for e in np.linspace(0, 1.2 * total, 50):
+            assert pure.delta_at(float(e)) <= max(0.0, 1 - (1 + math.exp(e)) / (1 + math.exp(total))) + 1e-12
+            assert pure.delta_at(float(e)) <= gaussian_delta(found.mu, float(e)) + 1e-12
+    less = guarantee(one(1.0), accountant="one_sample", delta=0.0)
+    assert any(less.delta_at(e) > gaussian_delta(0.98 * less.gdp().mu, e) for e in np.linspace(0, 1, 50))
+
+
+@pytest.mark.slow
+def test_a_pure_run_is_charged_verified_and_shown_at_delta_0(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    points = "{name: exponential, radius: 2.0, regularisation: 1.0}"
+    Path("pure.yaml").write_text(
+        "name: pure\ndata: {name: two_normals}\ntarget: {name: logistic_regression}\n"
+        f"mechanism: {points}\nprivacy: {{epsilon: 1.0, delta: 0, ledger: budget}}\n"
+    )
+    assert main(["ledger", "init", "budget", "--epsilon", "2", "--delta", "1e-5"]) == 0
+    assert main(["run", "pure.yaml", "--out", "run", "--quiet"]) == 0
+    assert json.loads(Path("run/privacy.json").read_text())["delta"] == 0.0
+    assert "at δ = 0" in Path("run/report.html").read_text()
+    capsys.readouterr()
+    for more in ([], ["--group", "2"], ["--delta", "1e-5"]):
+        assert main(["verify", "run", *more]) == 0
+        assert "(1, 0)-DP" in capsys.readouterr().out
+    assert main(["run", "pure.yaml", "--out", "again", "--quiet"]) == 2
+    assert "budget" in capsys.readouterr().err

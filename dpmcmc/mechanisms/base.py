@@ -72,6 +72,8 @@ class MechanismOffers:
     release: str | None = None
     #: Whom a guarantee speaks of. None stands for the target's unit, a record or an owner.
     unit: str | None = None
+    #: Whether the release is pure ε-DP, so that δ may be 0.
+    pure: bool = False
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
     honours: frozenset[str] = frozenset()
     #: plan -> (whether intervals of the draws hold, why), of a mechanism whose draws account for its noise.
@@ -412,7 +414,7 @@ class PrivacySpec:
     Args:
         num_records: N, public.
         epsilon: ε.
-        delta: δ, below 1/N.
+        delta: δ, below 1/N; 0 of a pure release alone.
         adjacency: which data sets are neighbours.
 
     Raises:
@@ -433,7 +435,8 @@ class PrivacySpec:
             raise InputError(
                 f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon"
             )
-        check_delta(self.delta, self.num_records)
+        if self.delta != 0:
+            check_delta(self.delta, self.num_records)
         if not self.adjacency.of_records:
             raise UnsupportedCombination(
                 "adjacency: one_label is of randomised labels alone (RandomisedResponse); take replace_one",
@@ -542,7 +545,7 @@ class OneShot(Checked, MechanismOffers):
             target: the model, with the public bounds that the mechanism rests on.
             num_records: N.
             epsilon: ε that the release may cost.
-            delta: δ, below 1/N.
+            delta: δ, below 1/N; 0 of a release that is pure ε-DP.
             adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
             schema: public ranges and levels of a table's columns; see :func:`dpmcmc.plan`.
             hardened: as of :class:`dpmcmc.Privacy`; false is refused. Draws from a posterior are computed in floating
@@ -555,6 +558,12 @@ class OneShot(Checked, MechanismOffers):
         """
         refuse_floats(hardened)
         spec = PrivacySpec(num_records, epsilon, delta, Adjacency(adjacency))
+        if delta == 0 and not self.pure:
+            raise InputError(
+                f"delta: 0 is for a release that is pure ε-DP, and that of {type(self).__name__}, as set, is not; "
+                f"give a delta strictly between 0 and 1/num_records = {1 / num_records:.3g}",
+                "delta",
+            )
         target, informed = (
             (target, self)
             if schema is None

@@ -92,6 +92,7 @@ class Exponential(OneShot):
     loss_bound: Positive | None = field(default=None, kw_only=True)
 
     release = "one_sample"
+    pure = True
     honours = frozenset({"offset", "weight"})
 
     def __post_init__(self) -> None:

@@ -112,6 +112,11 @@ class OPS(OneShot):
     honours = frozenset({"offset", "weight"})
     in_floats = "the draw from the posterior"
 
+    @property
+    def pure(self) -> bool:  # type: ignore[override]
+        """Whether the draws are pure ε-DP: bounded losses, and no distance from an exact draw to charge."""
+        return self.form != "gdp" and self.total_variation is None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.total_variation is not None and ENGINES[self.engine].EXACT:

@@ -13,6 +13,9 @@ allowed, and μ is the least found with
 
     δ(ε) <= δ_μ(ε) + s      for every ε >= 0.
 
+A pure release at δ = 0 is μ-GDP for μ = 2Φ⁻¹(e^ε/(1 + e^ε)), with no slack: its trade-off has two straight pieces,
+which meet on that of this Gaussian.
+
 At points ε_0 = 0 < ε_1 < … it is enough that δ(ε_i) <= δ_μ(ε_{i+1}) + s, since both sides fall with ε; and δ <= s at
 the last point. The least μ is found by bisection.
 
@@ -35,7 +38,8 @@ Claim: A run is μ-GDP, zCDP or Rényi-private as stated, beside its deviations.
 Proof: from the same events, for each sampling and adjacency.
 Held by: test_gaussian_releases_are_exactly_gaussian,
 test_sampled_steps_lie_below_their_gaussian_trade_off_and_close_to_it, test_rho_bounds_the_renyi_curve_at_every_order,
-test_the_renyi_curve_is_dp_accounting_s, test_deviations_are_stated_beside_every_term
+test_the_renyi_curve_is_dp_accounting_s, test_a_pure_guarantee_has_a_gaussian_trade_off_below_it,
+test_deviations_are_stated_beside_every_term
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit, ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import base_delta, base_epsilon, one_sample, pld, rdp
@@ -165,7 +170,7 @@ def gdp(
         name: of the accountant.
         events: of a guarantee.
         adjacency, delta: of the guarantee.
-        slack: s >= 0; by default 0 where every event is a Gaussian release, else a hundredth of the guarantee's δ.
+        slack: s >= 0; by default 0 where every event is a Gaussian release or δ is 0, else a hundredth of δ.
 
     Raises:
         InputError: a slack that is negative, or 0 where there are pure releases or none is proved without.
@@ -176,6 +181,10 @@ def gdp(
     if not releases and all(e.mechanism == "gaussian" for e in parts):
         mu = gaussian_parameter(parts, adjacency) * (1 + 1e-14)
         return GaussianDP(mu, slack or 0.0, deviation)
+    if slack is None and delta == 0:
+        # Of pure releases alone. The trade-off of ε-DP has two straight pieces, and they meet on this Gaussian's.
+        most = 2 * ndtri(expit(one_sample.total(releases))) * (1 + 1e-12)
+        return GaussianDP(float(most), 0.0, deviation)
     if slack is None:
         slack = _SLACK_SHARE * delta
     if not 0 < slack < 1:

@@ -15,6 +15,7 @@ this is found by trying the model on synthetic records and on draws from its own
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -214,28 +215,25 @@ def _coordinates(
 
     A log may serve where the real line does not, and a value where neither does.
     """
-    bends = [name for name in used if trial.bends(name).any()]
-    logs = {name: np.log(values[name]) for name in bends if np.all(values[name] > 0)}
-    logged: list[str] = []
+    bent = [name for name in used if trial.bends(name).any()]
+    logs = {name: np.log(values[name]) for name in bent if np.all(values[name] > 0)}
+    logged: tuple[str, ...] = ()
     if logs:
-        others = trial.predictor
-        tried = replace(
-            others,
-            real=tuple(name for name in others.real if name not in logs),
-            valued=tuple(name for name in others.valued if name not in logs),
-            logged=tuple(logs),
+        latent, shared = (
+            tuple(name for name in names if name not in logs)
+            for names in (trial.predictor.real, trial.predictor.valued)
         )
+        tried = replace(trial.predictor, real=latent, valued=shared, logged=tuple(logs))
         again = _Trial(tried, values | real | logs)
-        logged = [name for name in logs if not again.bends(name).any()]
-    straight = [name for name in real if name in used and name not in bends]
-    valued = [name for name in used if name not in (*straight, *logged)]
-    prior = {name: real[name] for name in straight}
-    prior |= {name: values[name] for name in valued}
-    prior |= {name: logs[name] for name in logged}
-    found = replace(
-        trial.predictor, real=tuple(straight), valued=tuple(valued), logged=tuple(logged)
+        logged = tuple(name for name in logs if not again.bends(name).any())
+    straight = tuple(name for name in real if name in used and name not in bent)
+    valued = tuple(name for name in used if name not in (*straight, *logged))
+    found = replace(trial.predictor, real=straight, valued=valued, logged=logged)
+    return found, (
+        {name: real[name] for name in straight}
+        | {name: values[name] for name in valued}
+        | {name: logs[name] for name in logged}
     )
-    return found, prior
 
 
 def _family(target: NumPyroTarget) -> tuple[str, tuple[str, ...]]:
@@ -250,8 +248,15 @@ def _family(target: NumPyroTarget) -> tuple[str, tuple[str, ...]]:
             f"the model observes several sites ({', '.join(sites.observed)}); a score of one is derived"
         )
     (name,) = sites.observed
+    found: dict[str, dist.Distribution] = {}
+
+    def look(params: PyTree, batch: PyTree) -> None:
+        found["fn"] = replay(target.model, params, batch)[name]["fn"]
+
+    # Abstract, so that a value outside a support is no error of the user's distribution.
     params = {name: jnp.zeros(shape) for name, shape in sites.latent}
-    fn = replay(target.model, params, zeros(target.bound_leaves, 2))[name]["fn"]
+    jax.eval_shape(look, params, zeros(target.bound_leaves, 2))
+    fn = found["fn"]
     kind = type(unwrapped(fn))
     if kind not in FAMILIES:
         known = ", ".join(sorted({kind.__name__ for kind in FAMILIES}))
@@ -304,6 +309,7 @@ class _Trial:
         self.pairs = list(zip(draws[::2], draws[1::2], strict=True))
         self.records = [synthetic(predictor.target.bound_leaves, 4, i) for i in range(3)]
         self.eta = jax.jit(predictor.eta)
+        self.site = predictor.target.sites.observed[0]
 
     def used(self) -> list[str]:
         """Return the sites that change η."""
@@ -322,8 +328,8 @@ class _Trial:
         return [name for name in self.names if changes(name)]
 
     def bends(self, *names: str) -> np.ndarray:
-        """Return which of η is not affine in these sites, (K,)."""
-        found = np.zeros((), bool)
+        """Return which of η is not affine in these sites, (K,), where it is finite."""
+        found = []
         for first, second in self.pairs:
             last = first | {name: second[name] for name in names}
             middle = jax.tree.map(lambda a, b: (a + b) / 2, first, last)
@@ -331,43 +337,37 @@ class _Trial:
                 a, b, c = (
                     np.asarray(self.eta(t, records)[0]) for t in (first, middle, last)
                 )
-                straight = np.abs(a + c - 2 * b) <= _SAME * (np.abs(a) + np.abs(c) + 1e-3)
-                found = found | ~straight.all(axis=0)
-        return found
+                most = _SAME * (np.abs(a) + np.abs(c) + 1e-3)
+                found.append((np.abs(a + c - 2 * b) > most).any(axis=0))
+        return np.any(found, axis=0)
 
     def bent(self, parts: tuple[str, ...]) -> str:
-        """Return what of η is not affine in which sites, a clause; empty where all of it is.
+        """Return what of η is not affine in which sites, or not finite, a clause; empty where all of it is.
 
         Args:
             parts: names of η, K.
         """
-        bends = self.bends(*self.names)
-        if not bends.any():
-            return ""
-        slopes_of = jax.jit(
-            jax.jacrev(lambda t, records: self.predictor.eta(t, records)[0])
-        )
-        changed = {name: np.zeros(len(parts), bool) for name in self.names}
-        finite = np.ones(len(parts), bool)
-        for records in self.records:
-            for first, second in self.pairs:
-                finite &= np.isfinite(self.eta(first, records)[0]).all(axis=0)
-                ends = slopes_of(first, records), slopes_of(second, records)
-                for name, found in changed.items():
-                    a, b = (
-                        np.moveaxis(np.asarray(end[name]), 1, 0).reshape(len(parts), -1)
-                        for end in ends
-                    )
-                    same = np.abs(a - b) <= _SAME * (np.abs(a) + np.abs(b) + 1e-3)
-                    found |= ~same.all(axis=1)
-        site = self.predictor.target.sites.observed[0]
+        names = self.names
+        found = [
+            self.eta(t, records)[0] for t, _ in self.pairs for records in self.records
+        ]
+        finite: np.ndarray = np.all(np.isfinite(found), axis=(0, 1))
+        bends = self.bends(*names)
         said = []
-        for k in np.flatnonzero(bends):
-            of = ", ".join(name for name in self.names if changed[name][k])
-            what = f"no linear function of {of or ', '.join(self.names)}"
+        for k, part in enumerate(parts):
             if not finite[k]:
-                what = f"not finite for all that the prior draws of {of or ', '.join(self.names)}"
-            said.append(f"the {parts[k]} of site {site!r} is {what}")
+                said.append(
+                    f"the {part} of site {self.site!r} is not finite for all that the prior draws"
+                )
+            elif bends[k]:
+                # A product is affine in each of two sites.
+                of = {name for name in names if self.bends(name)[k]}
+                for pair in itertools.combinations([n for n in names if n not in of], 2):
+                    of |= set(pair) if self.bends(*pair)[k] else set()
+                listed = ", ".join(sorted(of or names))
+                said.append(
+                    f"the {part} of site {self.site!r} is no linear function of {listed}"
+                )
         return ", and ".join(said)
 
     def refuse_labels(self) -> None:
@@ -385,7 +385,6 @@ class _Trial:
             if np.any(label != observed) and not np.allclose(
                 changed, eta, equal_nan=True
             ):
-                site = self.predictor.target.sites.observed[0]
                 raise TargetError(
-                    f"the parameters of site {site!r} depend on {name!r}, which it observes"
+                    f"the parameters of site {self.site!r} depend on {name!r}, which it observes"
                 )

@@ -247,11 +247,12 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
             sites,
             no_prediction=f"{type(unwrapped(seen['fn'])).__name__} has no mean in NumPyro",
         )
-    if first.shape[:1] != (3,) or not np.isfinite(first).all():
+    if first.shape[:1] != (3,):
         return replace(
-            sites,
-            no_prediction=f"the mean of site {name!r} is not one finite value per record",
+            sites, no_prediction=f"the mean of site {name!r} is not one value per record"
         )
+    if not np.isfinite(first).all():
+        return replace(sites, no_prediction=f"the mean of site {name!r} is not finite")
     blank = zeros(leaves, 3)
     others = [blank, jax.tree.map(jnp.ones_like, blank), synthetic(leaves, 3, 2)]
     inputs = []
@@ -418,9 +419,10 @@ class _Look:
             self.plates = watch.plates
             self._refuse_subsamples()
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            if self.plates and not self.following:
+            last = next(reversed(self.plates), "")
+            if last and not self.following and _runs(model, leaves, self.plates[last][0]):
                 raise TargetError(
-                    f"{self._wrong_size(next(reversed(self.plates)))}; there it fails ({reason})"
+                    f"{self._wrong_size(last)}; there it fails ({reason})"
                 ) from error
             raise TargetError(
                 f"model {model_name(model)} fails on {count} synthetic records ({reason})"
@@ -469,10 +471,10 @@ class _Look:
                 )
 
     def _refuse_unless_per_record(self, name: str, plates: tuple[str, ...]) -> None:
-        if not self.plates:
+        if not plates and not self.following:
             raise TargetError(
-                "the model has no plate over records: put the observed site inside `with numpyro.plate('records', "
-                "x.shape[0]):`"
+                f"the model has no plate over records: put the observed site {name!r} inside `with numpyro.plate("
+                "'records', x.shape[0]):`"
             )
         if not plates:
             raise TargetError(
@@ -497,6 +499,21 @@ class _Look:
     def following(self) -> set[str]:
         """Plates as large as the batch."""
         return {name for name, (size, _) in self.plates.items() if size == self.count}
+
+
+def _runs(model: Callable, leaves: Leaves, count: int) -> bool:
+    """Return whether the model runs on so many records; nothing is computed."""
+
+    def run(key: jax.Array, batch: PyTree) -> None:
+        handlers.seed(model, key)(**batch)
+
+    try:
+        jax.eval_shape(
+            run, jax.random.key(0), jax.eval_shape(lambda: zeros(leaves, count))
+        )
+    except Exception:  # a user's model may raise anything
+        return False
+    return True
 
 
 def _plate(two: _Look, three: _Look) -> str:
