@@ -5,7 +5,7 @@
     python scripts/benchmark.py --device gpu --out scripts/benchmarks/README.md --out performance.json
 
 Prints tables as Markdown. ``--out FILE.md`` replaces each section between its markers, or appends it; ``--out
-FILE.json`` writes every number. Libraries that are not installed (``pip install dpmcmc[bench]``) are named and skipped.
+FILE.json`` writes every number. Libraries that are not installed (``pip install '.[bench]'``) are named and skipped.
 Absolute times are those of one machine on one day; read the ratios (docs/performance.md says how).
 """
 

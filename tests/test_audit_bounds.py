@@ -132,7 +132,7 @@ def test_a_missing_extra_is_one_sentence_with_the_command(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(MissingExtra, match=r"pip install 'dpmcmc\[audit\]'") as refused:
+    with pytest.raises(MissingExtra, match=r"pip install jax-privacy") as refused:
         bounds.clopper_pearson(np.zeros(30), np.ones(30), DELTA, 0.05)
     assert str(refused.value).count(".") == 0
     assert builtins.str(refused.value).startswith("method: clopper_pearson")

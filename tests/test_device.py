@@ -46,7 +46,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(tmp_path,
     assert main(["run", *SHORT, "--set", "run.device=gpu", "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert said == (
-        "error: run.device: JAX finds no gpu here; use auto, or install dpmcmc[cuda] where there is a GPU.\n"
+        "error: run.device: JAX finds no gpu here; use auto, or install jax[cuda13] where there is a GPU.\n"
     )
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="device: JAX finds no gpu here") as refusal:

@@ -189,6 +189,13 @@ def test_the_sidebar_of_the_site_names_each_page_once_and_has_at_most_25():
     assert all((ROOT / "docs" / f"{name}.md").exists() for name in names)
 
 
+def test_nothing_says_to_install_the_package_from_an_index_that_lacks_it():
+    sources = [path for room in ("dpmcmc", "scripts", "experiments") for path in (ROOT / room).rglob("*.py")]
+    for path in [*PAGES, *sources, *(ROOT / "scripts").glob("*.sh")]:
+        found = re.search(r"install\b[^\n`]*[\s'\"]dpmcmc(\[|['\"`\s])", path.read_text(encoding="utf-8"))
+        assert found is None or "git clone" in found[0], f"{path.name}: {found[0]}"
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):

@@ -152,6 +152,14 @@ _CELLS = {
     "adult_sgfs": "SGFS on Adult",
     "adult_noise_aware": "Adult",
 }
+#: Method of docs/benchmark.md that a config runs.
+_METHODS = {
+    "adult": "sgld",
+    "adult_sghmc": "sghmc",
+    "adult_sgnht": "sgnht",
+    "adult_sgfs": "sgfs",
+    "adult_noise_aware": "noise_aware",
+}
 
 
 def test_the_readme_s_table_is_that_of_the_figures():
@@ -164,7 +172,7 @@ def test_the_readme_s_table_is_that_of_the_figures():
     assert len(rows) == len(lines) >= 7
     measured = {(row["cell"], row["epsilon"]): row for row in results("intervals.csv") if row["design"] == "adult"}
     for (config, epsilon), line in zip(rows, lines, strict=True):
-        _, _, stated, accuracy, coverage, width, posterior, _ = (cell.strip() for cell in line.split("|"))
+        _, _, stated, accuracy, coverage, elsewhere, width, posterior, _ = (cell.strip() for cell in line.split("|"))
         named = re.escape(f"`configs/{config}.yaml`") + (f" at `privacy.epsilon={epsilon}`" if epsilon else r"[^|`]*")
         (found,) = re.findall(rf"^\| {named} \| ε = {stated}, .*?\| (0\.\d+ ± 0\.\d+) \|", figures, re.MULTILINE)
         assert accuracy == found, line
@@ -173,8 +181,52 @@ def test_the_readme_s_table_is_that_of_the_figures():
             row = measured[_CELLS[config], f"{float(epsilon or 1):g}"]
             assert coverage == f"{float(row['coverage']):.2f}".lstrip("0"), line
             assert width == f"{float(row['width']):.2f}", line
+            assert elsewhere == benchmark_cell(_METHODS[config], f"{float(epsilon or 1):g}", "coverage").lstrip("0"), (
+                line
+            )
         else:
-            assert (coverage, width) == ("–", "–"), line
+            assert (coverage, elsewhere, width) == ("–", "–", "–"), line
+
+
+def benchmark_cell(method, epsilon, column):
+    """A cell of docs/benchmark.md's table at this ε."""
+    (table,) = re.findall(
+        rf"^### ε = {re.escape(epsilon)}\n\n(.*?)\n\n", page("docs/benchmark.md"), re.MULTILINE | re.DOTALL
+    )
+    head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in table.splitlines())
+    (row,) = (row for row in rows if row[1] == method)
+    return row[head.index(column)]
+
+
+def test_the_readme_says_how_seldom_a_chain_allows_intervals_elsewhere_and_what_fit_covers():
+    text = page("README.md")
+    (share,) = re.findall(r"allow intervals seldom \(SGLD at ε = 1: (\d+) %\)", text)
+    assert benchmark_cell("sgld", "1", "fit for intervals") == f"{share}%"
+    (covered,) = re.findall(r"which covers (\.\d+) there", text)
+    assert benchmark_cell("fit", "1", "coverage").lstrip("0") == covered
+
+
+def test_adult_has_one_baseline():
+    """README's screen and table, and the shipped configs' own; the others are named for what they are."""
+    figures, readme = page("docs/figures.md"), page("README.md")
+    shipped = {row["config"]: row["non_private"] for row in results("shipped_configs.csv")}
+    (screen,) = re.findall(r"^accuracy .*?(0\.\d+) without privacy", readme, re.MULTILINE)
+    (table,) = re.findall(r"without privacy\]\(docs/figures.md#adult-without-privacy\) \| – \| (0\.\d+) ", readme)
+    assert screen == table == shipped["adult"]
+    section = figures.split("### Adult without privacy")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| (.*?) \| [\d.]+ \| (0\.\d+) \|$", section, re.MULTILINE))
+    for names, accuracy in rows.items():
+        for config in re.findall(r"`(adult\w*)`", names):
+            assert shipped[config] == accuracy, config
+    panel = {
+        row["method"]: row["accuracy"]
+        for row in results("fig3_2_adult.csv")
+        if row["version"] == "non-private" and row["encoding"] == "public"
+    }
+    for words, method in (("NUTS", "nuts"), ("the mode (", "map"), ("*clipped*", "map_clipped")):
+        (accuracy,) = (accuracy for names, accuracy in rows.items() if words in names)
+        assert accuracy == f"{float(panel[method]):.4f}"
+    assert f"**{screen}**" in section
 
 
 def test_tables_of_coverage_are_rows_of_the_results():

@@ -431,7 +431,7 @@ def test_what_is_there_or_is_no_such_file_is_refused(tmp_path):
 def test_without_pyarrow_a_sentence_says_how_to_have_it(tmp_path, monkeypatch):
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"pip install 'dpmcmc\[arrow\]'"):
+    with pytest.raises(DataError, match=r"pip install pyarrow"):
         to_rows(tmp_path / "t.parquet", tmp_path / "mine", x="a", y="b")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpmcmc
@@ -121,3 +122,38 @@ def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
     assert config_file.load("two_normals").name == "two_normals"
     (tmp_path / "two_normals").touch()  # a file of that name is the file
     assert located("two_normals") == Path("two_normals")
+
+
+def test_the_way_of_one_minibatch_is_what_a_step_executes():
+    """Files whose functions run while a step of the table's run is traced; rooms that it only asks for shapes aside."""
+    sys.path.insert(0, str(ROOT))
+    from scripts.architecture import PASSED, STEP
+
+    rng = np.random.default_rng(0)
+    records = {"x": rng.normal(size=(60, 3)).astype(np.float32), "y": rng.integers(0, 2, 60)}
+    settings = {"num_records": 60, "sampler": dpmcmc.SGLD(step_size=0.5), "sampling": dpmcmc.Poisson(7.0), "steps": 3}
+    plan = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3), **settings)
+    program = PACKAGE / "engine" / "program.py"
+    rooms = ("engine", "privacy/query", "targets", "samplers")
+    found = set()
+
+    def seen(frame, event, argument):
+        path = frame.f_code.co_filename
+        if event != "call" or not path.startswith(str(PACKAGE)):
+            return
+        file = Path(path).relative_to(PACKAGE)
+        above = frame
+        while above and (above.f_code.co_filename, above.f_code.co_name) not in steps:
+            above = above.f_back
+        if above and str(file.parent) in rooms:
+            found.add(str(file))
+
+    steps = {(str(program), name) for name in ("draw", "advance")}
+    sys.setprofile(seen)
+    try:
+        with pytest.warns(dpmcmc.NotForIntervals):
+            dpmcmc.sample(plan, records)
+    finally:
+        sys.setprofile(None)
+    assert found - PASSED == set(STEP)
+    assert found >= PASSED

@@ -75,7 +75,7 @@ def auditing(method: str) -> ModuleType:
         return importlib.import_module("jax_privacy.auditing")
     except ImportError:
         raise MissingExtra(
-            f"method: {method} needs jax-privacy, which is not installed; run pip install 'dpmcmc[audit]'"
+            f"method: {method} needs jax-privacy, which is not installed; run pip install jax-privacy"
         ) from None
 
 

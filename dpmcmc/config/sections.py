@@ -280,7 +280,7 @@ _SYMBOLS = {
     "less_than_equal": "<=",
 }
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
-#: What a key that is missing may say, where that is not plain.
+#: Missing key -> values that it may have, where the refusal names them.
 _MAY_SAY = {"privacy": "; say epsilon and delta, or null for a run without a guarantee"}
 
 

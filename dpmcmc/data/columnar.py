@@ -165,7 +165,7 @@ def _pyarrow() -> ModuleType:
         import pyarrow.parquet
     except ImportError:
         raise DataError(
-            "Parquet and Arrow files need pyarrow: pip install 'dpmcmc[arrow]'."
+            "Parquet and Arrow files need pyarrow: pip install pyarrow."
         ) from None
     return pyarrow
 

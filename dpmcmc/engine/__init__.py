@@ -1,4 +1,4 @@
-"""Executes a plan. Nothing in this room knows a formula for ε.
+"""Executes a plan. It adds events, and sums of unledgered runs; the room ``privacy.accounting`` makes ε of events.
 
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle; ``sample_all``
 ``work``          who carries out a plan, by its type

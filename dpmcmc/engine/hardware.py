@@ -118,7 +118,7 @@ def on_device(device: Device) -> Iterator[None]:
     except (AssertionError, RuntimeError):  # JAX's own, by the platform
         hides = os.environ.get("JAX_PLATFORMS")
         why = f", where JAX_PLATFORMS is {hides!r}" if hides else ""
-        mend = "" if device == "cpu" else ", or install dpmcmc[cuda] where there is a GPU"
+        mend = "" if device == "cpu" else ", or install jax[cuda13] where there is a GPU"
         raise InputError(
             f"device: JAX finds no {device} here{why}; use auto{mend}", "device"
         ) from None
@@ -210,7 +210,7 @@ def check_devices() -> None:
     except (AssertionError, RuntimeError):  # JAX's own, by the platform
         raise InputError(
             f"JAX_PLATFORMS: {os.environ.get('JAX_PLATFORMS', '')!r} names devices of which JAX finds none here; unset "
-            "it to run on this machine's CPU, or install dpmcmc[cuda] where there is a GPU"
+            "it to run on this machine's CPU, or install jax[cuda13] where there is a GPU"
         ) from None
 
 

@@ -362,7 +362,8 @@ def connected(url: str, named: str = "engine", seconds: float = _NOBODY) -> Any:
         from distributed import Client
     except ImportError:
         raise InputError(
-            f"{named}: a Dask cluster needs Dask: pip install 'dpmcmc[dask]'", named
+            f"{named}: a Dask cluster needs Dask: pip install 'dask[dataframe]' distributed",
+            named,
         ) from None
     found = urlsplit(url)
     address = f"{_SCHEMES[found.scheme]}://{found.netloc}"

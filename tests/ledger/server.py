@@ -31,7 +31,7 @@ def missing():
     try:
         import psycopg
     except ImportError:
-        return "psycopg is not installed (pip install 'dpmcmc[postgres]')"
+        return "psycopg is not installed (pip install 'psycopg[binary]')"
     return None if psycopg else "never"
 
 

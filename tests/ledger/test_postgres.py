@@ -634,7 +634,7 @@ def test_without_the_extra_or_a_server_one_sentence_says_so(monkeypatch, capsys)
     url = "postgresql://ana@127.0.0.1:1/budgets"
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "psycopg", None)
-        assert "pip install 'dpmcmc[postgres]'" in refused(capsys, 2, "show", url)
+        assert "pip install 'psycopg[binary]'" in refused(capsys, 2, "show", url)
     if missing() is None:
         assert "cannot be reached" in refused(capsys, 2, "show", url)
         assert "cannot be reached" in refused(capsys, 2, "init", url, "--epsilon", 1, "--delta", "1e-6")

@@ -182,7 +182,7 @@ def gdp(
         mu = gaussian_parameter(parts, adjacency) * (1 + 1e-14)
         return GaussianDP(mu, slack or 0.0, deviation)
     if slack is None and delta == 0:
-        # Of pure releases alone. The trade-off of ε-DP has two straight pieces, and they meet on this Gaussian's.
+        # All releases are pure, and the trade-off of ε-DP touches this Gaussian's where its two pieces meet.
         most = 2 * ndtri(expit(one_sample.total(releases))) * (1 + 1e-12)
         return GaussianDP(float(most), 0.0, deviation)
     if slack is None:

@@ -399,7 +399,7 @@ def _library(address: Address) -> Any:
     except ImportError:
         raise LedgerError(
             f"{address}: a ledger in a database needs psycopg, which is not installed; run pip install "
-            "'dpmcmc[postgres]'."
+            "'psycopg[binary]'."
         ) from None
     return psycopg
 

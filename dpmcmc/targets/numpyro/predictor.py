@@ -42,7 +42,7 @@ from dpmcmc.targets.numpyro.sites import (
 
 #: Draws from the prior that coordinates are scaled by, and how many pairs of them η is tried on.
 _PRIOR_DRAWS, _PAIRS = 2000, 4
-#: Relative difference of two numbers that are the same but for rounding.
+#: Largest relative difference that rounding makes between two equal numbers.
 _SAME = 1e-5
 #: Part of the draws at either end of a coordinate that is brought in before moments are taken: a prior may have none.
 _TAIL = 0.01
