@@ -102,10 +102,10 @@ class Predictor:
 
         def value(site: Site) -> jax.Array | None:
             name = site["name"]
-            if name in self.valued:
-                return t[name]
             if name in self.logged:
                 return jnp.exp(t[name])
+            if name in self.valued:
+                return t[name]
             if name not in self.others:
                 return None
             real = t[name] if name in self.real else jnp.asarray(self.others[name])
@@ -219,11 +219,7 @@ def _coordinates(
     logs = {name: np.log(values[name]) for name in bent if np.all(values[name] > 0)}
     logged: tuple[str, ...] = ()
     if logs:
-        latent, shared = (
-            tuple(name for name in names if name not in logs)
-            for names in (trial.predictor.real, trial.predictor.valued)
-        )
-        tried = replace(trial.predictor, real=latent, valued=shared, logged=tuple(logs))
+        tried = replace(trial.predictor, logged=tuple(logs))
         again = _Trial(tried, values | real | logs)
         logged = tuple(name for name in logs if not again.bends(name).any())
     straight = tuple(name for name in real if name in used and name not in bent)
@@ -306,8 +302,10 @@ class _Trial:
         self.predictor = predictor
         self.names = (*predictor.real, *predictor.valued, *predictor.logged)
         draws = [{name: prior[name][i] for name in self.names} for i in range(2 * _PAIRS)]
-        self.pairs = list(zip(draws[::2], draws[1::2], strict=True))
         self.records = [synthetic(predictor.target.bound_leaves, 4, i) for i in range(3)]
+        pairs = zip(draws[::2], draws[1::2], strict=True)
+        #: (t, another t, records).
+        self.cases = [(*pair, records) for pair in pairs for records in self.records]
         self.eta = jax.jit(predictor.eta)
         self.site = predictor.target.sites.observed[0]
 
@@ -321,8 +319,7 @@ class _Trial:
                     self.eta(first | {name: second[name]}, records)[0],
                     equal_nan=True,
                 )
-                for first, second in self.pairs
-                for records in self.records
+                for first, second, records in self.cases
             )
 
         return [name for name in self.names if changes(name)]
@@ -330,15 +327,12 @@ class _Trial:
     def bends(self, *names: str) -> np.ndarray:
         """Return which of η is not affine in these sites, (K,), where it is finite."""
         found = []
-        for first, second in self.pairs:
+        for first, second, records in self.cases:
             last = first | {name: second[name] for name in names}
             middle = jax.tree.map(lambda a, b: (a + b) / 2, first, last)
-            for records in self.records:
-                a, b, c = (
-                    np.asarray(self.eta(t, records)[0]) for t in (first, middle, last)
-                )
-                most = _SAME * (np.abs(a) + np.abs(c) + 1e-3)
-                found.append((np.abs(a + c - 2 * b) > most).any(axis=0))
+            a, b, c = (np.asarray(self.eta(t, records)[0]) for t in (first, middle, last))
+            most = _SAME * (np.abs(a) + np.abs(c) + 1e-3)
+            found.append((np.abs(a + c - 2 * b) > most).any(axis=0))
         return np.any(found, axis=0)
 
     def bent(self, parts: tuple[str, ...]) -> str:
@@ -347,27 +341,20 @@ class _Trial:
         Args:
             parts: names of η, K.
         """
-        names = self.names
-        found = [
-            self.eta(t, records)[0] for t, _ in self.pairs for records in self.records
-        ]
+        found = [self.eta(t, records)[0] for t, _, records in self.cases]
         finite: np.ndarray = np.all(np.isfinite(found), axis=(0, 1))
-        bends = self.bends(*names)
+        bends = self.bends(*self.names)
         said = []
         for k, part in enumerate(parts):
-            if not finite[k]:
-                said.append(
-                    f"the {part} of site {self.site!r} is not finite for all that the prior draws"
-                )
-            elif bends[k]:
+            why = "" if finite[k] else "not finite for all that the prior draws"
+            if finite[k] and bends[k]:
+                of: set[str] = set()
                 # A product is affine in each of two sites.
-                of = {name for name in names if self.bends(name)[k]}
-                for pair in itertools.combinations([n for n in names if n not in of], 2):
-                    of |= set(pair) if self.bends(*pair)[k] else set()
-                listed = ", ".join(sorted(of or names))
-                said.append(
-                    f"the {part} of site {self.site!r} is no linear function of {listed}"
-                )
+                for size in (1, 2):
+                    for some in itertools.combinations(set(self.names) - of, size):
+                        of |= set(some) if self.bends(*some)[k] else set()
+                why = f"no linear function of {', '.join(sorted(of or self.names))}"
+            said += [f"the {part} of site {self.site!r} is {why}"] if why else []
         return ", and ".join(said)
 
     def refuse_labels(self) -> None:
@@ -378,7 +365,7 @@ class _Trial:
         """
         records = self.records[1]
         other = self.records[2]
-        t = self.pairs[0][0]
+        t = self.cases[0][0]
         eta, observed = self.eta(t, records)
         for name in records:
             changed, label = self.eta(t, {**records, name: other[name]})
