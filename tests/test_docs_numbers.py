@@ -213,7 +213,7 @@ def test_adult_has_one_baseline():
     (screen,) = re.findall(r"^accuracy .*?(0\.\d+) without privacy", readme, re.MULTILINE)
     (table,) = re.findall(r"without privacy\]\(docs/figures.md#adult-without-privacy\) \| – \| (0\.\d+) ", readme)
     assert screen == table == shipped["adult"]
-    section = figures.split("### Adult without privacy")[1].split("\n## ")[0]
+    section = figures.split("## Adult without privacy")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| (.*?) \| [\d.]+ \| (0\.\d+) \|$", section, re.MULTILINE))
     for names, accuracy in rows.items():
         for config in re.findall(r"`(adult\w*)`", names):

@@ -535,7 +535,7 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> Use:
         return Use(
             True,
             f"Yes, {IF_TRUE}: the draws have the posterior's temperature, clipping does not bias them, and the chain "
-            "mixes. A wrong model needs a sandwich variance.",
+            "mixes; a wrong model needs a sandwich variance.",
         )
     more = (
         "; several chains would let R-hat show it"
