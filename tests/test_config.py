@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -225,6 +226,19 @@ def test_every_key_is_documented_and_every_constructor_has_keys():
     for _, _, constructor, _ in places():
         made = derived(constructor)
         assert all(field.description for field in made.model_fields.values())
+
+
+def test_a_config_has_to_say_its_privacy(tmp_path):
+    """Left out, it is refused; null says that there is none."""
+    values = yaml.safe_load((Path(__file__).parents[1] / "configs" / "two_normals.yaml").read_text())
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(values | {"privacy": None}))
+    assert make_plan(load(path)).guarantee is None
+    del values["privacy"]
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError, match=r"privacy: this key is required; say epsilon and delta, or null") as refused:
+        load(path)
+    assert refused.value.about == "privacy"
 
 
 def test_num_features_of_a_file_of_ones_own_lets_a_mechanism_plan(tmp_path):

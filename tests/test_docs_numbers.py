@@ -206,6 +206,15 @@ def test_the_readme_says_how_seldom_a_chain_allows_intervals_elsewhere_and_what_
     assert benchmark_cell("fit", "1", "coverage").lstrip("0") == covered
 
 
+@pytest.mark.slow
+def test_concepts_names_the_shipped_chains_that_are_for_intervals():
+    (said,) = re.findall(r"The shipped chains (.*?)\ngive intervals in this way", page("docs/concepts.md"), re.DOTALL)
+    plans = {path.stem: make_plan(load(path.stem)) for path in sorted((ROOT / "configs").glob("*.yaml"))}
+    assert set(re.findall(r"`(\w+)`", said)) == {
+        name for name, plan in plans.items() if plan.has_chains and "intervals" in plan.usable_for
+    }
+
+
 def test_adult_has_one_baseline():
     """README's screen and table, and the shipped configs' own; the others are named for what they are."""
     figures, readme = page("docs/figures.md"), page("README.md")
