@@ -48,7 +48,7 @@ def privacy_json(
     return (
         body
         | {name: fact for name, fact in stated.items() if name not in body}
-        | {"data": data}
+        | {"data": stated.get("data", data)}
         | charged
     )
 
