@@ -9,9 +9,10 @@ by itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -282,14 +283,14 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
 
 
-def _files(path: Path, body: dict[str, Any], found: _Recomputed) -> Row:
+def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed]) -> Row:
     """Return which files lie beside a privacy.json; refuse those with other digests, and those that contradict it."""
     folder = path.parent
     alone = path.name != PRIVACY or not released(folder)
     again = {
-        "epsilon": lambda: _finite(found.guarantee.epsilon),
-        "epsilon_lower": lambda: _lower(found.guarantee, patient=False),
-        "cross_check": lambda: found.checks,
+        "epsilon": lambda: _finite(recompute().guarantee.epsilon),
+        "epsilon_lower": lambda: _lower(recompute().guarantee, patient=False),
+        "cross_check": lambda: recompute().checks,
     }
     try:
         wrong = None if alone else discrepancy(folder, body)
@@ -416,10 +417,10 @@ def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
         CommandError: it cannot be read, or states less than its events cost.
     """
     body = _read(path)
-    found = _recompute(path, body, patient=False)
-    _refuse_shortfall(path, found)
-    _files(path, body, found)
-    return body, found.guarantee
+    recompute = functools.cache(lambda: _recompute(path, body, patient=False))
+    _files(path, body, recompute)
+    _refuse_shortfall(path, recompute())
+    return body, recompute().guarantee
 
 
 def verify(
@@ -444,7 +445,9 @@ def verify(
             f"--delta: {delta:g} is not strictly between 0 and 1; give for example 1e-6."
         )
     body = _read(path)
-    found = _recompute(path, body, patient, allow_code)
+    recompute = functools.cache(lambda: _recompute(path, body, patient, allow_code))
+    files = _files(path, body, recompute)
+    found = recompute()
     together = []
     if group is not None:
         with _bounded(path, patient):
@@ -457,7 +460,6 @@ def verify(
     if not as_json:
         print(rows([*_computed(found, together), *_told(after), *remarks]))
     _refuse_shortfall(path, found)
-    files = _files(path, body, found)
     if as_json:
         stated = _stated(found, together, [*remarks, files])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)

@@ -43,7 +43,7 @@ def assumed(plan: AnyPlan) -> tuple[str, ...]:
     if not found:
         return ()
     said = [
-        f"The code of {_listed(name for name, _ in found)}, which is not the library's, reads nothing of the records "
+        f"The code of {_listed(name for name, _ in found)}, which dpmcmc does not ship, reads nothing of the records "
         "but its arguments, as its author vouches."
     ]
     rest = []
@@ -134,13 +134,13 @@ def _each(values: Iterable[Any], seen: dict[int, Any]) -> Iterator[tuple[str, An
 def _inside(made: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what :func:`_own` does of the fields of an object of the library, and of what replaces its methods."""
     held = vars(made) if hasattr(made, "__dict__") else {}
-    fields = (
-        {one.name for one in dataclasses.fields(made)}
+    declared = (
+        [one.name for one in dataclasses.fields(made)]
         if dataclasses.is_dataclass(made)
-        else set(held)
+        else [*held]
     )
-    yield from _each((held[name] for name in fields if name in held), seen)
-    others = {name: one for name, one in held.items() if name not in fields}
+    others = {n: one for n, one in held.items() if callable(one) and n not in declared}
+    yield from _each((one for name, one in held.items() if name not in others), seen)
     for kind in type(made).__mro__:
         if _ours(kind.__module__):
             others = vars(kind) | others
