@@ -559,9 +559,9 @@ class Guarantee:
             KeyError, TypeError, ValueError: they are not what that returns.
         """
         for words in (data["accountant"], data["release"], *data.get("assumptions", ())):
-            if not isinstance(words, str):
+            if not isinstance(words, str) or not words.isprintable():
                 raise InputError(
-                    f"accountant, release and assumptions of a guarantee are texts, got {words!r}"
+                    f"accountant, release and assumptions of a guarantee are texts of a line, got {words!r}"
                 )
         return cls.from_events(
             tuple(Event(**e) for e in data["events"]),
