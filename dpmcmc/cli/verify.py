@@ -344,11 +344,8 @@ class _Recomputed(NamedTuple):
     shortfall: str | None
 
 
-def _recompute(
-    path: Path, body: dict[str, Any], patient: bool, allow_code: Collection[str] = ()
-) -> _Recomputed:
+def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
     """Return what the events of a file say; refuse a file that is not of this library."""
-    _load_accountant(path, body.get("accountant"), allow_code)
     try:
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
@@ -417,6 +414,7 @@ def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
         CommandError: it cannot be read, or states less than its events cost.
     """
     body = _read(path)
+    _load_accountant(path, body.get("accountant"), ())
     recompute = functools.cache(lambda: _recompute(path, body, patient=False))
     _files(path, body, recompute)
     _refuse_shortfall(path, recompute())
@@ -445,7 +443,8 @@ def verify(
             f"--delta: {delta:g} is not strictly between 0 and 1; give for example 1e-6."
         )
     body = _read(path)
-    recompute = functools.cache(lambda: _recompute(path, body, patient, allow_code))
+    _load_accountant(path, body.get("accountant"), allow_code)
+    recompute = functools.cache(lambda: _recompute(path, body, patient))
     files = _files(path, body, recompute)
     found = recompute()
     together = []

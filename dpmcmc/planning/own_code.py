@@ -38,7 +38,7 @@ _VALUES = sys.stdlib_module_names | {"flax", "jax", "jaxlib", "numpy"}
 
 
 def assumed(plan: AnyPlan) -> tuple[str, ...]:
-    """Return what the guarantee of a plan assumes of code that is not the library's; empty where there is none."""
+    """Return what the guarantee of a plan assumes of code that dpmcmc does not ship; empty where there is none."""
     found = list(_own(plan, {}))
     if not found:
         return ()
@@ -56,7 +56,7 @@ def assumed(plan: AnyPlan) -> tuple[str, ...]:
         said += _of_target(plan.target, _FACTS)
     if rest:
         said.append(
-            f"What {_listed(rest)} does with records costs no more than the plan charges, as its author vouches."
+            f"All that {_listed(rest)} does with records costs no more than the plan charges, as its author vouches."
         )
     return tuple(dict.fromkeys(said))
 
@@ -67,16 +67,14 @@ def _of_target(target: object, names: tuple[str, ...]) -> list[str]:
     if not stated:
         return []
     return [
-        f"What {_name(type(target))} states ({', '.join(stated)}) holds for every record, as its author vouches."
+        f"All that {_name(type(target))} states ({', '.join(stated)}) holds for every record, as its author vouches."
     ]
 
 
 def _states(target: object, name: str) -> bool:
     try:
         fact = getattr(target_offers(target), name, None)
-    except (
-        Exception
-    ):  # a user's property may raise anything, and is a statement all the same
+    except Exception:  # a property of the user's may raise anything
         return True
     return fact is not None and fact is not False
 
