@@ -40,14 +40,14 @@ KINDS = {
     "noise_aware": lambda: mechanisms.NoiseAware(draws=20).plan(LOGISTIC, **PROMISE),
     "output": lambda: mechanisms.OutputPerturbation().plan(LOGISTIC, **PROMISE),
 }
-HOME = Path(tempfile.mkdtemp())
+HOME = tempfile.TemporaryDirectory()
 
 
 @functools.cache
 def saved(kind):
     """The folder of a small result."""
     x = np.random.default_rng(0).uniform(-0.5, 0.5, (N, 3)).astype(np.float32)
-    return dpmcmc.sample(KINDS[kind](), {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}).save(HOME / kind)
+    return dpmcmc.sample(KINDS[kind](), {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}).save(Path(HOME.name) / kind)
 
 
 @pytest.fixture(params=KINDS)
@@ -165,8 +165,10 @@ def test_the_plan_the_draws_and_the_config_are_held_against_it_with_digests_of_t
         rewritten(folder, "plan.json", json.dumps(plan | {key: other}).encode())
         assert verified(folder, capsys)[0] == 1
     rewritten(folder, "plan.json", json.dumps(plan).encode())
-    config = {"privacy": {"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace_one", "accountant": "pld"}}
+    config = {"privacy": {"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace_one", "ledger": "a.ledger"}}
     rewritten(folder, "config.yaml", yaml.safe_dump(config).encode())
+    receipt = {"ledger": {"name": "a receipt, and no path"}}
+    (folder / "privacy.json").write_text(json.dumps(stated(folder) | receipt))
     assert verified(folder, capsys) == (0, "")
     for key, other in (("delta", 1e-6), ("adjacency", "zero_out")):
         rewritten(folder, "config.yaml", yaml.safe_dump({"privacy": config["privacy"] | {key: other}}).encode())

@@ -155,7 +155,7 @@ def _of_config(config: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
         stated = body.get(section, {}) if section in ("sampling", "metric") else body
         for name, asked in (config.get(section) or {}).items():
             # A config asks for an epsilon, and the accountant and the release may be those of its mechanism.
-            if name in ("epsilon", "accountant", "release") or asked is None:
+            if name in FREE | {"epsilon", "accountant", "release"} or asked is None:
                 continue
             if name in stated and stated[name] != asked:
                 yield f"states another {name} than config.yaml"
