@@ -174,6 +174,9 @@ def test_a_folder_of_a_version_without_digests_is_read_and_says_so(tmp_path, cap
     body = json.loads((folder / "privacy.json").read_text())
     del body["files"]
     (folder / "privacy.json").write_text(json.dumps(body))
+    plan = json.loads((folder / "plan.json").read_text())
+    del plan["facts"]
+    (folder / "plan.json").write_text(json.dumps(plan))
     with pytest.warns(UserWarning, match="earlier version wrote it, without digests"):
         loaded = dpmcmc.Result.load(folder)
     np.testing.assert_array_equal(loaded.draws, result(5.0).draws)

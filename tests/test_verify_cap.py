@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dpmcmc.cli import verify
+from dpmcmc.cli import verified_folder, verify
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import events, pld, rdp
@@ -76,7 +76,7 @@ def test_what_no_run_writes_is_refused_before_anything_is_computed(tmp_path, eve
 
 def test_a_long_file_is_refused(tmp_path, capsys):
     path = tmp_path / "privacy.json"
-    path.write_text('{"events": "' + "x" * verify._MOST_CHARACTERS + '"}')
+    path.write_text('{"events": "' + "x" * verified_folder.MOST_CHARACTERS + '"}')
     assert main(["verify", str(path)]) == 2
     assert "longer than" in capsys.readouterr().err
 

@@ -212,7 +212,10 @@ class ConfiguredRun:
     def _write_plan(self, fit: bool = False) -> Circumstances:
         circumstances = self.facts.circumstances(fit)
         self.place.run_folder.json(
-            "plan.json", self.plan.to_json(self.facts.secret) | circumstances.to_json()
+            "plan.json",
+            self.plan.to_json(self.facts.secret)
+            | circumstances.to_json()
+            | {"data": self.facts.data_json()},
         )
         return circumstances
 

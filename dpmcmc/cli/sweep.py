@@ -18,7 +18,6 @@ the cells name as their data, so all cells are composed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import secrets
@@ -595,8 +594,7 @@ def together(
     if len({cell.number for cell, _ in found}) == len(found):
         return whole, ""
     # The events do not cover a decision to run a cell once more that looked at the records.
-    said = (*whole.assumptions, RUN_AGAIN)
-    return dataclasses.replace(whole, assumptions=said), ""
+    return whole.assuming(RUN_AGAIN), ""
 
 
 def _structure(cell: Cell) -> tuple[str, ...]:

@@ -1,22 +1,25 @@
 """``dpmcmc verify privacy.json``: recompute ε from the saved events.
 
 Exit code 0: the stated ε is at least the recomputed one, the events cover what the file says of the run, and the
-released files have the digests that it states. Exit code 1: one of these fails, or cannot be checked within the limit
-of work for a file from a stranger. A file without its folder is verified by itself.
+files beside it have the digests that it states, and say the same (``verified_folder.py``). Exit code 1: one of these
+fails, or cannot be checked within the limit of work for a file from a stranger. A file without its folder is verified
+by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.errors import InputError
+from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
+from dpmcmc.errors import InputError, quoted
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
 from dpmcmc.privacy.accounting.correlated import sensitivity_squared
 from dpmcmc.privacy.accounting.events import (
@@ -39,15 +42,11 @@ from dpmcmc.storage.files import (
     discrepancy,
     has_digests,
     has_ended,
-    opened_text,
     released,
 )
 
-#: Accountants of different versions may differ in the last digits.
-_TOLERANCE = 1e-6
-#: Largest file that is read. A privacy.json has a few thousand characters and some tens of events.
-_MOST_CHARACTERS = 4_000_000
-_MOST_EVENTS = 10_000
+#: A run has at most some hundred kinds of event (``MOST_BLENDED``).
+_MOST_EVENTS = 2_000
 #: Repetitions of one event; beyond 2⁵³ a sum of counts would be rounded.
 _MOST_REPETITIONS = 10**12
 #: Most work for a file, and for a question about a group, in units of ``accounting/events.py``: two to three seconds
@@ -55,10 +54,6 @@ _MOST_REPETITIONS = 10**12
 MOST_WORK = 36_000_000
 #: Events of a posterior draw.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
-
-
-def _refused(constant: str) -> None:
-    raise InputError(f"{constant} is no JSON")
 
 
 def _number(value: object) -> float:
@@ -107,26 +102,7 @@ def _bounded(path: Path, patient: bool) -> Iterator[None]:
 
 def _read(path: Path) -> dict[str, Any]:
     """The JSON of a file that holds events; refused in one sentence where it is anything else."""
-    try:
-        with opened_text(path) as stream:
-            text = stream.read(_MOST_CHARACTERS + 1)
-        if len(text) > _MOST_CHARACTERS:
-            raise CommandError(
-                f"{path}: is longer than {_MOST_CHARACTERS} characters; give a run folder's privacy.json."
-            )
-        body = json.loads(text, parse_constant=_refused)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CommandError(
-            f"{path}: cannot be read ({reason}); give a run folder's privacy.json."
-        ) from None
-    except (ValueError, RecursionError) as error:
-        where = (
-            f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        )
-        raise CommandError(
-            f"{path}: not JSON{where}; give a run folder's privacy.json."
-        ) from None
+    body = read_json(path)
     if not isinstance(body, dict) or not body.get("events"):
         raise CommandError(
             f"{path}: holds no events, so it states no guarantee to verify."
@@ -275,12 +251,12 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         yield "releases a trace and charges no query for it"
     for name, least in run.deviations.items():
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
-        if paid < least * (1 - _TOLERANCE):
+        if paid < least * (1 - TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
     pure = math.fsum(
         (e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure"
     )
-    if pure < run.of_label * (1 - _TOLERANCE):
+    if pure < run.of_label * (1 - TOLERANCE):
         yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
     asked = _count(events, QUERIES)
     drawn = _count(events, _DRAWS)
@@ -294,28 +270,32 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     loudest = max(
         (e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0
     )
-    if loudest > run.settled * (1 + _TOLERANCE):
+    if loudest > run.settled * (1 + TOLERANCE):
         yield f"charges for noise multiplier {loudest:.6g} where the plan settled {run.settled:.6g}"
     charged = min((e.noise_multiplier for e in queries), default=0.0)
     if charged > run.noise:
         yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
     spent = math.fsum(e.count / max(e.noise_multiplier, 1e-150) ** 2 for e in queries)
-    if spent < run.least * (1 - _TOLERANCE):
+    if spent < run.least * (1 - TOLERANCE):
         yield f"charges queries of {spent:.6g} in all (sum of 1/z²) where the run asked for {run.least:.6g} at least"
     quiet = sum(e.count for e in queries if e.noise_multiplier <= run.noise)
     if quiet < run.quiet:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
 
 
-def _files(path: Path, body: dict[str, Any]) -> Row:
-    """Return which files the digests of a privacy.json cover; refuse files with other digests."""
+def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed]) -> Row:
+    """Return which files lie beside a privacy.json; refuse those with other digests, and those that contradict it."""
     folder = path.parent
+    alone = path.name != PRIVACY or not released(folder)
+    again = {
+        "epsilon": lambda: _finite(recompute().guarantee.epsilon),
+        "epsilon_lower": lambda: _lower(recompute().guarantee, patient=False),
+        "cross_check": lambda: recompute().checks,
+    }
     try:
-        wrong = (
-            None
-            if path.name != PRIVACY or not released(folder)
-            else discrepancy(folder, body)
-        )
+        wrong = None if alone else discrepancy(folder, body)
+        if not alone and wrong is None:
+            wrong = contradiction(folder, body, again)
     except OSError as error:
         where = f"{error.filename or folder}: cannot be read ({error.strerror or error})"
         raise CommandError(f"{where}; get the whole folder again.", code=1) from None
@@ -331,7 +311,7 @@ def _files(path: Path, body: dict[str, Any]) -> Row:
             "not ended",
             "the file states what the run may cost, and nothing is released yet",
         )
-    if path.name != PRIVACY or not released(folder):
+    if alone:
         return (
             "alone",
             "no released file lies beside it, so none is compared with its digests",
@@ -364,11 +344,8 @@ class _Recomputed(NamedTuple):
     shortfall: str | None
 
 
-def _recompute(
-    path: Path, body: dict[str, Any], patient: bool, allow_code: Collection[str] = ()
-) -> _Recomputed:
+def _recompute(path: Path, body: dict[str, Any], patient: bool) -> _Recomputed:
     """Return what the events of a file say; refuse a file that is not of this library."""
-    _load_accountant(path, body.get("accountant"), allow_code)
     try:
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
@@ -376,10 +353,15 @@ def _recompute(
         run = SavedRun.from_json(body, recomputed.events)
         str(recomputed)
         shortfall = next(_shortfalls(run, recomputed), None)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except ArithmeticError:
         raise CommandError(
-            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
-            "written."
+            f"{path}: is not a privacy.json of this library: it holds a number that is too large or too small to "
+            "compute an epsilon from; give one as it was written."
+        ) from None
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = quoted(error).removesuffix(".")
+        raise CommandError(
+            f"{path}: is not a privacy.json of this library; {reason}; give one as it was written."
         ) from None
     return _Recomputed(recomputed, checks, run, shortfall)
 
@@ -409,7 +391,7 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
     recomputed = found.guarantee
     many = kinds(recomputed.events)
     few = grouped(many, MOST_BLENDED)
-    if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
+    if not recomputed.epsilon <= run.epsilon * (1 + TOLERANCE):
         problem = f"{path}: states epsilon {run.epsilon:.6g}, "
         if len(few) < len(many):
             problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
@@ -432,9 +414,11 @@ def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
         CommandError: it cannot be read, or states less than its events cost.
     """
     body = _read(path)
-    found = _recompute(path, body, patient=False)
-    _refuse_shortfall(path, found)
-    return body, found.guarantee
+    _load_accountant(path, body.get("accountant"), ())
+    recompute = functools.cache(lambda: _recompute(path, body, patient=False))
+    _files(path, body, recompute)
+    _refuse_shortfall(path, recompute())
+    return body, recompute().guarantee
 
 
 def verify(
@@ -459,7 +443,10 @@ def verify(
             f"--delta: {delta:g} is not strictly between 0 and 1; give for example 1e-6."
         )
     body = _read(path)
-    found = _recompute(path, body, patient, allow_code)
+    _load_accountant(path, body.get("accountant"), allow_code)
+    recompute = functools.cache(lambda: _recompute(path, body, patient))
+    files = _files(path, body, recompute)
+    found = recompute()
     together = []
     if group is not None:
         with _bounded(path, patient):
@@ -472,7 +459,6 @@ def verify(
     if not as_json:
         print(rows([*_computed(found, together), *_told(after), *remarks]))
     _refuse_shortfall(path, found)
-    files = _files(path, body)
     if as_json:
         stated = _stated(found, together, [*remarks, files])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
@@ -485,6 +471,10 @@ def verify(
         return
     print(rows([files]))
     print(f"{YES} verified: the stated epsilon covers the events")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _lower(guarantee: Guarantee, patient: bool) -> float | None:
@@ -587,20 +577,18 @@ def _stated(
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 
-    def finite(value: float | None) -> float | None:
-        return value if value is not None and math.isfinite(value) else None
-
     return {
         "verified": True,
-        "stated_epsilon": finite(found.run.epsilon),
-        "epsilon": finite(recomputed.epsilon),
+        "stated_epsilon": _finite(found.run.epsilon),
+        "epsilon": _finite(recomputed.epsilon),
         "delta": recomputed.delta,
         "adjacency": str(recomputed.adjacency),
         "release": recomputed.release,
         "accountant": recomputed.accountant,
-        "accountants": {name: finite(value) for name, value in found.checks.items()},
+        "assumptions": list(recomputed.assumptions),
+        "accountants": {name: _finite(value) for name, value in found.checks.items()},
         "group": [
-            {"epsilon": finite(one.epsilon), "delta": one.delta} for one in together
+            {"epsilon": _finite(one.epsilon), "delta": one.delta} for one in together
         ],
         "remarks": [text for _, text in remarks],
     }

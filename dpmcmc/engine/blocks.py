@@ -86,8 +86,8 @@ def with_charged_again(
             adjacency=planned.adjacency,
             accountant=planned.accountant,
             release=planned.release,
-            assumptions=tuple(dict.fromkeys((*planned.assumptions, INTERRUPTED))),
-        )
+            assumptions=planned.assumptions,
+        ).assuming(INTERRUPTED)
     except UnsupportedCombination as error:
         raise CheckpointError(
             f"{kept.folder}: cannot be made again on another platform, for nothing covers both: {error} Go on "

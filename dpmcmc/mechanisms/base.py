@@ -39,6 +39,7 @@ from dpmcmc.planning.description import (
     labelled,
     section,
 )
+from dpmcmc.planning.own_code import assumed
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_one_shot
@@ -138,6 +139,9 @@ class MechanismPlan(AnyPlan):
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "guarantee", self.guarantee.assuming(*assumed(self)))
+
     @property
     def unit(self) -> str:
         """Whom a guarantee speaks of."""
@@ -227,6 +231,7 @@ class MechanismPlan(AnyPlan):
             "draws": self.draws,
             "settings": self.settings,
             "guarantee": self.guarantee.to_json() if secret else None,
+            "facts": self.facts(),
             **self.schema_json(),
             **self.sentences_json(),
             **self.verdict.to_json(),

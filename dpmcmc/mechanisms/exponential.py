@@ -166,7 +166,7 @@ class Exponential(OneShot):
             ENGINES[self.engine].check(target)
             unit = ball.unit_epsilon(target, spec.adjacency)
             rounding = 0.0
-            assumptions = ball.assumptions(target)
+            assumptions = ball.assumptions()
         else:
             assert self.loss_bound is not None
             if self.loss is not None and spec.adjacency == Adjacency.ADD_REMOVE:

@@ -37,8 +37,7 @@ from dpmcmc.targets.base import (
     shared_by_equal_targets,
     target_offers,
 )
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import untempered
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,10 +226,7 @@ def loss_gradient(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Public facts about strongly convex potentials, and whose word they are.
-
-#: Targets whose public facts are proved in this library, from bounds that are enforced on the records.
-_PROVED = (LogisticRegression, SoftmaxRegression, LinearRegression)
+# Public facts about strongly convex potentials.
 
 
 @dataclass(frozen=True)
@@ -321,18 +317,6 @@ def strong_convexity(
             "target",
         )
     return float(precision)
-
-
-def vouched(target: Target) -> tuple[str, ...]:
-    """Return the assumption of a guarantee whose target's public facts are its author's word; none for proved ones."""
-    model = untempered(target)
-    # A subclass may change the likelihood, so its facts are not proved here.
-    if type(model) in _PROVED:
-        return ()
-    return (
-        f"what {type(model).__name__} declares of its losses (convexity, bounds on a record's gradient, curvature and "
-        "loss) and of its prior holds for every record, which its author vouches for.",
-    )
 
 
 _BLOCK = 512

@@ -52,7 +52,6 @@ from dpmcmc.mechanisms.minimise import (
     rounding,
     strong_convexity,
     summed_in_blocks,
-    vouched,
 )
 from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.events import (
@@ -176,7 +175,7 @@ class OPS(OneShot):
                     per_data_set=True,
                 ),
             )
-        plan = self.planned(target, spec, events, settings, self.assumptions(target))
+        plan = self.planned(target, spec, events, settings, self.assumptions())
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
         spent = max(plan.guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
         if spent > spec.epsilon * (1 + 1e-12):
@@ -205,7 +204,7 @@ class OPS(OneShot):
             self.prior_precision,
         )
 
-    def assumptions(self, target: Target) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
         """Return the assumptions of a guarantee of these draws."""
         first = ENGINES[self.engine].ASSUMES
         if self.total_variation is not None:
@@ -216,7 +215,7 @@ class OPS(OneShot):
         # An engine that rejects draws outside a ball may have none left, which depends on the records.
         rejects = self.radius is not None and self.engine != "nuts"
         kept_secret = "that a draw could be made within the radius tells nothing; should none be, that is kept secret."
-        return (first, *[kept_secret] * rejects, *vouched(target))
+        return (first, *[kept_secret] * rejects)
 
     def unit_epsilon(self, target: Target, adjacency: Adjacency) -> float:
         """Return ε of one draw at temper 1, for forms with bounded losses.
@@ -427,7 +426,7 @@ class CertifiedOPS(OneShot):
             # In the slowest direction, to which the data add nothing.
             "relaxations": self.steps * eta * bounds.prior_precision,
         }
-        return self.planned(target, spec, (event,), settings, vouched(target))
+        return self.planned(target, spec, (event,), settings)
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse losses that fail in float64."""

@@ -35,7 +35,6 @@ from dpmcmc.mechanisms.minimise import (
     ravel,
     tolerance_of,
     unravel,
-    vouched,
 )
 from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.events import KAPPA, smallest, three_digits
@@ -103,7 +102,7 @@ class OutputPerturbation(OneShot):
             "noise_multiplier": event.noise_multiplier,
             "gradient_tolerance": gamma,
         }
-        return self.planned(target, spec, (event,), settings, vouched(target))
+        return self.planned(target, spec, (event,), settings)
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse losses that fail in float64."""
@@ -245,7 +244,7 @@ class ObjectivePerturbation(OneShot):
             "gradient_tolerance": gamma,
             "output_noise_std": tau,
         }
-        return self.planned(target, spec, events, settings, vouched(target))
+        return self.planned(target, spec, events, settings)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the perturbed minimiser, leaves (1, ...).

@@ -20,6 +20,7 @@ from dpmcmc.planning.description import (
     settings,
 )
 from dpmcmc.planning.noise import PlannedMetric, own_noise
+from dpmcmc.planning.own_code import assumed
 from dpmcmc.planning.stages import AnyPlan, GivenStarts, Private, Stage, Start
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, three_digits
@@ -93,6 +94,13 @@ class Plan(AnyPlan):
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
     verdict: Verdict = field(default=UNJUDGED, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.private is not None:
+            guarantee = self.private.guarantee.assuming(*assumed(self))
+            object.__setattr__(
+                self, "private", self.private.replaced(guarantee=guarantee)
+            )
 
     @property
     def privacy(self) -> Privacy | None:
@@ -415,6 +423,7 @@ class Plan(AnyPlan):
                 for stage in self.before
                 for key, value in stage.stated(secret).items()
             },
+            "facts": self.facts(),
             **self.schema_json(),
             **self.sentences_json(),
             **self.verdict.to_json(),

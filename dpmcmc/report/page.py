@@ -28,7 +28,7 @@ from dpmcmc.report.effects import Effects
 from dpmcmc.report.hazards import hazards
 from dpmcmc.report.summary import Summary
 from dpmcmc.report.words import accounting, estimated, method_in_words, model, prior
-from dpmcmc.storage.cache import installed
+from dpmcmc.storage.cache import versions
 
 # ----------------------------------------------------------------------------------------------------
 # Contents of the files of a release, computed from public facts and released values.
@@ -48,7 +48,7 @@ def privacy_json(
     return (
         body
         | {name: fact for name, fact in stated.items() if name not in body}
-        | {"data": data}
+        | {"data": stated.get("data", data)}
         | charged
     )
 
@@ -73,11 +73,6 @@ def guarantee_json(
         else guarantee.cross_check()
     )
     return body | {"unit": unit, "versions": versions(), "cross_check": cross_check}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that computed the guarantee."""
-    return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -35,6 +35,11 @@ def installed(name: str) -> str:
         return "source"
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that compute a guarantee."""
+    return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
+
+
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 #: Symbolic links on one way, as many as Linux follows.
 _LINKS = 40

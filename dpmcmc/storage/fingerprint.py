@@ -225,17 +225,18 @@ def _code(value: Any, seen: set[int]) -> list[bytes]:
         return _each(value.values(), seen)
     inner = getattr(value, "__code__", None)
     if inner is not None:
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        return [
-            *_code(inner, seen),
-            *_each(value.__defaults__ or (), seen),
-            *_each(cells, seen),
-        ]
+        return [*_code(inner, seen), *_each(enclosed(value), seen)]
     return _each(getattr(value, "__dict__", {}).values(), seen)
 
 
 def _each(values: Iterable[object], seen: set[int]) -> list[bytes]:
     return [piece for value in values for piece in _code(value, seen)]
+
+
+def enclosed(function: Any) -> list[Any]:
+    """Return the defaults of a function's arguments, and what it closes over."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return [*(function.__defaults__ or ()), *cells]
 
 
 def _filled(cell: CellType) -> bool:

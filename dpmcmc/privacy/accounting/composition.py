@@ -58,7 +58,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from scipy.special import logsumexp
 
 _UNIT = 2.0**-53
 #: Mass beyond the window of a composition, per piece; charged to infinite loss.
@@ -268,10 +267,12 @@ def window(piece: Masses, count: int) -> Window:
     high = (size - 1) * count
     places = np.arange(size)
     for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
-        with np.errstate(over="ignore"):  # within scipy, where the largest term is tiny
-            moment = logsumexp(places * order, b=piece.probabilities)
-        if not math.isfinite(moment):
+        total = float(
+            np.dot(np.exp(places * order), piece.probabilities)
+        )  # terms within e^±20
+        if not total > 0:
             continue
+        moment = math.log(total)
         bound = (count * moment + math.log(2 / TAIL)) / order
         if order > 0:
             high = min(high, math.ceil(bound))

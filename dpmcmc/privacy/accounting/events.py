@@ -201,12 +201,15 @@ def overflow_probability(events: Iterable[Event]) -> float:
 
 
 def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Merge equal events, keeping first-seen order."""
-    merged: dict[Event, int] = {}
+    """Merge events that differ in their count alone, keeping first-seen order."""
+    merged: dict[tuple, Event] = {}
     for e in events:
-        one = dataclasses.replace(e, count=1)
-        merged[one] = merged.get(one, 0) + e.count
-    return tuple(dataclasses.replace(one, count=count) for one, count in merged.items())
+        kind = tuple(value for name, value in vars(e).items() if name != "count")
+        one = merged.get(kind)
+        merged[kind] = (
+            e if one is None else dataclasses.replace(one, count=one.count + e.count)
+        )
+    return tuple(merged.values())
 
 
 def bucket_down(
@@ -323,7 +326,7 @@ def query_events(
 
 def queries(events: Iterable[Event]) -> list[Event]:
     """Return the queries of ``events``, equal ones merged, empty ones dropped."""
-    merged: dict[Event, int] = {}
+    parts = []
     for e in events:
         if e.mechanism in DEVIATIONS or e.count == 0 or e.rate == 0:
             continue
@@ -331,9 +334,8 @@ def queries(events: Iterable[Event]) -> list[Event]:
         # Rate 1 selects everybody under either scheme: the query is then an unsampled Gaussian.
         if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian") and e.rate == 1:
             e = dataclasses.replace(e, mechanism="gaussian", num_records=None)
-        one = dataclasses.replace(e, count=1)
-        merged[one] = merged.get(one, 0) + e.count
-    return [dataclasses.replace(one, count=count) for one, count in merged.items()]
+        parts.append(e)
+    return list(run_length(parts))
 
 
 def _gaussian_equivalent(e: Event) -> Event:

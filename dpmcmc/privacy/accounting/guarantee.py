@@ -429,9 +429,15 @@ class Guarantee:
         check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
-        if own.is_ones_own(accountant):
-            assumptions = tuple(dict.fromkeys((*assumptions, own.assumption(accountant))))
-        return cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
+        made = cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
+        own_word = own.is_ones_own(accountant)
+        return made.assuming(own.assumption(accountant)) if own_word else made
+
+    def assuming(self, *sentences: str) -> Guarantee:
+        """Return the same guarantee with these assumptions too."""
+        return dataclasses.replace(
+            self, assumptions=tuple(dict.fromkeys((*self.assumptions, *sentences)))
+        )
 
     def epsilon_at(self, delta: float) -> float:
         """Smallest ε the same events give at another total δ."""
@@ -553,9 +559,9 @@ class Guarantee:
             KeyError, TypeError, ValueError: they are not what that returns.
         """
         for words in (data["accountant"], data["release"], *data.get("assumptions", ())):
-            if not isinstance(words, str):
+            if not isinstance(words, str) or not words.isprintable():
                 raise InputError(
-                    f"accountant, release and assumptions of a guarantee are texts, got {words!r}"
+                    f"accountant, release and assumptions of a guarantee are texts of a line, got {words!r}"
                 )
         return cls.from_events(
             tuple(Event(**e) for e in data["events"]),
