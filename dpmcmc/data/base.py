@@ -16,6 +16,7 @@ from dpmcmc.data.checks import check_name
 from dpmcmc.data.partitions import EncodedPartitions
 from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import Checked, DataError, InputError, check_fields
+from dpmcmc.storage.files import Stamps
 
 ENCODINGS = ("public", "linear")
 #: A public number of things.
@@ -104,7 +105,8 @@ class DataSet:
     whose digest would be a function of private records. ``outside`` counts, for each column of a table, the values that
     lay beyond its schema, and is as private as the records; None where there is no schema. ``table`` is where a table's
     columns are, before their encoding, or None. ``partitions`` are a table's that is read where it is computed; then
-    ``train`` has one made-up row, for shapes alone.
+    ``train`` has one made-up row, for shapes alone. ``seen`` is what the table's files were known by before they were
+    read.
 
     Example:
         >>> import dpmcmc
@@ -123,6 +125,7 @@ class DataSet:
     outside: dict[str, int] | None = None
     table: Path | None = None
     partitions: EncodedPartitions | None = None
+    seen: Stamps = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.columns:

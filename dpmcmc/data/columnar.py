@@ -17,7 +17,7 @@ import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,16 @@ import numpy as np
 
 from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked, check_name
 from dpmcmc.errors import DataError
-from dpmcmc.storage.files import flush_folder, write_atomically
+from dpmcmc.storage.files import (
+    check_unchanged,
+    flush_folder,
+    stamps_of,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow.dataset
+    import pyarrow.fs
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -350,14 +356,16 @@ def table(source: Path) -> pyarrow.Table:
     """Return a Parquet or Arrow file, or a folder of such files, in memory.
 
     Raises:
-        DataError: there is none, one is damaged, or they differ in their columns.
+        DataError: there is none, one is damaged or changes meanwhile, or they differ in their columns.
     """
-    files = [opened(path) for path in paths_of(source)]
+    before = stamps_of(paths_of(source))
+    files = [opened(path) for path in before]
     import pyarrow
 
     batches = [
         batch for file in files for batch in file.batches(file.schema.names, _TABLE_ROWS)
     ]
+    check_unchanged(before)
     try:
         return pyarrow.Table.from_batches(batches, files[0].schema)
     except pyarrow.ArrowException:
@@ -372,6 +380,11 @@ def is_dataset(data: object) -> TypeGuard[Any]:
     return ("pyarrow._dataset", "Dataset") in names
 
 
+def is_stored(data: object) -> bool:
+    """Return whether data are the path of a table, or a dataset of Arrow: what is not in memory yet."""
+    return isinstance(data, str | os.PathLike) or is_dataset(data)
+
+
 def is_dask(data: object) -> TypeGuard[Any]:
     """Return whether an object is a DataFrame of Dask."""
     ours = any(kind.__module__.startswith("dask.") for kind in type(data).__mro__)
@@ -382,12 +395,86 @@ def of_dataset(data: pyarrow.dataset.Dataset) -> pyarrow.Table:
     """Return a dataset of Arrow in memory.
 
     Raises:
-        DataError: a file of it is damaged.
+        DataError: a file of it is damaged, changes meanwhile, counts twice or holds text.
     """
+    places = places_of(data)
+    before = stamps_of(place for place in places if isinstance(place, Path))
     try:
-        return data.to_table()
+        found = data.to_table()
     except (_pyarrow().ArrowException, OSError) as error:
         raise damaged("the dataset", error) from None
+    check_unchanged(before)
+    return found
+
+
+def places_of(data: pyarrow.dataset.Dataset) -> list[Path | str]:
+    """Return where the files of a dataset of Arrow lie; a text where the file system is not this machine's.
+
+    Raises:
+        DataError: a file counts twice, or holds text.
+    """
+    parts = [*_parts_of(data)]
+    _check_once(parts)
+    return [place for place, _ in parts]
+
+
+def _parts_of(data: pyarrow.dataset.Dataset) -> Iterator[tuple[Path | str, Any]]:
+    """Yield (file, fragment) of a dataset; no fragment of one that is filtered, and nothing of rows in memory."""
+    for child in getattr(data, "children", ()):
+        yield from _parts_of(child)
+    if hasattr(data, "files"):
+        try:
+            fragments = [*data.get_fragments()]
+        except ValueError:  # it is filtered
+            _check_typed(data.format)
+            yield from ((_place(data.filesystem, path), None) for path in data.files)
+            return
+        for one in fragments:
+            _check_typed(one.format)
+            if one.filesystem is not None:
+                yield _place(one.filesystem, one.path), one
+
+
+def _check_typed(kind: pyarrow.dataset.FileFormat) -> None:
+    """Refuse files of text, whose types Arrow guesses, so that one row decides how others are read."""
+    if kind.default_extname in ("csv", "json"):
+        raise DataError(
+            f"data: the dataset reads {kind.default_extname} files, whose reader guesses types and may drop lines: "
+            "give the path of one CSV file, or write the table as Parquet."
+        )
+
+
+def _place(system: pyarrow.fs.FileSystem, path: str) -> Path | str:
+    fs = _pyarrow().fs
+    while isinstance(system, fs.SubTreeFileSystem):
+        path = system.base_path + path
+        system = system.base_fs
+    return Path(path) if isinstance(system, fs.LocalFileSystem) else path
+
+
+def _check_once(parts: Iterable[tuple[Path | str, Any]]) -> None:
+    """Refuse two names of one file: symbolic and hard links, and a name that is given twice.
+
+    Args:
+        parts: (file, fragment of a dataset, of which some may have other row groups of one file; or None).
+    """
+    found: dict[Hashable, list[tuple[Path | str, Any]]] = {}
+    for place, fragment in parts:
+        number = stamps_of([place])[place][:2] if isinstance(place, Path) else ()
+        found.setdefault(number or place, []).append((place, fragment))
+    for same in found.values():
+        if len(same) == 1:
+            continue
+        groups = [
+            getattr(group, "id", None)
+            for _, fragment in same
+            for group in getattr(fragment, "row_groups", (None,))
+        ]
+        if len({*groups}) < len(groups):
+            raise DataError(
+                f"data: {same[0][0]} and {same[1][0]} are one file, whose records would count twice: leave one of them "
+                "out."
+            )
 
 
 class _Source:
@@ -409,10 +496,9 @@ class _Source:
     ) -> None:
         self._x = x
         self._y = y
+        self._before = stamps_of(paths_of(Path(source)))
         # An empty file does not tell the length of its lists.
-        self._files = [
-            file for file in map(opened, paths_of(Path(source))) if file.num_rows
-        ]
+        self._files = [file for file in map(opened, self._before) if file.num_rows]
         self.num_rows = sum(file.num_rows for file in self._files)
         if not self._files:
             raise DataError(f"{source} holds no row: name a file that does.")
@@ -429,7 +515,8 @@ class _Source:
         """Write x.npy and y.npy, with a suffix to their names.
 
         Raises:
-            DataError: nulls, numbers that float32 or int32 cannot hold, lists of other lengths.
+            DataError: nulls, numbers that float32 or int32 cannot hold, lists of other lengths, files that change
+                meanwhile.
         """
         width, kind = self.shape
         with ExitStack() as stack:
@@ -460,6 +547,7 @@ class _Source:
                 raise DataError(
                     f"{folder.name}: the files state {self.num_rows} rows and hold {written}; make them anew."
                 )
+            check_unchanged(self._before)
             for stream in (x, y):
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -484,13 +572,19 @@ def paths_of(source: Path) -> list[Path]:
     """Return the files of a file, a folder or a glob such as ``people/*.parquet``, in the order of their paths.
 
     Raises:
-        DataError: there is none, or one that is no Parquet or Arrow file by its name.
+        DataError: there is none, one that is no Parquet or Arrow file by its name, or two names of one file.
     """
     if source.is_file():
         return [source]
+    found = _paths_of(source)
+    _check_once((path, None) for path in found)
+    return found
+
+
+def _paths_of(source: Path) -> list[Path]:
     if not source.is_dir():
-        found = [Path(one) for one in sorted(glob.glob(str(source), recursive=True))]
-        found = [one for one in found if one.is_file()]
+        named = {*glob.glob(str(source), recursive=True)}
+        found = [Path(one) for one in sorted(named) if os.path.isfile(one)]
         wrong = [one for one in found if one.suffix not in SUFFIXES]
         if wrong:
             raise DataError(

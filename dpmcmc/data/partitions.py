@@ -2,27 +2,34 @@
 
     people = partitioned("people/*.parquet", schema)
     [part.name for part in people.parts]                # ['a.parquet', 'b.parquet']
-    for records, _ in people.parts[0].batches(): ...    # records of at most ROWS rows
+    for _, records, _ in people.parts[0].batches(): ... # records of at most ROWS rows
 
 A partition is one file, some row groups of a large one, a fragment of a dataset, or a partition of Dask. It is read
 where it is computed, a batch of rows at a time, and its rows are encoded each by itself (``schema.py``). So the records
-do not depend on how a table is cut into partitions. The number of rows is public under replace_one. Files must not
-change while a run reads them.
+do not depend on how a table is cut into partitions. The number of rows is public under replace_one.
+
+**One record, one row.** Two names of one file are refused: symbolic links, hard links, a file that a dataset names
+twice. A copy of a file is another file, whose rows are other records, as rows that stand twice in a table in memory
+are. A file is known by its stamps (``storage/files.py``) until it has been read once, and by a :class:`Digest` of its
+records from then on. Rows that somebody's code computes, and files of another file system, have no stamps: an
+``assumption`` says what rests on whoever gives them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from dpmcmc.data import columnar
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import DataError
+from dpmcmc.storage.files import Stamps, check_unchanged, stamps_of
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -32,6 +39,11 @@ if TYPE_CHECKING:
 ROWS = 1 << 16
 #: Rows of a partition, at least, where row groups of one file are taken apart.
 LARGE = 1 << 20
+#: Assumption of a guarantee where no file of this machine holds the partitions.
+UNSEEN = (
+    "No record stands in two partitions of the table. Its rows come from code, or from a file system, that dpmcmc does "
+    "not look into: it sees that each partition stays the same, and not where its rows come from."
+)
 
 
 class Partition(Protocol):
@@ -159,31 +171,37 @@ def partitioned(data: object, schema: Schema) -> EncodedPartitions | None:
         schema: public facts of the columns.
 
     Raises:
-        DataError: there is no such file, one is damaged, a dataset is filtered, or a cluster holds a Dask DataFrame.
+        DataError: there is no such file, one is damaged or counts twice, a dataset is filtered or of text, or a cluster
+            holds a Dask DataFrame.
     """
-    parts: Sequence[Partition] | None = None
+    found: _Found | None = None
     if isinstance(data, str | os.PathLike):
-        parts = _of_files(Path(data))
+        found = _of_files(Path(data))
     elif columnar.is_dataset(data):
-        parts = _of_dataset(data)
+        found = _of_dataset(data)
     elif columnar.is_dask(data):
-        parts = _of_dask(data, [*schema.columns])
-    if parts is None:
+        found = _of_dask(data, [*schema.columns])
+    if found is None:
         return None
+    parts, seen, assumption = found
     encoded = (EncodedPartition(part, schema) for part in parts)
-    return EncodedPartitions(tuple(encoded), schema)
+    return EncodedPartitions(tuple(encoded), schema, seen, assumption)
 
 
-def _of_files(path: Path) -> list[FilePart] | None:
+#: Partitions, what their files are known by, and what rests on whoever gives them.
+_Found: TypeAlias = tuple[Sequence[Partition], Stamps, str]
+
+
+def _of_files(path: Path) -> _Found | None:
     alone = path.is_file()
     if alone and path.suffix.lower() not in columnar.SUFFIXES:
         return None
-    paths = columnar.paths_of(path)
+    seen = stamps_of(columnar.paths_of(path))
     below = (
-        path if path.is_dir() else Path(os.path.commonpath([one.parent for one in paths]))
+        path if path.is_dir() else Path(os.path.commonpath([one.parent for one in seen]))
     )
-    parts = [part for one in paths for part in _of_file(one, str(one.relative_to(below)))]
-    return None if alone and len(parts) == 1 else parts
+    parts = [part for one in seen for part in _of_file(one, str(one.relative_to(below)))]
+    return None if alone and len(parts) == 1 else (parts, seen, "")
 
 
 def _of_file(path: Path, name: str) -> list[FilePart]:
@@ -197,7 +215,10 @@ def _of_file(path: Path, name: str) -> list[FilePart]:
     ]
 
 
-def _of_dataset(data: Any) -> list[FragmentPart]:
+def _of_dataset(data: Any) -> _Found:
+    places = columnar.places_of(data)
+    here = [place for place in places if isinstance(place, Path)]
+    seen = stamps_of(here)
     try:
         fragments = [*data.get_fragments()]
     except ValueError:
@@ -205,21 +226,23 @@ def _of_dataset(data: Any) -> list[FragmentPart]:
             "data: the dataset is filtered or projected, so that it has no partitions: give the dataset itself."
         ) from None
     names = (Path(getattr(one, "path", "")).name for one in fragments)
-    return [
+    parts = [
         FragmentPart(name or f"partition {number}", one, data.schema)
         for number, (one, name) in enumerate(zip(fragments, names, strict=True))
     ]
+    return parts, seen, UNSEEN if len(here) < len(places) else ""
 
 
-def _of_dask(data: Any, columns: Sequence[str]) -> list[DaskPart]:
+def _of_dask(data: Any, columns: Sequence[str]) -> _Found:
     if _is_held(data):
         raise DataError(
             "data: the Dask DataFrame is persisted, so that Dask may write its rows to disk and send them about: give "
             "the DataFrame that reads its files."
         )
     there = [name for name in columns if list(data.columns).count(name) == 1]
-    parts = enumerate(data[there].to_delayed())
-    return [DaskPart(f"partition {number}", one) for number, one in parts]
+    delayed = enumerate(data[there].to_delayed())
+    parts = [DaskPart(f"partition {number}", one) for number, one in delayed]
+    return parts, {}, UNSEEN
 
 
 def _is_held(data: Any) -> bool:
@@ -252,22 +275,28 @@ class EncodedPartition:
         """Name of the partition."""
         return self.part.name
 
-    def batches(self) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-        """Yield records of at most ``ROWS`` rows, and how many values lay outside the schema by column.
+    def batches(
+        self, more: Sequence[str] = ()
+    ) -> Iterator[tuple[Any, dict[str, np.ndarray], dict[str, int]]]:
+        """Yield at most ``ROWS`` rows, their records, and how many values lay outside the schema by column.
+
+        Args:
+            more: columns that the rows have beside those that records are made of.
 
         Raises:
             DataError: rows that the schema has no place for; it names the partition and quotes no value. Its ``rows``
                 are counted from 0 in the partition.
         """
         start = 0
-        for rows in self.part.tables(columns_of(self.schema)):
+        columns = dict.fromkeys((*columns_of(self.schema), *more))
+        for rows in self.part.tables([*columns]):
             if not len(rows):
                 continue
             try:
                 found = self.schema.encode_counted(rows)
             except DataError as error:
                 raise in_partition(error, self.name, start) from None
-            yield found
+            yield rows, *found
             start += len(rows)
 
 
@@ -275,6 +304,22 @@ def columns_of(schema: Schema) -> list[str]:
     """Return the columns of a table that records are made of."""
     more = (schema.label, schema.exposure, schema.weights)
     return list(dict.fromkeys([*schema.sources, *(name for name in more if name)]))
+
+
+class Digest:
+    """Digest of the records of a partition in their order, however they are cut into batches."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Any] = {}
+
+    def add(self, records: dict[str, np.ndarray]) -> None:
+        """Add the next records."""
+        for name, array in records.items():
+            digest = self._of.setdefault(name, hashlib.sha256())
+            digest.update(array.tobytes())
+
+    def __str__(self) -> str:
+        return " ".join(f"{name} {one.hexdigest()}" for name, one in self._of.items())
 
 
 def in_partition(error: DataError, name: str, start: int) -> DataError:
@@ -291,10 +336,22 @@ class EncodedPartitions:
     Attributes:
         parts: partitions in their order, each with the schema.
         schema: that encodes them.
+        seen: what files of this machine were known by before they were read.
+        assumption: what a guarantee rests on; empty where files of this machine or its memory hold the rows.
     """
 
     parts: tuple[EncodedPartition, ...]
     schema: Schema
+    seen: Stamps = field(default_factory=dict)
+    assumption: str = UNSEEN
+
+    def check_unchanged(self) -> None:
+        """Refuse files that have changed since they were listed.
+
+        Raises:
+            DataError: one has.
+        """
+        check_unchanged(self.seen)
 
     def shaped(self, num_records: int) -> PyTree:
         """Return arrays of N records that hold zeros and take no memory, for their shapes and types alone."""

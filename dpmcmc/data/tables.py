@@ -510,9 +510,7 @@ SUFFIXES = (".csv", *columnar.SUFFIXES)
 
 def is_table(data: object) -> TypeGuard[Table]:
     """Return whether data are a table, and not the pytree of arrays that a target takes."""
-    if isinstance(data, str | os.PathLike) or type(data).__name__ == _LAZY:
-        return True
-    if columnar.is_dataset(data) or columnar.is_dask(data):
+    if columnar.is_stored(data) or columnar.is_dask(data) or type(data).__name__ == _LAZY:
         return True
     return _fields(data) is not None or any(hasattr(data, name) for name in _INTERCHANGE)
 
@@ -619,12 +617,13 @@ class EncodedTable:
 
 
 def _csv(path: Path) -> dict[str, list[str | None]]:
-    """Return the columns of a CSV file with a header, all texts; an empty field is a missing value."""
+    """Return the columns of a CSV file with a header, all texts; an empty field is a missing value, a line is a row."""
     try:
         with opened_text(path, "utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
             names = [name.strip() for name in next(reader, [])]
-            rows = [row for row in reader if row]
+            # An empty line is the missing value of a table's only column.
+            rows = [row or [""] for row in reader]
     except FileNotFoundError:
         raise DataError(
             f"data.path: there is no file {path}: correct the path."
@@ -637,8 +636,8 @@ def _csv(path: Path) -> dict[str, list[str | None]]:
         raise DataError(f"{path}: the header names no column, or one twice: mend it.")
     ragged = [number for number, row in enumerate(rows) if len(row) != len(names)]
     if ragged:
-        said = f"{path}: every row needs the fields of the header, and some have more or fewer: mend them."
-        raise DataError(said, rows=ragged)
+        said = "every row, also an empty line, needs the fields of the header, and some have more or fewer: mend them."
+        raise DataError(f"{path}: {said}", rows=ragged)
     return {
         name: [row[k].strip() or None for row in rows] for k, name in enumerate(names)
     }

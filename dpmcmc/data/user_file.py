@@ -6,6 +6,7 @@ contains, and the types of the arrays are decided by the file's types and never 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import zipfile
@@ -26,9 +27,9 @@ from dpmcmc.data.base import (
     fixed_split,
 )
 from dpmcmc.data.checks import check_name, check_records, norms, refuse_mask
-from dpmcmc.data.columnar import NAMES
+from dpmcmc.data.columnar import NAMES, paths_of
 from dpmcmc.data.partitions import partitioned
-from dpmcmc.storage.files import opened
+from dpmcmc.storage.files import Stamps, opened, stamps_of
 
 # ----------------------------------------------------------------------------------------------------
 # Rows grouped by owner, so that one owner is one record of the query.
@@ -213,7 +214,10 @@ def load(request: DataRequest) -> DataSet:
     more = [] if owners is None else [owners.array]
     outside = None
     source = None if request.schema is None else path
+    seen: Stamps = {}
     if request.schema is not None:
+        with contextlib.suppress(DataError):  # the reader raises it too
+            seen = stamps_of(paths_of(path))
         table = tables.in_memory(path)
         rows, outside = request.schema.encode_counted(table)
         columns = request.schema.names
@@ -238,11 +242,10 @@ def load(request: DataRequest) -> DataSet:
         )
         columns = tuple(f"{request.x}[{k}]" for k in range(rows["x"].shape[1]))
     count = len(rows["x"])
+    about = (columns, outside, source, None, seen)
     if owners is not None:
         train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
-        return DataSet(
-            spec, train, test, request.public, "user file", {}, columns, outside, source
-        )
+        return DataSet(spec, train, test, request.public, "user file", {}, *about)
     train_rows, test_rows = fixed_split(count, _held_out(count, request))
     if spec.num_records not in (None, train_rows.size):
         raise DataError.at(
@@ -254,9 +257,7 @@ def load(request: DataRequest) -> DataSet:
     test = {name: array[test_rows] for name, array in rows.items()}
     if not test_rows.size:
         test = None
-    return DataSet(
-        spec, train, test, request.public, "user file", {}, columns, outside, source
-    )
+    return DataSet(spec, train, test, request.public, "user file", {}, *about)
 
 
 def checked_rows(

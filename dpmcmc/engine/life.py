@@ -42,6 +42,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from dpmcmc.data.columnar import is_stored
+from dpmcmc.data.tables import in_memory
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.blocks import BoundPlan, with_charged_again
 from dpmcmc.engine.chains import Chains, Given, run_together
@@ -64,6 +66,7 @@ from dpmcmc.engine.processes import (
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
 from dpmcmc.engine.result import DivergedError, Result
+from dpmcmc.engine.rows_on_disk import check_mapped, mapped
 from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
@@ -146,6 +149,7 @@ class Life:
         self._receipt: Receipt | None = None
         self._new: dict[str, Any] | None = None
         self._claims: tuple[str, ...] = ()
+        self._assumed = ""
         self._uncharged: Uncharged | None = None
         self.begun = False
 
@@ -214,8 +218,14 @@ class Life:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """Guarantee of the whole run; it costs more than the plan says where the run went on elsewhere."""
+        """Guarantee of the whole run; it costs more than the plan says where the run went on elsewhere.
+
+        It rests on more than the plan says where nobody can see where the records come from.
+        """
         planned = self.plan.guarantee if self.secret else None
+        if planned is not None and self._assumed:
+            assumptions = (*planned.assumptions, self._assumed)
+            planned = dataclasses.replace(planned, assumptions=assumptions)
         return (
             planned
             if planned is None or self.kept is None
@@ -233,9 +243,11 @@ class Life:
             self._read(data, starts, like)
 
     def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
-        given = data
         people = self._partitions(data)
-        data = self.plan.records_of(data) if people is None else people
+        if people is None and self.plan.schema is not None and is_stored(data):
+            data = in_memory(data)  # once, for the records and for the ledger
+        given = data
+        data = mapped(self.plan.records_of(data)) if people is None else people
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         known: PyTree = data
         columns: Callable[[], dict[str, np.ndarray]]
@@ -250,6 +262,7 @@ class Life:
         check_alike(self.secret, self.plan, (alike, starts), self.mesh)
         if like is None:
             said_by_first(lambda: self._identify(known, columns))
+        check_mapped(data)
         fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = keys_of_first(lambda: self._keys(fresh, (known, starts)), fresh)
 
@@ -294,6 +307,7 @@ class Life:
                 "give a table that is held whole",
                 "mesh",
             )
+        self._assumed = people.assumption
         crew = self._open.enter_context(workers(self._engine, self._trusted_network))
         found = PartitionedRecords(people, crew)
         self._open.callback(found.forget)
@@ -458,9 +472,8 @@ def sample(
         device: kind of device to compute on, cpu or gpu, which is JAX's default of the process meanwhile; auto: JAX's
             own default. A mesh has its devices already.
         engine: workers that compute on a table in partitions, where the plan reads sums alone: ``threads`` of this
-            process, which None stands for; ``processes``, one a core, or ``processes:8``; an Executor of
-            ``concurrent.futures``; the URL of a Dask scheduler, ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a
-            ``distributed.Client`` (``engine/workers.py``).
+            process, which None stands for; ``processes``, one a core, or ``processes:8``; the URL of a Dask scheduler,
+            ``dask://HOST:PORT`` or ``tls://HOST:PORT``; or a ``distributed.Client`` (``engine/workers.py``).
         trusted_network: you vouch that nobody else reads or changes what links between workers carry, which is refused
             otherwise where they are neither local nor encrypted.
 
@@ -480,7 +493,8 @@ def sample(
             charged.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
-        LostPartition: a worker was lost with a partition; what the run was to spend is spent if it had begun.
+        LostPartition: a worker was lost with a partition, or a partition holds other records than when it was checked;
+            what the run was to spend is spent if it had begun.
         DivergedError: a chain left the range of floats.
         DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
@@ -652,9 +666,10 @@ def _run(
             if progress is not None:
                 progress(before + done, total)
 
-        outcomes = run_together(
-            group.program, group.runs, records, report, None, group.begin
-        )
+        with group.lives[0]._losses():
+            outcomes = run_together(
+                group.program, group.runs, records, report, None, group.begin
+            )
         found |= zip(group.places, outcomes, strict=True)
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.

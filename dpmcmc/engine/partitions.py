@@ -13,10 +13,24 @@ the next pass as long as they fit into a bound (:data:`KEEP_MB`).
 partition. Processors of different types may round a record's own numbers differently, and neighbours are compared on
 one rounding: workers must all be of one type, with the same versions, or the run is refused.
 
-Claim: Each partition counts once, or nothing is released.
-Proof: the driver adds one answer for each partition, whose number of rows is the one that was checked.
-Held by: test_a_partition_that_counts_twice_or_not_at_all_is_seen,
-test_files_that_change_while_a_run_reads_them_end_it, test_draws_are_those_of_the_whole_table
+**What is read is what was checked.** The first pass makes a digest of each partition's encoded records, bytes in their
+order. Every later pass must find the same digest, of rows that are read anew as of those that a worker keeps. An answer
+says which partition of which run it is about and which digest it found, so an answer that is missing, comes twice or
+stands for another partition is refused. Files must be what they were until the first pass is over (``stamps_of``), so
+that no record moves from one file to another between their readings. Where nothing of that kind can be looked at (Dask,
+another file system), all partitions are read a second time before anything is spent, and the guarantee says what it
+rests on (``EncodedPartitions.assumption``). Digests are as private as sums: they travel where those do, and are not
+written.
+
+Claim: Each partition of the table counts once in each sum, with the records that were checked, or nothing is released.
+Proof: two names of one file are refused. Files keep their stamps until they have been read once. In each pass the
+driver adds one answer for each partition, which names it and has the digest of the first pass.
+Held by: test_a_partition_that_counts_twice_or_not_at_all_is_refused,
+test_a_worker_that_computes_another_partition_is_refused, test_files_that_change_while_a_run_reads_them_end_it,
+test_a_file_that_changes_before_all_have_been_read_is_refused, test_two_names_of_one_file_are_refused,
+test_rows_that_are_drawn_anew_at_each_reading_are_refused, test_a_legal_folder_has_the_sums_of_the_whole_table,
+test_draws_are_those_of_the_whole_table, "a file under two names", "a partition whose records changed",
+"an answer for another partition"
 """
 
 from __future__ import annotations
@@ -29,13 +43,18 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
 from dpmcmc.data.known_columns import as_bytes, as_known, sums_of_words
-from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, in_partition
+from dpmcmc.data.partitions import (
+    Digest,
+    EncodedPartition,
+    EncodedPartitions,
+    in_partition,
+)
 from dpmcmc.engine.workers import LostPartition, Workers
 from dpmcmc.errors import DataError, InputError
 from dpmcmc.privacy.query.record_sums import (
@@ -66,47 +85,56 @@ class Share:
         run: token of the run; what a worker keeps is known by it.
         number: of the partition.
         part: its rows.
-        num_rows: that it had when it was checked; None before that.
+        digest: of its records when they were checked; empty before that.
         steps: make records of those that the schema encodes.
     """
 
     run: str
     number: int
     part: EncodedPartition
-    num_rows: int | None = None
+    digest: str = ""
     steps: Steps = ()
+
+    def read(self, columns: Sequence[str] = ()) -> Iterator[tuple[Any, PyTree]]:
+        """Yield rows with these columns too, and their records, read anew.
+
+        Raises:
+            DataError: rows that the schema has no place for, or other records than those that were checked.
+        """
+        found = Digest()
+        for rows, records, _ in self.part.batches(columns):
+            found.add(records)
+            yield rows, records
+        if str(found) != self.digest:
+            raise DataError(
+                f"data: {self.part.name} has other records than when it was checked: no file may change while a run "
+                "reads it, and code that computes rows must compute the same ones each time."
+            )
 
     def batches(self) -> Iterator[PyTree]:
         """Yield the records, prepared, from what this process keeps where it does; they are kept for the next pass.
 
         Raises:
-            DataError: rows that the schema has no place for, or another number of them than before.
+            DataError: as of :meth:`read`.
         """
         kept = _kept.of(self)
         batches: Iterator[PyTree]
         if kept is None:
             left = self.steps
-            batches = (records for records, _ in self.part.batches())
+            batches = (records for _, records in self.read())
         else:
             left = self.steps[len(kept.steps) :]
             batches = map(unpacked, kept.blocks)
         keeping = _Keeping(self) if left or kept is None else None
-        count = 0
         for records in batches:
             for block in blocks_of(records):
                 for _, prepare in left:
                     block = prepare(block)
-                count += length_of(block)
                 if keeping is not None:
                     keeping.add(block)
                 yield block
-        if self.num_rows not in (None, count):
-            raise DataError(
-                f"data: {self.part.name} has another number of rows than before: files must not change while a run "
-                "reads them."
-            )
         if keeping is not None:
-            keeping.end()
+            keeping.end(self.digest)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -172,8 +200,9 @@ def _size(block: PyTree) -> int:
 
 
 class _Held(NamedTuple):
-    """Records of one partition: preparations that made them, packed blocks, and their bytes."""
+    """Records of one partition: their digest, preparations that made these of them, packed blocks, and their bytes."""
 
+    digest: str
     steps: tuple[str, ...]
     blocks: list[PyTree]
     bytes: int
@@ -197,10 +226,12 @@ class _Kept:
         return (int(given) if given.isdigit() else _KEEP) << 20
 
     def of(self, share: Share) -> _Held | None:
-        """Return what is kept of a partition, if no preparation made it that the share has not."""
+        """Return what is kept of a partition as it was checked, if no preparation made it that the share has not."""
         found = self._held.get((share.run, share.number))
         tokens = tuple(token for token, _ in share.steps)
-        if found is None or found.steps != tokens[: len(found.steps)]:
+        if found is None or found.digest != share.digest:
+            return None
+        if found.steps != tokens[: len(found.steps)]:
             return None
         return found
 
@@ -214,7 +245,7 @@ class _Kept:
             )
         return self._most - others
 
-    def keep(self, share: Share, blocks: list[PyTree], size: int) -> None:
+    def keep(self, share: Share, digest: str, blocks: list[PyTree], size: int) -> None:
         """Keep a partition in the place of what was kept of it, where there is room."""
         key = (share.run, share.number)
         with self._lock:
@@ -224,7 +255,7 @@ class _Kept:
                 self._drop(others.pop(0))
             if self._bytes + size <= self._most:
                 tokens = tuple(token for token, _ in share.steps)
-                self._held[key] = _Held(tokens, blocks, size)
+                self._held[key] = _Held(digest, tokens, blocks, size)
                 self._bytes += size
 
     def forget(self, run: str) -> None:
@@ -259,10 +290,14 @@ class _Keeping:
         if self._bytes > self._room:
             self._blocks = None
 
-    def end(self) -> None:
-        """Keep the partition."""
+    def end(self, digest: str) -> None:
+        """Keep the partition, whose encoded records have this digest."""
         if self._blocks is not None:
-            _kept.keep(self._share, self._blocks, self._bytes)
+            _kept.keep(self._share, digest, self._blocks, self._bytes)
+
+
+#: Share -> value, and digest of the records that have been read for it.
+Work: TypeAlias = Callable[[Share], tuple[Any, str]]
 
 
 @dataclass(frozen=True)
@@ -270,13 +305,17 @@ class Answer:
     """Answer of a worker.
 
     Attributes:
-        value: of its work; None where that failed.
+        share: token of the run, and number of the partition.
         rounding: digest of all that may decide how this worker rounds.
+        value: of its work; None where that failed.
+        digest: of the records that it has read; empty where it read none.
         failure: message of a refusal of rows, its ``about`` and the rows; None where there is none.
     """
 
-    value: Any
+    share: tuple[str, int]
     rounding: str
+    value: Any = None
+    digest: str = ""
     failure: tuple[str, str, tuple[int, ...]] | None = None
 
 
@@ -285,36 +324,44 @@ class Task:
     """Work on a share, whose failures are values: what a worker raises may be logged where it is.
 
     Attributes:
-        do: the work.
+        do: the work; returns its value, and the digest of the records that it has read.
     """
 
-    do: Callable[[Share], Any]
+    do: Work
 
     def __call__(self, share: Share) -> Answer:
         """Return the answer."""
-        facts = rounding_facts()
+        answer = Answer((share.run, share.number), rounding_facts())
         try:
             check_not_forked()
             # A warning of a library may tell of a record.
             with np.errstate(all="ignore"):
-                return Answer(self.do(share), facts)
+                value, digest = self.do(share)
+            return dataclasses.replace(answer, value=value, digest=digest)
         except InputError as error:
             rows = error.rows if isinstance(error, DataError) else ()
-            return Answer(None, facts, (str(error), error.about, rows))
+            failure = (str(error), error.about, rows)
         except MemoryError:
             said = (
                 "does not fit in the memory of a worker: make files or row groups smaller"
             )
-            return Answer(None, facts, (f"data: {share.part.name} {said}.", "", ()))
+            failure = (f"data: {share.part.name} {said}.", "", ())
         except (
             Exception
         ) as error:  # a file system, a reader: their words may quote what they read
             said = f"cannot be computed ({type(error).__name__}): see that workers can read it"
-            return Answer(None, facts, (f"data: {share.part.name} {said}.", "", ()))
+            failure = (f"data: {share.part.name} {said}.", "", ())
+        return dataclasses.replace(answer, failure=failure)
 
 
-def _count(share: Share) -> int:
-    return share.part.part.count()
+def _count(share: Share) -> tuple[int, str]:
+    return share.part.part.count(), ""
+
+
+def _read_again(share: Share) -> tuple[None, str]:
+    for _ in share.read():
+        pass
+    return None, share.digest
 
 
 @dataclass(frozen=True)
@@ -327,12 +374,14 @@ class _Check:
 
     check: Callable[[PyTree], object]
 
-    def __call__(self, share: Share) -> tuple[int, dict[str, int]]:
-        """Return the number of rows, and of values outside the schema."""
+    def __call__(self, share: Share) -> tuple[tuple[int, dict[str, int]], str]:
+        """Return the number of rows, and of values outside the schema; and the records' digest."""
         count = 0
         outside: dict[str, int] = {}
         keeping = _Keeping(share)
-        for records, counts in share.part.batches():
+        found = Digest()
+        for _, records, counts in share.part.batches():
+            found.add(records)
             try:
                 self.check(records)
             except DataError as error:
@@ -342,8 +391,8 @@ class _Check:
                 name: outside.get(name, 0) + number for name, number in counts.items()
             }
             keeping.add(records)
-        keeping.end()
-        return count, outside
+        keeping.end(str(found))
+        return (count, outside), str(found)
 
 
 @dataclass(frozen=True)
@@ -356,10 +405,10 @@ class _Summed:
 
     of: Sum
 
-    def __call__(self, share: Share) -> Total | None:
-        """Return the total; None of no record."""
+    def __call__(self, share: Share) -> tuple[Total | None, str]:
+        """Return the total, None of no record; and the records' digest."""
         parts = [summed(self.of, records) for records in share.batches()]
-        return added(parts) if parts else None
+        return (added(parts) if parts else None), share.digest
 
 
 @dataclass(frozen=True)
@@ -371,6 +420,7 @@ class PartitionedRecords:
         engine: that computes on them.
         run: token by which workers know what they keep.
         rows: of each partition, once they are checked.
+        digests: of each partition's encoded records, once they are checked; private.
         steps: make records of those that the schema encodes.
         outside: values of each column that lay outside the schema; as private as the records.
         rounding: of the workers, once the partitions are checked.
@@ -380,6 +430,7 @@ class PartitionedRecords:
     engine: Workers
     run: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
     rows: tuple[int, ...] = ()
+    digests: tuple[str, ...] = ()
     steps: Steps = ()
     outside: dict[str, int] = dataclasses.field(default_factory=dict)
     rounding: str = ""
@@ -401,7 +452,7 @@ class PartitionedRecords:
 
     def counted(self) -> int:
         """Return the number of rows that the partitions state."""
-        return sum(answer for answer, _ in self._answers(_count))
+        return sum(answer.value for answer in self._answers(_count))
 
     def checked(
         self, check: Callable[[PyTree], object], num_records: int
@@ -413,18 +464,19 @@ class PartitionedRecords:
             num_records: N that the run was planned for.
 
         Raises:
-            DataError: rows that are refused, by the name of their partition.
+            DataError: rows that are refused, by the name of their partition; or files that have changed.
             InputError: another number of them, or workers that round differently.
             LostPartition: a worker was lost.
         """
         answers = self._answers(_Check(check))
-        rows = tuple(count for (count, _), _ in answers)
+        self.data.check_unchanged()
+        rows = tuple(answer.value[0] for answer in answers)
         if sum(rows) != num_records:
             raise InputError(
                 f"data: the partitions hold another number of rows than the plan's num_records {num_records}: plan "
                 "again with the public number of records"
             )
-        kinds = {rounding for _, rounding in answers}
+        kinds = {answer.rounding for answer in answers}
         if len(kinds) > 1:
             raise InputError(
                 "engine: the workers differ in their processors, versions or code, and each must round a record's "
@@ -432,10 +484,16 @@ class PartitionedRecords:
                 "engine",
             )
         outside: dict[str, int] = {}
-        for (_, counts), _ in answers:
-            for name, number in counts.items():
+        for answer in answers:
+            for name, number in answer.value[1].items():
                 outside[name] = outside.get(name, 0) + number
-        return dataclasses.replace(self, rows=rows, outside=outside, rounding=kinds.pop())
+        digests = tuple(answer.digest for answer in answers)
+        found = dataclasses.replace(
+            self, rows=rows, digests=digests, outside=outside, rounding=kinds.pop()
+        )
+        if self.data.assumption:
+            found._answers(_read_again)
+        return found
 
     def prepared(self, by: Preparation) -> PartitionedRecords:
         """Return the records that ``by`` makes of these, where they are, and in each pass where they are not kept."""
@@ -452,11 +510,11 @@ class PartitionedRecords:
             answers = self._answers(_Summed(of))
         except DataError as error:  # all of them were fine when they were checked
             raise LostPartition(str(error).removesuffix(".")) from None
-        if any(rounding != self.rounding for _, rounding in answers):
+        if any(answer.rounding != self.rounding for answer in answers):
             raise LostPartition(
                 "engine: a worker has joined whose processor, versions or code differ"
             )
-        return added(total for total, _ in answers if total is not None)
+        return added(answer.value for answer in answers if answer.value is not None)
 
     @functools.cached_property
     def content(self) -> dict[str, np.ndarray]:
@@ -472,8 +530,8 @@ class PartitionedRecords:
         """Return the table's columns as a ledger knows them, before encoding (``data/tables.py``)."""
         names = tuple(self.data.schema.columns)
         totals: dict[str, int | None] = dict.fromkeys(names, 0)
-        for sums, _ in self._answers(_Words(names)):
-            for name, one in sums.items():
+        for answer in self._answers(_Words(names)):
+            for name, one in answer.value.items():
                 before = totals[name]
                 totals[name] = None if None in (before, one) else before + one
         return as_known(totals)
@@ -482,13 +540,18 @@ class PartitionedRecords:
         """Let this process forget what it keeps of the records."""
         _kept.forget(self.run)
 
-    def _answers(self, do: Callable[[Share], Any]) -> list[tuple[Any, str]]:
-        """Return (what work makes of a partition, rounding of its worker), of each in their order."""
-        rows: Sequence[int | None] = self.rows or [None] * len(self.data.parts)
+    def _answers(self, do: Work) -> list[Answer]:
+        """Return what work makes of each partition, in their order.
+
+        Raises:
+            DataError: a partition is refused.
+            LostPartition: an answer is missing, comes twice, or is of another partition or of other records.
+        """
+        digests = self.digests or [""] * len(self.data.parts)
         shares = [
-            Share(self.run, number, part, count, self.steps)
-            for number, (part, count) in enumerate(
-                zip(self.data.parts, rows, strict=True)
+            Share(self.run, number, part, digest, self.steps)
+            for number, (part, digest) in enumerate(
+                zip(self.data.parts, digests, strict=True)
             )
         ]
         names = [part.name for part in self.data.parts]
@@ -496,7 +559,24 @@ class PartitionedRecords:
         for answer in answers:
             if answer.failure is not None:
                 raise DataError(*answer.failure)
-        return [(answer.value, answer.rounding) for answer in answers]
+        check_each_once(answers, shares)
+        return answers
+
+
+def check_each_once(answers: Sequence[Answer], shares: Sequence[Share]) -> None:
+    """Refuse answers that are not those of each share, of the records that were checked.
+
+    Raises:
+        LostPartition: one is missing, comes twice, or is of another partition or of other records.
+    """
+    found = [answer.share for answer in answers]
+    if found != [(share.run, share.number) for share in shares] or any(
+        share.digest not in ("", answer.digest)
+        for share, answer in zip(shares, answers, strict=True)
+    ):
+        raise LostPartition(
+            "engine: a worker has answered for another partition than it was asked for, twice, or not at all"
+        )
 
 
 #: Bits of the parts that digests are added in.
@@ -530,12 +610,10 @@ class _Words:
 
     names: tuple[str, ...]
 
-    def __call__(self, share: Share) -> dict[str, int | None]:
+    def __call__(self, share: Share) -> tuple[dict[str, int | None], str]:
         totals: dict[str, int | None] = dict.fromkeys(self.names, 0)
-        for rows in share.part.part.tables(self.names):
-            if not len(rows):
-                continue
+        for rows, _ in share.read(self.names):
             for name, one in sums_of_words(rows, self.names).items():
                 before = totals[name]
                 totals[name] = None if before is None or one is None else before + one
-        return totals
+        return totals, share.digest

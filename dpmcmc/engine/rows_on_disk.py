@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.hardware import BATCHES, STEPS, sizes
 from dpmcmc.engine.program import Cells, DrawnRandomness, Program
+from dpmcmc.engine.workers import LostPartition
+from dpmcmc.errors import DataError
 from dpmcmc.privacy.accounting.sampling import shard_rows
+from dpmcmc.storage.files import Stamps, check_unchanged, stamps_of
 from dpmcmc.storage.fingerprint import advise, give_back
 from dpmcmc.storage.pytree import PyTree
 
@@ -88,12 +93,49 @@ def one_ahead(
 #
 # Checks of every record (that rows are finite, that labels are classes, a ledger's fingerprint) are
 # done in blocks before the run.
+#
+# A file may not change from before these checks until its last row has been read: what was read of it for a chunk is
+# thrown away where its stamps have changed (``storage/files.py``), and the run ends.
 
 
 #: Bytes of a mapped file that rows may keep in memory before its pages are given back.
 _MOST_MAPPED = 256 << 20
 #: Bytes around a row that a page fault maps too; Linux was seen to map 90 to 270 KB.
 _AROUND = 256 << 10
+
+
+class Mapped(np.memmap):
+    """A memory-mapped array.
+
+    Attributes:
+        seen: what its file was known by before it was read.
+    """
+
+    seen: Stamps
+
+
+def mapped(records: PyTree) -> PyTree:
+    """Return records whose memory-mapped arrays tell whether their files have changed since."""
+    return jax.tree.map(_mapped, records)
+
+
+def _mapped(leaf: Any) -> Any:
+    if not isinstance(leaf, np.memmap):
+        return leaf
+    found = leaf.view(Mapped)
+    # Nobody else can open a file without a name.
+    found.seen = stamps_of([Path(leaf.filename)] if leaf.filename else [])
+    return found
+
+
+def check_mapped(records: PyTree) -> None:
+    """Refuse records whose files have changed.
+
+    Raises:
+        DataError: one has.
+    """
+    for leaf in jax.tree.leaves(records):
+        check_unchanged(getattr(leaf, "seen", {}))
 
 
 def supply_of(
@@ -173,6 +215,10 @@ class Supply:
         rows = jax.tree.map(
             functools.partial(self._rows, indices=indices, mask=mask), self._records
         )
+        try:
+            check_mapped(self._records)
+        except DataError as error:  # the run has begun
+            raise LostPartition(str(error).removesuffix(".")) from None
         return rows, (draws._replace(batch=(None, mask)), keys)
 
     def _rows(

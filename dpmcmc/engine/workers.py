@@ -1,4 +1,4 @@
-"""Workers that compute on partitions: threads, processes, an executor of ``concurrent.futures``, a Dask cluster.
+"""Workers that compute on partitions: threads or processes of this machine, or a Dask cluster.
 
     with workers("dask://127.0.0.1:8786") as engine:
         engine.results(count, parts, names)       # count(part) of each part, in their order
@@ -9,8 +9,7 @@ whose links are neither is refused, unless the user vouches for its network (``t
 =====================================================  ==============================================
 engine                                                 its links
 =====================================================  ==============================================
-threads, processes, ``ProcessPoolExecutor``            local
-another executor                                       not known: ``trusted_network``
+threads, processes                                     local
 Dask on ``inproc://``, on ``tcp://`` of loopback       local
 Dask on ``tls://``                                     encrypted
 Dask on other ``tcp://``                               neither: ``trusted_network``
@@ -46,8 +45,8 @@ from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.storage.fingerprint import usable_cores
 
 #: An engine as a user gives it: ``threads``; ``processes``, one a core, or ``processes:8``; the URL of a Dask
-#: scheduler; an Executor; a ``distributed.Client``; or None, which is ``threads``. Dask need not be installed, so its
-#: client has no type here.
+#: scheduler; a ``distributed.Client``; or None, which is ``threads``. Dask need not be installed, so its client has no
+#: type here.
 EngineGiven: TypeAlias = Any
 
 _T = TypeVar("_T")
@@ -64,7 +63,7 @@ _SAFE = ("inproc", "tls", "wss")
 
 
 class LostPartition(RunFailed):
-    """A worker was lost, and with it a partition that it computed.
+    """Records could not be read as they were checked: a worker was lost with its partition, or the records changed.
 
     Example:
         >>> from dpmcmc.engine.workers import LostPartition
@@ -105,33 +104,21 @@ def workers(
     Raises:
         InputError: there is no such engine, it cannot be reached, or its links are neither local nor encrypted.
     """
-    if isinstance(given, Pool | Cluster):  # the context that made it goes on
+    if type(given) in (Pool, Cluster):  # the context that made it goes on
         return nullcontext(given)
     if given is None or (isinstance(given, str) and given == THREADS):
-        return closing(Pool([ThreadPoolExecutor(usable_cores())], own=True))
-    client = getattr(given, "_client", given)  # an executor that a client of Dask made
-    if _is_client(client):
-        return closing(Cluster(client, trusted_network))
-    if isinstance(given, Executor):
-        if (
-            type(given) not in (ThreadPoolExecutor, ProcessPoolExecutor)
-            and not trusted_network
-        ):
-            raise InputError(
-                f"engine: nothing says how {type(given).__name__} sends partial sums, which carry no noise yet; take a "
-                "ThreadPoolExecutor or a ProcessPoolExecutor, or say trusted_network if its links are your own",
-                "engine",
-            )
-        return closing(Pool([given]))
+        return closing(Pool([ThreadPoolExecutor(usable_cores())]))
+    if _is_client(given):
+        return closing(Cluster(given, trusted_network))
     if isinstance(given, str):
         check_engine(given)
         if _PROCESSES.fullmatch(given):
             count = int(given.partition(":")[2] or usable_cores())
-            return closing(Pool(_processes(count), own=True))
+            return closing(Pool(_processes(count)))
         return closing(Cluster(connected(given), trusted_network, own=True))
     raise InputError(
-        f"engine: a {type(given).__name__} is none; give {THREADS}, processes, an Executor of concurrent.futures, a "
-        "client of Dask, or the URL of its scheduler",
+        f"engine: a {type(given).__name__} is none, and executors and clients of one's own are not taken, for nothing "
+        f"says what they compute; give {THREADS}, processes, a distributed.Client of Dask, or the URL of its scheduler",
         "engine",
     )
 
@@ -159,16 +146,14 @@ def _processes(count: int) -> list[ProcessPoolExecutor]:
 
 
 class Pool:
-    """Executors of ``concurrent.futures``, which take turns.
+    """Executors of ``concurrent.futures``, which take turns and end with the context.
 
     Args:
         executors: of threads or processes.
-        own: whether they end with the context.
     """
 
-    def __init__(self, executors: Sequence[Executor], own: bool = False) -> None:
+    def __init__(self, executors: Sequence[Executor]) -> None:
         self._executors = executors
-        self._own = own
 
     def results(
         self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]
@@ -194,8 +179,8 @@ class Pool:
         return found
 
     def close(self) -> None:
-        """End the executors that are its own."""
-        for executor in self._executors if self._own else ():
+        """End the executors."""
+        for executor in self._executors:
             executor.shutdown(cancel_futures=True)
 
 
@@ -332,10 +317,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_client(given: object) -> bool:
-    return any(
-        (kind.__module__, kind.__name__) == ("distributed.client", "Client")
-        for kind in type(given).__mro__
-    )
+    kind = type(given)  # a class made of it may compute something else
+    return (kind.__module__, kind.__name__) == ("distributed.client", "Client")
 
 
 def is_cluster(url: str) -> bool:

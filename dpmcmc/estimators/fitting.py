@@ -11,7 +11,7 @@ from typing import Any, Literal
 from dpmcmc.data.formula import of_names
 from dpmcmc.data.partitions import partitioned
 from dpmcmc.data.schema import Schema
-from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
+from dpmcmc.data.tables import EncodedTable, Table, in_memory, is_table, no_schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import Result
@@ -154,9 +154,10 @@ def fit(
         return asked.attempted(goal, stacklevel=3)
 
     if people is None:
-        records = schema.encode(data)
+        table = in_memory(data)  # once, for the records and for the ledger
+        records = schema.encode(table)
         plan = planned(len(records["x"]))
-        read = EncodedTable(records, data)
+        read = EncodedTable(records, table)
         return sample(plan, read, ledger=ledger, progress=progress, engine=engine)
     with workers(engine, trusted_network) as crew:
         plan = planned(PartitionedRecords(people, crew).counted())

@@ -31,9 +31,13 @@ def checked(data: PyTree, target: Target, num_records: int, reads_sums: bool) ->
     Raises:
         InputError: they are not.
     """
-    targets.check_rows(data, num_records)
-    targets.check(target, data)
-    records = jax.tree.map(np.asarray, data)
+    # A file that is mapped is read once, for the checks as for the release.
+    own = jax.tree.map(
+        lambda leaf: np.array(leaf) if isinstance(leaf, np.memmap) else leaf, data
+    )
+    targets.check_rows(own, num_records)
+    targets.check(target, own)
+    records = jax.tree.map(np.asarray, own)
     fits = Fits(target)
     fits.check_bounds(records)
     if fits.row_bound is None or reads_sums:

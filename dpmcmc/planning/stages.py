@@ -28,6 +28,7 @@ from dpmcmc.planning.description import Verdict, html_table
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.files import check_unchanged
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetOffers, target_offers
 
@@ -252,11 +253,12 @@ class AnyPlan(abc.ABC):
             if self._is_table(data)
             else None
         )
-        return (
-            {}
-            if table is None or self.schema is None
-            else texts(table, self.schema.columns)
-        )
+        if table is None or self.schema is None:
+            return {}
+        found = texts(table, self.schema.columns)
+        if isinstance(data, DataSet):
+            check_unchanged(data.seen)
+        return found
 
     def _is_table(self, data: PyTree | Table) -> bool:
         """Return whether data are a table; where there is a schema, arrays by name are one if each is a column."""

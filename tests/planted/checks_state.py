@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import itertools
 import json
@@ -20,10 +21,13 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
+from dpmcmc.data.partitions import partitioned
 from dpmcmc.engine import compilation
+from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
+from dpmcmc.engine.workers import LostPartition, workers
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file
@@ -31,7 +35,7 @@ from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.storage.files import RunFolder
 from dpmcmc.targets import Custom
-from tests import test_ledger_filter
+from tests import test_ledger_filter, test_partitions
 from tests.planted import Scene, require
 from tests.planted.checks_accounting import DELTA, one_event
 
@@ -415,3 +419,31 @@ def no_draw_is_there_without_its_cost(scene: Scene) -> None:
         patch.setattr(RunFolder, "json", full)
         one.save(folder)
     require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")
+
+
+# Tables in partitions.
+
+
+def _first_twice(results: Any, do: Any, shares: Any, names: Any) -> Any:
+    return results(do, [shares[0], shares[0]], names)
+
+
+def no_record_counts_twice(scene: Scene) -> None:
+    """Two names of one file are refused, and so are a file that changes between two passes and a wrong worker."""
+    half = test_partitions.N // 2
+    for happens in ("link", "rewrite", "worker"):
+        files = test_partitions.cut(_folder(scene) / "people", test_partitions.TABLE, [half])
+        if happens == "link":
+            (files / "1.parquet").unlink()
+            (files / "1.parquet").symlink_to(files / "0.parquet")
+        with contextlib.suppress(InputError, LostPartition), pytest.MonkeyPatch.context() as patch, workers() as crew:
+            patch.setenv(partitioned_room.KEEP_MB, "0")
+            table = partitioned(files, test_partitions.SCHEMA)
+            records = partitioned_room.PartitionedRecords(table, crew)
+            records = records.checked(test_partitions.fine, test_partitions.N)
+            if happens == "rewrite":
+                shutil.copyfile(files / "0.parquet", files / "1.parquet")
+            if happens == "worker":
+                patch.setattr(crew, "results", functools.partial(_first_twice, crew.results))
+            records.total(test_partitions.Squares())
+            require(False, f"records count twice after a {happens}")

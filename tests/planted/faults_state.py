@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import run, verify
+from dpmcmc.data import columnar
 from dpmcmc.engine import chains, life
+from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import program as traced_room
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
@@ -350,6 +352,24 @@ FAULTS = (
         "A compiler's fault or a changed copy scales the noise by 0.9, which no draw shows by itself.",
         lambda patch: compiled_with_noise(patch, 0.9),
         (checks.a_run_executes_what_its_program_says,),
+    ),
+    Fault(
+        "a file under two names",
+        "Somebody links a file into its own folder, and each of its records is summed twice.",
+        lambda patch: patch.setattr(columnar, "_check_once", lambda parts: None),
+        (checks.no_record_counts_twice,),
+    ),
+    Fault(
+        "a partition whose records changed",
+        "A file is written anew between two passes with as many rows, some of which are another file's.",
+        lambda patch: patch.setattr(partitioned_room.Digest, "__str__", lambda self: "x"),
+        (checks.no_record_counts_twice,),
+    ),
+    Fault(
+        "an answer for another partition",
+        "A worker computes share 0 in place of share 1, and nobody asks which one its answer is about.",
+        lambda patch: patch.setattr(partitioned_room, "check_each_once", lambda answers, shares: None),
+        (checks.no_record_counts_twice,),
     ),
     Fault(
         "training statistic in metrics.json",
