@@ -102,11 +102,7 @@ def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
         column = schema.columns.get(name)
         if not isinstance(column, Range) or name == schema.label or len(said) == _MOST:
             continue
-        # Without an intercept, say, coefficients are those of encoded columns.
-        try:
-            reach = abs(_units(schema, at)[1]) * (column.high - column.low)
-        except InputError:
-            return []
+        reach = abs(_units(schema, at)[1]) * (column.high - column.low)
         # Between two classes the difference counts.
         differs = math.sqrt(2) if isinstance(target, SoftmaxRegression) else 1.0
         own = slice(at * score.size, (at + 1) * score.size)

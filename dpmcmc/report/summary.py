@@ -165,13 +165,8 @@ class Reading(NamedTuple):
         encoded += f"multiplied by {schema.row_scale:.3g}"
         if asked is False:
             return draws, encoded, False
-        try:
-            own = schema.to_original_units(np.asarray(draws))
-        except InputError as error:  # a term that has no units of its own
-            if asked:
-                raise
-            return draws, f"{encoded} ({error})", False
-        units = "of the columns as they were before encoding; a level is compared with the first of its column"
+        own = schema.to_original_units(np.asarray(draws))
+        units = "of the columns as they were before encoding; a level is compared with the first of its column where that is 0"
         name = schema.own_name(schema.label)
         return (
             own,
