@@ -13,6 +13,7 @@ import yaml
 
 from dpmcmc.config.model import (
     CHOICES,
+    EXPONENT,
     OF_CHAINS,
     OF_SAMPLERS,
     ONE_SHOT,
@@ -23,14 +24,25 @@ from dpmcmc.config.model import (
 )
 from dpmcmc.config.sections import ConfigError, invalid, keys
 from dpmcmc.config.shipped import located, shipped
-from dpmcmc.errors import meant
+from dpmcmc.errors import meant, shown
 from dpmcmc.storage.files import opened_text
 
 # ----------------------------------------------------------------------------------------------------
-# YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence.
+# YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence. YAML 1.1 reads some
+# texts as other values than they say (``no``, ``01234``, ``10:30``, ``2001-02-03``); these are refused.
 
 #: Values of a config once its aliases are written out; a few lines of YAML can stand for more than memory holds.
 _MOST_VALUES = 1_000_000
+
+
+#: Tags of ``<<`` and ``=``.
+_MERGE = "tag:yaml.org,2002:merge"
+_SIGNS = (_MERGE, "tag:yaml.org,2002:value")
+#: Texts without quotes that say their value: those that JSON has too, and further ways to write a decimal number.
+_SAYS_ITS_VALUE = re.compile(
+    r"|~|null|Null|NULL|true|True|TRUE|false|False|FALSE|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    r"|[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,6 +55,8 @@ class _Loader(yaml.SafeLoader):
             raise ConfigError(
                 f"its aliases stand for more than {_MOST_VALUES} values, or for themselves; leave them out."
             )
+        if node is not None:
+            self._check_scalars(node, "", set())
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
@@ -58,16 +72,54 @@ class _Loader(yaml.SafeLoader):
                 f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it."
             ) from None
 
+    def _check_scalars(self, node: yaml.Node, key: str, known: set) -> None:
+        """Refuse scalars without quotes that YAML reads as another value than they say.
+
+        Args:
+            node: with all that is in it.
+            key: nearest one above it. Below ``levels`` a number must be written as a level is named.
+            known: nodes that were checked.
+        """
+        of_levels = key == "levels"
+        if (id(node), of_levels) in known:
+            return
+        known.add((id(node), of_levels))
+        if isinstance(node, yaml.MappingNode):
+            for key_node, value_node in node.value:
+                if key_node.tag != _MERGE:
+                    self._check_scalars(key_node, key, known)
+                self._check_scalars(value_node, str(key_node.value), known)
+        elif isinstance(node, yaml.SequenceNode):
+            for part in node.value:
+                self._check_scalars(part, key, known)
+        elif node.style is None and not self._says_its_value(node, of_levels):
+            value = None if node.tag in _SIGNS else self.construct_object(node)
+            raise _misread(node, value, f"{key}: " if key else "")
+
+    def _says_its_value(self, node: yaml.ScalarNode, of_levels: bool) -> bool:
+        """Return whether a scalar without quotes is a text, or is written as its value is."""
+        tag = self.resolve(yaml.ScalarNode, node.value, (True, False))
+        if node.tag != tag or tag == "tag:yaml.org,2002:str":
+            return True
+        if tag in _SIGNS or not _SAYS_ITS_VALUE.fullmatch(node.value):
+            return False
+        value = self.construct_object(node)
+        if not of_levels or isinstance(value, bool):
+            return True
+        whole = isinstance(value, float) and value.is_integer()
+        # PyYAML writes 1e-07 as 1.0e-07.
+        return not whole and node.value.replace(".0e", "e") == str(value)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """Refuse a key that is given twice: YAML would silently keep the last."""
         seen = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise ConfigError(
-                    f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names."
+                    f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names: quote it."
                 )
             if key in seen:
                 raise ConfigError(
@@ -77,11 +129,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
+_Loader.add_implicit_resolver(*EXPONENT)
 
 
 def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
@@ -96,6 +144,26 @@ def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
             parts = node.value
         known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
     return known[id(node)]
+
+
+def _misread(node: yaml.ScalarNode, value: object, where: str) -> ConfigError:
+    """Return the refusal of a text without quotes that YAML reads as another value than it says."""
+    said, instead = "a date", ""
+    if node.tag in _SIGNS:
+        said = "a sign"
+    elif value is None:
+        said, instead = "a missing value", ", or declare missing: true"
+    elif isinstance(value, int | float):
+        whole = isinstance(value, float) and value.is_integer()
+        text = shown(int(value) if whole else value).lower()
+        kind = "truth value" if isinstance(value, bool) else "number"
+        said = f"the {kind} {text}"
+        instead = (
+            f", or write {text}" if isinstance(value, int) or math.isfinite(value) else ""
+        )
+    return ConfigError(
+        f"{where}{node.value!r:.40} is {said} in YAML{_line(node.start_mark)}; quote it{instead}."
+    )
 
 
 def _line(mark: yaml.Mark | None) -> str:

@@ -1,6 +1,6 @@
 """Kinds of a table's columns: what is public about the values of one column, and how a value becomes numbers.
 
-    Range(17, 90)                       a number, mapped to [-1, 1] by the ends of its range
+    Range(17, 90)                       a number, mapped into [-1, 1] by the ends of its range
     Levels(["yes", "no"], other=True)   a word, mapped to one column of 0 and 1 for each level
     Counts(20)                          a whole number from 0; for labels alone
 
@@ -343,7 +343,8 @@ def _declared(given: object) -> Level:
         level = None
     if level is None or is_missing(level):
         raise InputError(
-            "levels: each must be a text, a number or a truth value, and missing=True stands for a missing value",
+            "levels: each must be a text, a number or a truth value (in YAML quote it), and missing=True stands for a "
+            "missing value",
             "levels",
         )
     if isinstance(level, str):

@@ -124,7 +124,10 @@ class Schema:
         )
         apart = (self.label, self.offset, self.weights)
         if not all(isinstance(name, str) for name in (*apart, self.formula or "")):
-            raise InputError("label, formula, offset, weights: must be texts", "formula")
+            raise InputError(
+                "label, formula, offset, weights: must be texts; quote them in YAML",
+                "formula",
+            )
         terms: tuple[tuple[str, ...], ...] = tuple(
             (name,) for name in self.columns if name not in apart
         )
@@ -653,6 +656,11 @@ class Schema:
             shifts = THRESHOLD * self.row_bound * shifts
             return np.concatenate([out, first[..., None] + shifts], axis=-1)
         return np.moveaxis(out, -1, -2) if classes else out
+
+    @property
+    def first_levels(self) -> list[int]:
+        """Places of the columns whose coefficient in its own unit is 0, since others are compared with them."""
+        return np.flatnonzero(~self._span.own.any(axis=1)).tolist()
 
     @property
     def constant_sum(self) -> np.ndarray:

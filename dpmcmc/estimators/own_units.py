@@ -66,11 +66,14 @@ def encoded_priors(
                 "prior",
             )
         out[at] = Normal((mean - nothing) / unit, std / abs(unit))
-    for block in schema.structure.blocks:
-        given_here = [one.std for one in map(out.__getitem__, block) if one is not None]
-        if given_here:
+    start = 0
+    for block in schema.blocks:
+        columns = range(start, start + len(block))
+        start += len(block)
+        given_here = [one.std for one in map(out.__getitem__, columns) if one is not None]
+        for first in set(columns).intersection(schema.first_levels if given_here else ()):
             # A level is compared with the first one, whose own effect would add to what was given.
-            out[block[0]] = Normal(0.0, _HELD * min(given_here))
+            out[first] = Normal(0.0, _HELD * min(given_here))
     return tuple(out)
 
 

@@ -3,7 +3,8 @@
 In their own units coefficients cannot share an axis: one is per year, another per dollar. So each is multiplied by the
 **span** of its column: half the declared range, or 1 for a level against the first. This is the change of the
 prediction over that span. Ranges are public, so the axis shows nothing that the coefficients do not. An intercept, a
-level that stands for one (as in ``y ~ 0 + job``) and a threshold are no effects. They have their numbers and no place on this axis.
+level that stands for one (as in ``y ~ 0 + job``) and a threshold are no effects. They have their numbers and no place
+on this axis.
 """
 
 from __future__ import annotations
