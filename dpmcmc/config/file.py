@@ -35,9 +35,17 @@ from dpmcmc.storage.files import opened_text
 _MOST_VALUES = 1_000_000
 
 
-#: Tags of ``<<`` and ``=``.
 _MERGE = "tag:yaml.org,2002:merge"
-_SIGNS = (_MERGE, "tag:yaml.org,2002:value")
+#: Tag of a scalar that is no text -> what YAML reads it as.
+_READ_AS = {
+    _MERGE: "a sign",
+    "tag:yaml.org,2002:value": "a sign",
+    "tag:yaml.org,2002:null": "a missing value",
+    "tag:yaml.org,2002:timestamp": "a date",
+    "tag:yaml.org,2002:bool": "the truth value ",
+    "tag:yaml.org,2002:int": "the number ",
+    "tag:yaml.org,2002:float": "the number ",
+}
 #: Texts without quotes that say their value: those that JSON has too, and further ways to write a decimal number.
 _SAYS_ITS_VALUE = re.compile(
     r"|~|null|Null|NULL|true|True|TRUE|false|False|FALSE|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
@@ -77,13 +85,12 @@ class _Loader(yaml.SafeLoader):
 
         Args:
             node: with all that is in it.
-            key: nearest one above it. Below ``levels`` a number must be written as a level is named.
-            known: nodes that were checked.
+            key: nearest one above it.
+            known: nodes that were checked, each with its key.
         """
-        of_levels = key == "levels"
-        if (id(node), of_levels) in known:
+        if (id(node), key) in known:
             return
-        known.add((id(node), of_levels))
+        known.add((id(node), key))
         if isinstance(node, yaml.MappingNode):
             for key_node, value_node in node.value:
                 if key_node.tag != _MERGE:
@@ -92,23 +99,29 @@ class _Loader(yaml.SafeLoader):
         elif isinstance(node, yaml.SequenceNode):
             for part in node.value:
                 self._check_scalars(part, key, known)
-        elif node.style is None and not self._says_its_value(node, of_levels):
-            value = None if node.tag in _SIGNS else self.construct_object(node)
-            raise _misread(node, value, f"{key}: " if key else "")
+        elif node.tag == self.resolve(yaml.ScalarNode, node.value, (True, False)):
+            self._check_scalar(node, key)
 
-    def _says_its_value(self, node: yaml.ScalarNode, of_levels: bool) -> bool:
-        """Return whether a scalar without quotes is a text, or is written as its value is."""
-        tag = self.resolve(yaml.ScalarNode, node.value, (True, False))
-        if node.tag != tag or tag == "tag:yaml.org,2002:str":
-            return True
-        if tag in _SIGNS or not _SAYS_ITS_VALUE.fullmatch(node.value):
-            return False
-        value = self.construct_object(node)
-        if not of_levels or isinstance(value, bool):
-            return True
-        whole = isinstance(value, float) and value.is_integer()
+    def _check_scalar(self, node: yaml.Node, key: str) -> None:
+        """Refuse such a scalar; below ``levels`` also one that is written otherwise than its level is named."""
+        said = _READ_AS.get(node.tag, "")
+        text = ""
+        if said.startswith("the"):
+            value = self.construct_object(node)
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            text = shown(value).lower()
         # PyYAML writes 1e-07 as 1.0e-07.
-        return not whole and node.value.replace(".0e", "e") == str(value)
+        named = key != "levels" or text in (
+            "true",
+            "false",
+            node.value.replace(".0e", "e"),
+        )
+        if said and not (named and _SAYS_ITS_VALUE.fullmatch(node.value)):
+            raise ConfigError(
+                f"{key + ': ' * bool(key)}{node.value!r:.40} is {said}{text} in YAML{_line(node.start_mark)}; quote it"
+                f"{f', or write {text}' * bool(text)}."
+            )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """Refuse a key that is given twice: YAML would silently keep the last."""
@@ -144,26 +157,6 @@ def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
             parts = node.value
         known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
     return known[id(node)]
-
-
-def _misread(node: yaml.ScalarNode, value: object, where: str) -> ConfigError:
-    """Return the refusal of a text without quotes that YAML reads as another value than it says."""
-    said, instead = "a date", ""
-    if node.tag in _SIGNS:
-        said = "a sign"
-    elif value is None:
-        said, instead = "a missing value", ", or declare missing: true"
-    elif isinstance(value, int | float):
-        whole = isinstance(value, float) and value.is_integer()
-        text = shown(int(value) if whole else value).lower()
-        kind = "truth value" if isinstance(value, bool) else "number"
-        said = f"the {kind} {text}"
-        instead = (
-            f", or write {text}" if isinstance(value, int) or math.isfinite(value) else ""
-        )
-    return ConfigError(
-        f"{where}{node.value!r:.40} is {said} in YAML{_line(node.start_mark)}; quote it{instead}."
-    )
 
 
 def _line(mark: yaml.Mark | None) -> str:

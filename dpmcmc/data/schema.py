@@ -193,7 +193,7 @@ class Schema:
         for name in self._used:
             one = self._factors[name]
             poly = isinstance(one, Basis) and one.call.function == "poly"
-            if poly and not self._span.has_constant:
+            if poly and not self.constant_sum.any():
                 raise InputError(
                     f"formula: {name} needs an intercept, since its polynomials are made to go with one; take it in, "
                     "or add columns of the powers to the table and declare their ranges",
@@ -453,10 +453,11 @@ class Schema:
 
     @functools.cached_property
     def _label_kind(self) -> Column:
-        """What encodes the label; a real one has no shift where the features have no constant that takes it up."""
+        """The label's column; a real one has no shift where the features have no constant that takes it up."""
         kind = self.columns[self.label]
-        shifted = not isinstance(kind, Range) or self._span.has_constant
-        return kind if shifted else kind.from_zero
+        if isinstance(kind, Range) and not self.constant_sum.any():
+            return kind.from_zero
+        return kind
 
     @property
     def _label_units(self) -> tuple[float, float]:
@@ -652,9 +653,10 @@ class Schema:
         out = theta @ self._span.own.T * (half * self.row_scale)
         out += middle * self.constant_sum
         if self._thresholds:
-            first = out @ self._span.of_first_levels
+            constant = self.constant_sum.argmax()
+            first = out[..., [constant]] * self.constant_sum[constant]
             shifts = THRESHOLD * self.row_bound * shifts
-            return np.concatenate([out, first[..., None] + shifts], axis=-1)
+            return np.concatenate([out, first + shifts], axis=-1)
         return np.moveaxis(out, -1, -2) if classes else out
 
     @property

@@ -1,11 +1,12 @@
-"""What the terms of a formula span, and what follows: columns that are mapped about their middle, own coefficients.
+"""The columns that a formula spans: which ranges may be shifted, and coefficients in the units of the columns.
 
 A term is a product of factors. The indicators of all levels of a column add up to 1. So the columns of a term contain
 those of the same term without any of its ``Levels``: ``a:g`` contains ``a``, and ``g`` contains the constant. Groups,
 ``(1|g)``, do not count as levels: their effects have a mean of zero.
 
-**Middle.** A range [low, high] is mapped to [-1, 1] by its middle. That changes no model where a term without one or
-more of its ranges is spanned too: (a − m)·b = ab − m·b needs b. Elsewhere the range is divided by its larger end.
+**Shift.** A range [low, high] is mapped to [-1, 1] by its middle m. In a term ``a:b`` this gives (a − m)·b = ab − m·b,
+which is the same model where ``b`` is spanned too. So the ranges of a term are shifted where the term is spanned
+without each of them, and without any several of them. In other terms a range is divided by its larger end.
 
 **Own coefficients.** Columns in their own units may depend on each other, as a constant and the indicators of all
 levels do. The columns that are kept form a basis: a column is left out where an earlier term spans the product of its
@@ -17,7 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,37 +42,33 @@ class Span:
     terms: tuple[tuple[str, ...], ...]
     named: Mapping[str, Factor]
 
-    def term_of(self, names: Collection[str]) -> int | None:
-        """Return the earliest term that contains a product of factors in its columns; None where none does."""
-        rest, levels = self._parted(names)
-        for at, found in self._known.get(rest, ()):
-            if levels <= found:
-                return at
-        return None
-
-    def is_centred(self, term: tuple[str, ...]) -> bool:
-        """Return whether the ranges of a term may be mapped about their middle."""
-        ranges = [name for name in term if isinstance(self.named[name], Range)]
-        return all(
-            self.term_of(set(term).difference(gone)) is not None
-            for count in range(1, len(ranges) + 1)
-            for gone in itertools.combinations(ranges, count)
-        )
+    @functools.cached_property
+    def spanned(self) -> dict[frozenset[str], int]:
+        """Each product of factors that a term contains in its columns -> the earliest such term."""
+        levels = [
+            [name for name in term if isinstance(self.named[name], Levels)]
+            for term in self.terms
+        ]
+        order = sorted(range(len(levels)), key=lambda at: len(levels[at]))
+        return {
+            frozenset(self.terms[at]).difference(gone): at
+            for at in reversed(order)  # the last one, which is kept, is the earliest
+            for gone in _subsets(levels[at])
+        }
 
     @functools.cached_property
-    def encoders(self) -> tuple[tuple[Factor, ...], ...]:
-        """What encodes each factor of each term."""
-        out = []
-        for term in self.terms:
-            centred = self.is_centred(term)
-            factors = [self.named[name] for name in term]
-            out.append(
-                tuple(
-                    one if centred or not isinstance(one, Range) else one.from_zero
-                    for one in factors
-                )
-            )
-        return tuple(out)
+    def encoders(self) -> list[list[Factor]]:
+        """Encoder of each factor of each term."""
+        return [[self._encoder(term, name) for name in term] for term in self.terms]
+
+    def _encoder(self, term: tuple[str, ...], name: str) -> Factor:
+        factor = self.named[name]
+        ranges = [one for one in term if isinstance(self.named[one], Range)]
+        if not isinstance(factor, Range) or all(
+            frozenset(term).difference(gone) in self.spanned for gone in _subsets(ranges)
+        ):
+            return factor
+        return factor.from_zero
 
     @functools.cached_property
     def blocks(self) -> list[list[tuple[str, ...]]]:
@@ -85,24 +82,11 @@ class Span:
             for term in self.terms
         ]
 
-    @property
-    def has_constant(self) -> bool:
-        """Whether a constant is spanned."""
-        return self.term_of(()) is not None
-
     @functools.cached_property
     def constant(self) -> np.ndarray:
         """Weights of the columns in their own units whose sum is 1, (d,); zero where the constant is not spanned."""
-        return self._sum({}) if self.has_constant else np.zeros(len(self._columns))
-
-    @property
-    def of_first_levels(self) -> np.ndarray:
-        """Which columns are 1 where numbers are 0 and words their first levels, (d,)."""
-        firsts = (
-            all(self._is_first(name, part) for name, part in product.items())
-            for _, product in self._columns
-        )
-        return np.fromiter(firsts, np.float64)
+        has = frozenset() in self.spanned
+        return self._sum({}) if has else np.zeros(len(self._columns))
 
     @functools.cached_property
     def own(self) -> np.ndarray:
@@ -116,27 +100,14 @@ class Span:
             for chosen in itertools.product(
                 *(sums[part].items() for part in product.values())
             ):
+                left = {
+                    name: part
+                    for name, (part, _) in zip(product, chosen, strict=True)
+                    if part
+                }
                 weight = math.prod(weight for _, weight in chosen)
                 if weight:
-                    names = zip(product, chosen, strict=True)
-                    left = {name: part for name, (part, _) in names if part}
                     out[:, column] += weight * self._sum(left)
-        return out
-
-    def _parted(self, names: Collection[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the factors that are no levels, and those that are."""
-        levels = frozenset(name for name in names if isinstance(self.named[name], Levels))
-        return frozenset(names) - levels, levels
-
-    @functools.cached_property
-    def _known(self) -> dict[frozenset[str], list[tuple[int, frozenset[str]]]]:
-        """Factors that are no levels -> (term, its levels), the earliest term first."""
-        out: dict[frozenset[str], list[tuple[int, frozenset[str]]]] = {}
-        for at, term in enumerate(self.terms):
-            rest, levels = self._parted(term)
-            out.setdefault(rest, []).append((at, levels))
-        for found in out.values():
-            found.sort(key=lambda one: len(one[1]))
         return out
 
     @functools.cached_property
@@ -148,27 +119,11 @@ class Span:
             for parts in block
         ]
 
-    @functools.cached_property
-    def _places(self) -> dict[frozenset[tuple[str, str]], int]:
-        """Product -> its column."""
-        return {
-            frozenset(product.items()): column
-            for column, (_, product) in enumerate(self._columns)
-        }
-
-    @functools.cached_property
-    def _known_sums(self) -> dict[int, np.ndarray]:
-        """Results of :meth:`_column`."""
-        return {}
-
     def _sum(self, product: Product) -> np.ndarray:
         """Return weights of the columns that are kept, whose sum is a product that is spanned, (d,)."""
-        place = self._places.get(frozenset(product.items()))
-        if place is not None:
-            return self._column(place)
-        return self._rest(self.term_of(product), product)
+        return self._rest(self.spanned[frozenset(product)], product)
 
-    def _rest(self, at: int | None, product: Product, apart: int = -1) -> np.ndarray:
+    def _rest(self, at: int, product: Product, apart: int = -1) -> np.ndarray:
         """Return the sum of a term's columns that hold a product, one of them left out, (d,)."""
         out = np.zeros(len(self._columns))
         for column, (term, other) in enumerate(self._columns):
@@ -178,20 +133,26 @@ class Span:
 
     def _column(self, column: int) -> np.ndarray:
         """Return weights of the columns that are kept, whose sum is a column, (d,)."""
-        if column not in self._known_sums:
-            at, product = self._columns[column]
-            told = {
-                name: part
-                for name, part in product.items()
-                if not self._is_first(name, part)
-            }
-            if self.term_of(told) == at:
-                out = np.eye(1, len(self._columns), column)[0]
-            else:
-                out = self._sum(told) - self._rest(at, told, column)
-            self._known_sums[column] = out
-        return self._known_sums[column]
+        at, product = self._columns[column]
+        told = {
+            name: part
+            for name, part in product.items()
+            if not isinstance(self.named[name], Levels)
+            or part != f"{name}{self.named[name].suffixes[0]}"
+        }
+        if self.spanned[frozenset(told)] == at:
+            return np.eye(1, len(self._columns), column)[0]
+        if column not in self._left_out:
+            self._left_out[column] = self._sum(told) - self._rest(at, told, column)
+        return self._left_out[column]
 
-    def _is_first(self, name: str, part: str) -> bool:
-        factor = self.named[name]
-        return isinstance(factor, Levels) and part == f"{name}{factor.suffixes[0]}"
+    @functools.cached_property
+    def _left_out(self) -> dict[int, np.ndarray]:
+        """Results of :meth:`_column`."""
+        return {}
+
+
+def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
+    return itertools.chain.from_iterable(
+        itertools.combinations(names, count) for count in range(len(names) + 1)
+    )
