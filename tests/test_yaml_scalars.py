@@ -88,7 +88,7 @@ def test_the_refusals_say_what_was_read_and_what_to_write():
     ):
         with pytest.raises(InputError) as refusal:
             levels(text)
-        assert str(refusal.value) == f"schema.yaml: levels: {said}"
+        assert str(refusal.value) == f"schema.yaml: below 'levels', {said}"
     with pytest.raises(InputError, match="key 1 is not text in line 1; keys are names: quote it"):
         parse_yaml("{1: {range: [0, 1]}}", "x.yaml")
     with pytest.raises(InputError, match="must be texts; quote them in YAML"):
@@ -142,7 +142,9 @@ def test_what_is_written_reads_back_the_same():
 def test_a_config_of_a_file_names_the_file_and_the_line(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("name: a\ndata:\n  schema:\n    columns:\n      on: {range: [0, 1]}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"a\.yaml: columns: 'on' is the truth value true in YAML in line 5; quote it"):
+    with pytest.raises(
+        InputError, match=r"a\.yaml: below 'columns', 'on' is the truth value true in YAML in line 5; quote it"
+    ):
         read_values(path)
     path.write_text(yaml.safe_dump({"label": "no", "levels": ["01", "10:30"]}), encoding="utf-8")
     assert read_values(path)[0] == {"label": "no", "levels": ["01", "10:30"]}

@@ -118,9 +118,10 @@ class _Loader(yaml.SafeLoader):
             node.value.replace(".0e", "e"),
         )
         if said and not (named and _SAYS_ITS_VALUE.fullmatch(node.value)):
+            where = f"below {key!r:.40}, " if key else ""
+            instead = f", or write {text}" if text else ""
             raise ConfigError(
-                f"{key + ': ' * bool(key)}{node.value!r:.40} is {said}{text} in YAML{_line(node.start_mark)}; quote it"
-                f"{f', or write {text}' * bool(text)}."
+                f"{where}{node.value!r:.40} is {said}{text} in YAML{_line(node.start_mark)}; quote it{instead}."
             )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
