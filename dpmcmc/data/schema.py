@@ -666,10 +666,7 @@ class Schema:
 
     @property
     def constant_sum(self) -> np.ndarray:
-        """Weights of the columns in their own units whose sum is 1 in every row, (d,); 0 where there is no such sum.
-
-        With an intercept it is that column alone; in ``y ~ 0 + job`` it is the sum over all jobs.
-        """
+        """Weights of the own columns whose sum is 1 in every row, (d,): the intercept, or all jobs; 0 where none is."""
         return self._span.constant
 
     def to_yaml(self) -> dict[str, object]:
