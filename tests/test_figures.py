@@ -52,7 +52,7 @@ def test_figures_of_a_run_folder_have_no_text_on_another(saved, tmp_path):
         figures.mixing(tmp_path / "mixing.png", columns, numbers, (1.1, 20.0), "Draws of adult", note)
     for count in (1, 6):
         rows = [(LONG, rng.standard_normal(99), 0.0, scale) for scale in np.geomspace(0.01, 100, count)]
-        units = "coefficients of the encoded columns: a range is [-1, 1], a level is 0 or 1,\nand every row"
+        units = "coefficients of the encoded columns: a range is within [-1, 1], a level is 0 or 1,\nand every row"
         figures.prior(tmp_path / "prior.png", rows, units, "adult: ε = 1", note)
     assert len(saved) == 12
 

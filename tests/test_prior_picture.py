@@ -46,7 +46,7 @@ def test_up_to_six_parameters_evenly_spread_and_none_of_groups():
     draws = np.zeros((1, 100, 5), np.float32)
     grouped = dpmcmc.Result(plan, draws, draws, None, plan.guarantee, {"run": 1.0})
     assert [row[0] for row in of(grouped).rows] == ["age", "intercept"]
-    assert "a range is [-1, 1]" in of(grouped).units
+    assert "a range is within [-1, 1]" in of(grouped).units
 
 
 @pytest.mark.parametrize("target", [dpmcmc.targets.SoftmaxRegression(1.0, 3, num_features=3, row_bound=1.0), object()])

@@ -94,8 +94,8 @@ def test_every_source_gives_the_same_records(tmp_path):
 
 @pytest.mark.parametrize("blocks", range(1, 40))
 def test_the_row_bound_holds_exactly_in_float32(blocks):
-    schema = Schema({f"x{k}": Range(0, 1) for k in range(blocks)} | {"y": Counts(3)}, label="y", intercept=False)
-    for value in (0, 1, 2):
+    schema = Schema({f"x{k}": Range(-1, 1) for k in range(blocks)} | {"y": Counts(3)}, label="y", intercept=False)
+    for value in (-1, 1, 2):
         x = schema.encode({**{f"x{k}": [value] for k in range(blocks)}, "y": [0]})["x"].astype(np.float64)
         assert 1 - 1e-6 < (x**2).sum() <= 1
 
@@ -346,7 +346,7 @@ def test_a_formula_that_is_not_public_is_refused_with_its_name(formula, said):
     "name", ["x-1", "a:b", "my age", "1", "C", "class", "x", "`", "a`b``c", "y ~ x", "log(x)", "é"]
 )
 def test_a_list_of_names_is_no_formula(name):
-    schema = Schema({name: Range(0, 1), "x ": Range(0, 1), "y": Levels([0, 1])}, label="y")
+    schema = Schema({name: Levels([0, 1]), "x ": Range(0, 1), "y": Levels([0, 1])}, label="y")
     for names, intercept in (([name], True), ([name, "x "], False)):
         chosen = schema.with_formula(of_names("y", names, intercept))
         assert chosen.terms == tuple((one,) for one in names)

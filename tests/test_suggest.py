@@ -231,7 +231,7 @@ QUESTION = """
 data:
   path: people.csv
   num_records: 5000
-  schema: {columns: {a: {range: [0, 10]}, b: {levels: [u, v, w]}, y: {levels: [no, yes]}}, label: y}
+  schema: {columns: {a: {range: [0, 10]}, b: {levels: [u, v, w]}, y: {levels: ["no", "yes"]}}, label: y}
 target: {name: logistic_regression, prior_scale: 1.0}
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -137,6 +138,44 @@ def test_rules_recover_the_variance_of_the_posterior():
     few = synthetic.rubin(estimates[:2] * 0.01, np.full((2, 2), 9.0))
     assert np.all(few.variance > 0)
     assert np.all(few.degrees == 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_estimate_that_is_equal_in_all_tables_has_the_variance_of_one(seed):
+    """b = 0 tells nothing: T = Ū with a normal quantile, and a width of 0 where Ū is 0 too. Nothing is NaN."""
+    rng = np.random.default_rng(seed)
+    count, size = rng.integers(2, 30), rng.integers(1, 8)
+    scale = 10.0 ** rng.integers(-150, 150, size)
+    estimates = scale * rng.normal(size=(count, size))
+    variances = scale**2 * rng.gamma(1.0, size=(count, size))
+    constant, exact = rng.random((2, size)) < 0.5
+    estimates[:, constant] = estimates[0, constant]
+    variances[:, exact] = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = synthetic.rubin(estimates, variances)
+        low, high = found.intervals(0.9).T
+    assert np.isfinite([found.mean, found.variance, low, high]).all()
+    assert np.all(found.degrees >= 1)
+    within = variances.mean(axis=0)
+    np.testing.assert_array_equal(found.degrees == np.inf, constant)
+    np.testing.assert_array_equal(found.variance[constant], within[constant])
+    half = 1.6448536 * np.sqrt(within)
+    assert np.all(np.abs((high - low) / 2 - half)[constant] <= (1e-6 * half + 1e-15 * np.abs(low))[constant])
+
+
+@pytest.mark.parametrize(
+    ("estimates", "variances", "said"),
+    [
+        ([[1.0]], [[1.0]], "estimates: are of 1 tables"),
+        ([[1.0], [math.nan]], [[1.0], [1.0]], "must be finite"),
+        ([[1.0], [2.0]], [[1.0], [math.inf]], "must be finite"),
+        ([[1.0], [2.0]], [[1.0], [-1.0]], "variances: must not be negative"),
+    ],
+)
+def test_analyses_that_cannot_be_combined_are_refused(estimates, variances, said):
+    with pytest.raises(ValueError, match=said):
+        synthetic.rubin(np.array(estimates), np.array(variances))
 
 
 @pytest.mark.slow

@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-import yaml
-
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import SCHEMES, Config, Promise
+from dpmcmc.config.model import SCHEMES, Config, Promise, to_yaml
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
 from dpmcmc.data.checks import with_public_facts
@@ -274,7 +272,7 @@ def _commented(
             line, WIDTH, initial_indent="# ", subsequent_indent="#   "
         )
     )
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    text = to_yaml(values)
     return comments + text.replace(
         f"path: {_YOURS}\n",
         f"path: {_YOURS}  # replace it by the path of your own file\n",

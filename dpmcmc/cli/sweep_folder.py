@@ -13,13 +13,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.swept_cell import status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid
-from dpmcmc.config.model import in_database
+from dpmcmc.config.model import in_database, to_yaml
 from dpmcmc.engine.cells import Row, csv_of
 from dpmcmc.report import sweep_page
 from dpmcmc.storage.files import (
@@ -83,9 +81,7 @@ def released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
     path = folder / GRID_FILE
     released = RunFolder(folder, day_of(path) if path.exists() else today())
     if not path.exists():
-        released.write(
-            GRID_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-        )
+        released.write(GRID_FILE, to_yaml(values))
     return released
 
 

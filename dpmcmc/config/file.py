@@ -13,6 +13,7 @@ import yaml
 
 from dpmcmc.config.model import (
     CHOICES,
+    EXPONENT,
     OF_CHAINS,
     OF_SAMPLERS,
     ONE_SHOT,
@@ -23,14 +24,33 @@ from dpmcmc.config.model import (
 )
 from dpmcmc.config.sections import ConfigError, invalid, keys
 from dpmcmc.config.shipped import located, shipped
-from dpmcmc.errors import meant
+from dpmcmc.errors import meant, shown
 from dpmcmc.storage.files import opened_text
 
 # ----------------------------------------------------------------------------------------------------
-# YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence.
+# YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence. YAML 1.1 reads some
+# texts as other values than they say (``no``, ``01234``, ``10:30``, ``2001-02-03``); these are refused.
 
 #: Values of a config once its aliases are written out; a few lines of YAML can stand for more than memory holds.
 _MOST_VALUES = 1_000_000
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+#: Tag of a scalar that is no text -> what YAML reads it as.
+_READ_AS = {
+    _MERGE: "a sign",
+    "tag:yaml.org,2002:value": "a sign",
+    "tag:yaml.org,2002:null": "a missing value",
+    "tag:yaml.org,2002:timestamp": "a date",
+    "tag:yaml.org,2002:bool": "the truth value ",
+    "tag:yaml.org,2002:int": "the number ",
+    "tag:yaml.org,2002:float": "the number ",
+}
+#: Texts without quotes that say their value: those that JSON has too, and further ways to write a decimal number.
+_SAYS_ITS_VALUE = re.compile(
+    r"|~|null|Null|NULL|true|True|TRUE|false|False|FALSE|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    r"|[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?"
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,6 +63,8 @@ class _Loader(yaml.SafeLoader):
             raise ConfigError(
                 f"its aliases stand for more than {_MOST_VALUES} values, or for themselves; leave them out."
             )
+        if node is not None:
+            self._check_scalars(node, "", set())
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
@@ -58,16 +80,60 @@ class _Loader(yaml.SafeLoader):
                 f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it."
             ) from None
 
+    def _check_scalars(self, node: yaml.Node, key: str, known: set) -> None:
+        """Refuse scalars without quotes that YAML reads as another value than they say.
+
+        Args:
+            node: with all that is in it.
+            key: nearest one above it.
+            known: nodes that were checked, each with its key.
+        """
+        if (id(node), key) in known:
+            return
+        known.add((id(node), key))
+        if isinstance(node, yaml.MappingNode):
+            for key_node, value_node in node.value:
+                if key_node.tag != _MERGE:
+                    self._check_scalars(key_node, key, known)
+                self._check_scalars(value_node, str(key_node.value), known)
+        elif isinstance(node, yaml.SequenceNode):
+            for part in node.value:
+                self._check_scalars(part, key, known)
+        elif node.tag == self.resolve(yaml.ScalarNode, node.value, (True, False)):
+            self._check_scalar(node, key)
+
+    def _check_scalar(self, node: yaml.Node, key: str) -> None:
+        """Refuse such a scalar; below ``levels`` also one that is written otherwise than its level is named."""
+        said = _READ_AS.get(node.tag, "")
+        text = ""
+        if said.startswith("the"):
+            value = self.construct_object(node)
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            text = shown(value).lower()
+        # PyYAML writes 1e-07 as 1.0e-07.
+        named = key != "levels" or text in (
+            "true",
+            "false",
+            node.value.replace(".0e", "e"),
+        )
+        if said and not (named and _SAYS_ITS_VALUE.fullmatch(node.value)):
+            where = f"below {key!r:.40}, " if key else ""
+            instead = f", or write {text}" if text else ""
+            raise ConfigError(
+                f"{where}{node.value!r:.40} is {said}{text} in YAML{_line(node.start_mark)}; quote it{instead}."
+            )
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """Refuse a key that is given twice: YAML would silently keep the last."""
         seen = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise ConfigError(
-                    f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names."
+                    f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names: quote it."
                 )
             if key in seen:
                 raise ConfigError(
@@ -77,11 +143,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
+_Loader.add_implicit_resolver(*EXPONENT)
 
 
 def _num_values(node: yaml.Node, known: dict[int, float]) -> float:

@@ -54,6 +54,20 @@ from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 
+#: How a number with an exponent is written, which YAML 1.1 reads as a text without a point and a sign: 1e-6, 2e3.
+EXPONENT = (
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
+    list("-+.0123456789"),
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML in which a text that reads as a number is quoted."""
+
+
+_Dumper.add_implicit_resolver(*EXPONENT)
+
 # ----------------------------------------------------------------------------------------------------
 # The ``run:`` section of a config: how long a sampler runs, and on which devices.
 
@@ -550,4 +564,9 @@ def dump(config: Config, folder: Path) -> str:
         path = (values[section] or {}).get(key)
         if path is not None and not in_database(key, path):
             values[section][key] = os.path.relpath(path, folder)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return to_yaml(values)
+
+
+def to_yaml(values: object) -> str:
+    """Return values as YAML that ``config/file.py`` reads back; a text that it would read as a number is quoted."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -1,6 +1,6 @@
 """Kinds of a table's columns: what is public about the values of one column, and how a value becomes numbers.
 
-    Range(17, 90)                       a number, mapped to [-1, 1] by the ends of its range
+    Range(17, 90)                       a number, mapped into [-1, 1] by the ends of its range
     Levels(["yes", "no"], other=True)   a word, mapped to one column of 0 and 1 for each level
     Counts(20)                          a whole number from 0; for labels alone
 
@@ -113,13 +113,22 @@ class Range:
         return ("", f"={MISSING}") if self.missing else ("",)
 
     @property
+    def from_zero(self) -> Range:
+        """The same range, divided by its larger end on its scale, for terms where a shift would be another model."""
+        return _FromZero(self.low, self.high, self.scale, self.missing)
+
+    @property
     def middle_and_half(self) -> tuple[float, float]:
         """Middle and half the width of the range, on its scale."""
-        low, high = (
-            math.log1p(end) if self.scale == "log1p" else float(end)
-            for end in (self.low, self.high)
-        )
+        low, high = self._ends
         return (low + high) / 2, (high - low) / 2
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """Ends of the range, on its scale."""
+        if self.scale == "log1p":
+            return math.log1p(self.low), math.log1p(self.high)
+        return float(self.low), float(self.high)
 
     def own_units(self, name: str) -> dict[str, dict[str, float]]:
         """Return each encoded column as a sum: factors of the column's own value, of 1 (key "") and of ``missing``."""
@@ -165,6 +174,16 @@ class Range:
             np.expm1(on_scale) if self.scale == "log1p" else on_scale, self.low, self.high
         )
         return np.where(block[:, 1] > 0.5, np.nan, values) if self.missing else values
+
+
+@dataclass(frozen=True)
+class _FromZero(Range):
+    """A range whose 0 stays 0."""
+
+    @property
+    def middle_and_half(self) -> tuple[float, float]:
+        """0, and the larger end of the range, on its scale."""
+        return 0.0, max(map(abs, self._ends))
 
 
 @dataclass(frozen=True)
@@ -230,11 +249,6 @@ class Levels:
     def suffixes(self) -> tuple[str, ...]:
         """Ends of the encoded columns' names, after the column's own name."""
         return tuple(f"={name}" for name in self.names)
-
-    def own_units(self, name: str) -> dict[str, dict[str, float]]:
-        """Return each encoded column as a sum: the first one is 1 (key "") less the others."""
-        first, *others = (f"{name}{suffix}" for suffix in self.suffixes)
-        return {first: {"": 1.0} | dict.fromkeys(others, -1.0)}
 
     @functools.cached_property
     def _known(self) -> dict[type, dict]:
@@ -329,7 +343,8 @@ def _declared(given: object) -> Level:
         level = None
     if level is None or is_missing(level):
         raise InputError(
-            "levels: each must be a text, a number or a truth value, and missing=True stands for a missing value",
+            "levels: each must be a text, a number or a truth value (in YAML quote it), and missing=True stands for a "
+            "missing value",
             "levels",
         )
     if isinstance(level, str):

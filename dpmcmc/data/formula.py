@@ -42,6 +42,9 @@ _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 _EVERY = re.compile(r"(?<![\w.])\.(?![\w.])")
 _CALL = re.compile(r"([\w.]+)\(")
 _GROUP = re.compile(r"(?<![\w.])\(([^()|]*)(\|{1,2})([^()|]*)\)")
+#: Operators of formulaic whose terms are products, and those of them that are powers.
+_POWERS = ("**", "^")
+_PRODUCTS = (*_POWERS, ":", "*", "/", "in")
 #: How knots are given.
 _KNOTS = "give public knots, as in bs(age, knots=[30, 45, 60])"
 #: Degree of ``bs`` where a formula says none, and the largest one.
@@ -74,6 +77,7 @@ class Parsed(NamedTuple):
         calls: made factor -> the function of a column that it is.
         groups: made factor -> column of the groups.
         exposure: column within ``offset(log(...))``, or empty.
+        categorical: columns within ``C()``.
     """
 
     label: str
@@ -82,6 +86,7 @@ class Parsed(NamedTuple):
     calls: dict[str, Call]
     groups: dict[str, str]
     exposure: str
+    categorical: frozenset[str]
 
     @property
     def columns(self) -> list[str]:
@@ -120,6 +125,7 @@ class _Reader:
         self.calls: dict[str, Call] = {}
         self.groups: dict[str, str] = {}
         self.exposure = ""
+        self.categorical: set[str] = set()
 
     def read(self) -> Parsed:
         """Return what the formula says."""
@@ -141,9 +147,16 @@ class _Reader:
         for term in right:
             found = self._terms(term)
             intercept |= found == [()]
-            terms += [one for one in found if one and one not in terms]
+            known = [*map(set, terms)]
+            terms += [one for one in found if one and set(one) not in known]
         return Parsed(
-            label, tuple(terms), intercept, self.calls, self.groups, self.exposure
+            label,
+            tuple(terms),
+            intercept,
+            self.calls,
+            self.groups,
+            self.exposure,
+            frozenset(self.categorical),
         )
 
     def _word(self, found: re.Match) -> str:
@@ -199,8 +212,10 @@ class _Reader:
             name = self.known.get(word, factor.expr)
             if name not in self.columns:
                 raise _wrong(_unknown(name, self.columns))
+            if categorical is not None:
+                self.categorical.add(name)
             names.append(name)
-        return tuple(names)
+        return tuple(dict.fromkeys(names))
 
     def _column(self, node: ast.expr, function: str) -> str:
         """Return the column that a node names."""
@@ -334,12 +349,14 @@ def _sides(formula: str, given: str) -> Any:
     try:
         from formulaic import Formula
         from formulaic.errors import FormulaicError
+        from formulaic.parser import DefaultFormulaParser
     except ImportError:
         raise InputError(
             "formula: needs formulaic: pip install formulaic", "formula"
         ) from None
     try:
-        return Formula(formula)
+        sides = Formula(formula)
+        tree = DefaultFormulaParser().get_ast(formula)
     except (FormulaicError, SyntaxError, TypeError, ValueError):
         if _EVERY.search(formula):
             said = "formula: . for all other columns is not taken; leave the formula out (None), or name the columns"
@@ -348,6 +365,25 @@ def _sides(formula: str, given: str) -> Any:
             f"formula: {shown(given)} is no formula such as income ~ age + C(job)",
             "formula",
         ) from None
+    _refuse_squares(tree, given)
+    return sides
+
+
+def _refuse_squares(node: Any, given: str) -> None:
+    """Refuse products of a term with itself, which are the term in this notation and no square."""
+    for part in getattr(node, "args", ()):
+        _refuse_squares(part, given)
+    symbol = node.operator.symbol if hasattr(node, "operator") else ""
+    if symbol not in _PRODUCTS or len(node.args) != 2:
+        return
+    left, right = (list(part.to_terms()) for part in node.args)
+    if symbol in _POWERS:
+        right = left
+    if len(left) == len(right) == 1 and set(left[0].factors) & set(right[0].factors):
+        raise _wrong(
+            f"{shown(given)} multiplies a term by itself, which is that term in this notation and no square; write "
+            "poly(a, 2) for the square of a column a, or the term alone"
+        )
 
 
 def _unknown(expression: str, columns: tuple[str, ...]) -> str:

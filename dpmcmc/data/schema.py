@@ -4,10 +4,12 @@
                      "income": Levels(["low", "high"])}, label="income")
     schema.encode(frame)                          # {"x": float32 (N, d), "y": int32 (N,)}
 
-Numbers go to [-1, 1] by their range, words to one column of 0 and 1 a level. A row then has one block for each source
-column, of norm at most 1, and the intercept's 1. All k blocks are multiplied by one public constant, the largest
-float32 c with k·c² <= 1, so that every row has norm at most 1. A row is encoded by itself alone: nothing is learnt from
-the table, and rows are not normalised, because that would change what a coefficient means.
+Numbers go to [-1, 1] by their range, words to one column of 0 and 1 a level. Where a formula leaves out an intercept or
+another term that a shift needs (``span.py``), a number is divided by the larger end of its range, and so is a label.
+A row then has one block for each source column, of norm at most 1, and the intercept's 1. All k blocks are multiplied
+by one public constant, the largest float32 c with k·c² <= 1, so that every row has norm at most 1. A row is encoded by
+itself alone: nothing is learnt from the table, and rows are not normalised, because that would change what a
+coefficient means.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +27,7 @@ import numpy as np
 from dpmcmc.data import formula, tables
 from dpmcmc.data.checks import Made, check_name, with_public_facts
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
+from dpmcmc.data.span import Span
 from dpmcmc.data.structure import THRESHOLD
 from dpmcmc.data.structure import RowStructure as RowStructure
 from dpmcmc.data.tables import Table, Values
@@ -50,7 +53,7 @@ class Label:
     Attributes:
         name: of its column.
         kind: ``binary`` (0 or 1, the last level), ``classes`` or ``ordered`` (0 to K − 1), ``count``, or ``real`` (the
-            range mapped to [-1, 1]).
+            range mapped into [-1, 1]).
         num_classes: K, of levels.
         levels: names of the classes.
         bounds: of the encoded label, of ``count`` and ``real``.
@@ -121,7 +124,10 @@ class Schema:
         )
         apart = (self.label, self.offset, self.weights)
         if not all(isinstance(name, str) for name in (*apart, self.formula or "")):
-            raise InputError("label, formula, offset, weights: must be texts", "formula")
+            raise InputError(
+                "label, formula, offset, weights: must be texts; quote them in YAML",
+                "formula",
+            )
         terms: tuple[tuple[str, ...], ...] = tuple(
             (name,) for name in self.columns if name not in apart
         )
@@ -156,6 +162,7 @@ class Schema:
                 "label",
             )
         self._check()
+        self._check_polynomials()
         self._check_leaves()
 
     def _check_leaves(self) -> None:
@@ -180,6 +187,18 @@ class Schema:
             raise InputError(
                 "mean_weight: there are no weights; name their column", "mean_weight"
             )
+
+    def _check_polynomials(self) -> None:
+        """Refuse polynomials without a constant, whose span would depend on where they are centred."""
+        for name in self._used:
+            one = self._factors[name]
+            poly = isinstance(one, Basis) and one.call.function == "poly"
+            if poly and not self.constant_sum.any():
+                raise InputError(
+                    f"formula: {name} needs an intercept, since its polynomials are made to go with one; take it in, "
+                    "or add columns of the powers to the table and declare their ranges",
+                    "formula",
+                )
 
     def _check(self) -> None:
         label = self.columns[self.label]
@@ -306,16 +325,15 @@ class Schema:
         return tuple(out)
 
     @functools.cached_property
+    def _span(self) -> Span:
+        """The features and the intercept, the last term."""
+        intercept: list[tuple[str, ...]] = [()] if self.intercept else []
+        return Span((*self.terms, *intercept), self._factors)
+
+    @property
     def blocks(self) -> list[list[tuple[str, ...]]]:
         """Factors of each encoded column, block by block; none of the intercept's, the last block."""
-        terms = (*self.terms, *([()] if self.intercept else []))
-        parts = {
-            name: [f"{name}{end}" for end in self._factors[name].suffixes]
-            for name in self._used
-        }
-        return [
-            list(itertools.product(*(parts[name] for name in term))) for term in terms
-        ]
+        return self._span.blocks
 
     @property
     def _used(self) -> list[str]:
@@ -431,10 +449,21 @@ class Schema:
 
     def _as_offset(self, exposure: np.ndarray) -> np.ndarray:
         """Return the log in units of the encoded label, float32."""
-        half = 1.0
-        if self.outcome.kind == "real":
-            half = self.columns[self.label].middle_and_half[1]  # type: ignore[union-attr]
-        return (np.log(exposure) / half).astype(np.float32)
+        return (np.log(exposure) / self._label_units[1]).astype(np.float32)
+
+    @functools.cached_property
+    def _label_kind(self) -> Column:
+        """The label's column; a real one has no shift where the features have no constant that takes it up."""
+        kind = self.columns[self.label]
+        if isinstance(kind, Range) and not self.constant_sum.any():
+            return kind.from_zero
+        return kind
+
+    @property
+    def _label_units(self) -> tuple[float, float]:
+        """Label of the encoded label 0, and the difference that 1 makes to it."""
+        kind = self._label_kind
+        return kind.middle_and_half if isinstance(kind, Range) else (0.0, 1.0)
 
     def with_public_facts(self, made: Made, model: object = None) -> Made:
         """Return a target, a mechanism or a metric that knows the facts; see ``data/checks.py``.
@@ -518,25 +547,28 @@ class Schema:
             raise DataError(
                 "data: the schema has no feature but the intercept, so no column tells the number of rows."
             )
+        pairs = [
+            [*zip(*one, strict=True)]
+            for one in zip(self.terms, self._span.encoders, strict=False)
+        ]
         encoded = {
-            name: self._factors[name].encode(found[self._source(name)])
-            for name in self._used
+            (name, encoder): encoder.encode(found[self._source(name)])
+            for name, encoder in itertools.chain(*pairs)
         }
         count = len(next(iter(found.values())).values)
         x = np.full((count, self.num_features), self.row_scale, np.float32)
         start = 0
-        for term in self.terms:
+        for factors in pairs:
             block = np.full((count, 1), self.row_scale)
-            for name in term:
-                block = (block[:, :, None] * encoded[name].block[:, None, :]).reshape(
-                    count, -1
-                )
+            for factor in factors:
+                columns = encoded[factor].block
+                block = (block[:, :, None] * columns[:, None, :]).reshape(count, -1)
             x[:, start : start + block.shape[1]] = block
             start += block.shape[1]
-        return x, {self._source(name): one.outside for name, one in encoded.items()}
+        return x, {self._source(name): one.outside for (name, _), one in encoded.items()}
 
     def _labels(self, column: Values) -> tuple[np.ndarray, int]:
-        kind = self.columns[self.label]
+        kind = self._label_kind
         if isinstance(kind, Levels):
             return kind.codes(column)[0].astype(np.int32), 0
         if isinstance(kind, Range):
@@ -557,11 +589,12 @@ class Schema:
         """
         found: dict[str, np.ndarray] = {}
         start = 0
-        for term, block in zip(self.terms, self.blocks, strict=False):
+        encoders = self._span.encoders
+        for term, block, made in zip(self.terms, self.blocks, encoders, strict=False):
             part = x[:, start : start + len(block)]
             start = start + len(block)
             if len(term) == 1:
-                values = self._factors[term[0]].decoded(part / self.row_scale)
+                values = made[0].decoded(part / self.row_scale)
                 found.setdefault(self._source(term[0]), values)
         lost = [name for name in self.sources if name not in found]
         if lost:
@@ -578,7 +611,7 @@ class Schema:
         """
         if self.leaf_facts:
             raise InputError("decode: x and y do not hold the offset or the weights")
-        kind = self.columns[self.label]
+        kind = self._label_kind
         if isinstance(kind, Levels):
             label = np.array(kind.texts, object)[np.asarray(y, int)]
         else:
@@ -591,17 +624,15 @@ class Schema:
 
     def label_of(self, predicted: np.ndarray) -> np.ndarray:
         """Return predictions of encoded rows in the label's own units; of log(1 + label) on scale ``log1p``."""
-        kind = self.columns[self.label]
-        if not isinstance(kind, Range):
-            return predicted
-        middle, half = kind.middle_and_half
+        middle, half = self._label_units
         return middle + half * predicted
 
     def to_original_units(self, draws: np.ndarray) -> np.ndarray:
         """Return coefficients of the columns in their own units, in the order of :attr:`names`.
 
         A coefficient of ``age`` is then per year, of a column on scale ``log1p`` per unit of log(1 + value), and of a
-        real label in the label's units. A level's is its difference from the first level, whose own is 0. One of a
+        real label in the label's units. A level's is its difference from the first level, whose own is 0, where the
+        formula has the term without that factor; in ``y ~ 0 + job`` it is the prediction for that job. One of a
         spline or a polynomial is that of its function (``terms.py``). A group's is its own effect on the link's scale,
         compared with no other group's. The intercept is the prediction where every number is 0, every word its first
         level and every made column 0; splines are 0 at the lower end of the range.
@@ -612,72 +643,31 @@ class Schema:
         Args:
             draws: (..., d) of a target with these rows, (..., d, K) where the label has K > 2 classes, or
                 (..., d + K − 2) where these are ordered.
-
-        Raises:
-            InputError: a term's own units need a term that the schema lacks, such as the intercept.
         """
         classes = self.outcome.kind == "classes"
         theta = np.asarray(draws, np.float64)
         theta = np.moveaxis(theta, -2, -1) if classes else theta
         shifts = theta[..., theta.shape[-1] - len(self._thresholds) :]
         theta = theta[..., : theta.shape[-1] - len(self._thresholds)]
-        middle = 0.0
-        half = 1.0
-        if self.outcome.kind == "real":
-            middle, half = self.columns[self.label].middle_and_half  # type: ignore[union-attr]
-        out = (
-            theta
-            @ (self._expanded(Levels) @ self._expanded(Range)).T
-            * (half * self.row_scale)
-        )
-        if middle:
-            out[..., self._index(())] += middle
+        middle, half = self._label_units
+        out = theta @ self._span.own.T * (half * self.row_scale)
+        out += middle * self.constant_sum
         if self._thresholds:
-            intercept = out[..., self._index(()), None]
+            constant = self.constant_sum.argmax()
+            first = out[..., [constant]] * self.constant_sum[constant]
             shifts = THRESHOLD * self.row_bound * shifts
-            return np.concatenate([out, intercept + shifts], axis=-1)
+            return np.concatenate([out, first + shifts], axis=-1)
         return np.moveaxis(out, -1, -2) if classes else out
 
-    def _expanded(self, kind: type) -> np.ndarray:
-        """Matrix to coefficients where every column of a kind is the sum that ``own_units`` states, (d, d)."""
-        out = np.zeros((self.num_features, self.num_features))
-        columns = itertools.count()
-        there = [
-            frozenset(term) for term in (*self.terms, *([()] if self.intercept else []))
-        ]
-        for term, block in zip((*self.terms, ()), self.blocks, strict=False):
-            sums = {part: {part: 1.0} for parts in block for part in parts}
-            for name in term:
-                # Levels are compared where the term without them can take up the first one's effect.
-                taken_up = kind is Range or frozenset(term) - {name} in there
-                factor = self._factors[name]
-                scaled = kind is Range and isinstance(factor, Basis)
-                if scaled or (isinstance(factor, kind) and taken_up):
-                    sums |= factor.own_units(name)
-            for parts, column in zip(block, columns, strict=False):
-                for chosen in itertools.product(*(sums[part].items() for part in parts)):
-                    weight = math.prod(weight for _, weight in chosen)
-                    if weight:
-                        out[self._index(part for part, _ in chosen if part), column] += (
-                            weight
-                        )
-        return out
+    @property
+    def first_levels(self) -> list[int]:
+        """Places of the columns whose coefficient in its own unit is 0, since others are compared with them."""
+        return np.flatnonzero(~self._span.own.any(axis=1)).tolist()
 
-    def _index(self, parts: Iterable[str]) -> int:
-        """Return the encoded column that is the product of these parts."""
-        wanted = frozenset(parts)
-        if wanted not in self._places:
-            missing = ":".join(sorted(wanted)) or INTERCEPT
-            raise InputError(
-                f"original units: need the term {missing}; add it to the schema"
-            )
-        return self._places[wanted]
-
-    @functools.cached_property
-    def _places(self) -> dict[frozenset[str], int]:
-        """Factors of each encoded column -> its place, the first of columns with the same ones."""
-        factors = [*map(frozenset, itertools.chain(*self.blocks))]
-        return {parts: k for k, parts in reversed([*enumerate(factors)])}
+    @property
+    def constant_sum(self) -> np.ndarray:
+        """Weights of the own columns whose sum is 1 in every row, (d,): the intercept, or all jobs; 0 where none is."""
+        return self._span.constant
 
     def to_yaml(self) -> dict[str, object]:
         """Return the schema as a YAML says it; :meth:`from_yaml` takes it back."""

@@ -176,10 +176,6 @@ class Group:
         """Ends of the encoded columns' names, after the factor's own name."""
         return self.levels.suffixes
 
-    def own_units(self, name: str) -> dict[str, dict[str, float]]:
-        """Return nothing: an encoded column is its own."""
-        return {}
-
     def encode(self, column: Values) -> Encoded:
         """Return one column of 0 and 1 for each group, (N, k); raises as :meth:`Levels.codes`."""
         return self.levels.encode(column)
@@ -199,6 +195,13 @@ def made_factors(found: Parsed, columns: dict[str, Column]) -> dict[str, Factor]
     Raises:
         InputError: a column that cannot be what the formula makes of it.
     """
+    for name in found.categorical:
+        if not isinstance(columns[name], Levels):
+            raise InputError(
+                f"formula: C({name}) is for a column of levels, and {name} is declared as numbers; declare Levels of "
+                f"{name}, or leave C() out",
+                "formula",
+            )
     calls = {
         name: Basis(call, columns[call.column])  # type: ignore[arg-type]
         for name, call in found.calls.items()

@@ -66,11 +66,14 @@ def encoded_priors(
                 "prior",
             )
         out[at] = Normal((mean - nothing) / unit, std / abs(unit))
-    for block in schema.structure.blocks:
-        given_here = [one.std for one in map(out.__getitem__, block) if one is not None]
-        if given_here:
+    start = 0
+    for block in schema.blocks:
+        columns = range(start, start + len(block))
+        start += len(block)
+        given_here = [one.std for one in map(out.__getitem__, columns) if one is not None]
+        for first in set(columns).intersection(schema.first_levels if given_here else ()):
             # A level is compared with the first one, whose own effect would add to what was given.
-            out[block[0]] = Normal(0.0, _HELD * min(given_here))
+            out[first] = Normal(0.0, _HELD * min(given_here))
     return tuple(out)
 
 
@@ -102,11 +105,7 @@ def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
         column = schema.columns.get(name)
         if not isinstance(column, Range) or name == schema.label or len(said) == _MOST:
             continue
-        # Without an intercept, say, coefficients are those of encoded columns.
-        try:
-            reach = abs(_units(schema, at)[1]) * (column.high - column.low)
-        except InputError:
-            return []
+        reach = abs(_units(schema, at)[1]) * (column.high - column.low)
         # Between two classes the difference counts.
         differs = math.sqrt(2) if isinstance(target, SoftmaxRegression) else 1.0
         own = slice(at * score.size, (at + 1) * score.size)

@@ -26,7 +26,8 @@ of the answer, so T subtracts it:
     q̄ = mean q_l,   T = (1 + 1/M) b − Ū,   b = the covariance of the q_l,   Ū = mean U_l,
 
 with (M − 1)(1 − Ū/((1 + 1/M) b))² degrees of freedom. T may be negative by chance where M is small, so b/M is its least
-value. Take M = 20 or more.
+value. Where all q_l are equal, b = 0 tells nothing, and T is Ū (Reiter 2002) with infinitely many degrees of freedom.
+Take M = 20 or more.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from dpmcmc.data.schema import RowStructure, Schema
-from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project, symmetric_noise
 from dpmcmc.storage.fingerprint import check_not_forked
@@ -84,16 +85,35 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
     Args:
         estimates: q_l, (M, k).
         variances: of each, as the analysis of one table states them, (M, k).
+
+    Raises:
+        InputError: fewer than two tables, numbers that are not finite, or negative variances.
     """
     count = len(estimates)
-    between = (1 + 1 / count) * np.var(estimates, axis=0, ddof=1)
+    if count < 2:
+        raise InputError(
+            f"estimates: are of {count} tables, and their spread needs two or more",
+            "estimates",
+        )
+    if not (np.isfinite(estimates).all() and np.isfinite(variances).all()):
+        raise InputError(
+            "estimates, variances: must be finite; leave out what an analysis could not estimate",
+            "estimates",
+        )
+    if np.min(variances, initial=0.0) < 0:
+        raise InputError("variances: must not be negative", "variances")
+    # Less the first table's, so that no rounding is left where all are equal.
+    spread = np.var(np.subtract(estimates, estimates[0]), axis=0, ddof=1)
+    between = (1 + 1 / count) * spread
     within = np.mean(variances, axis=0)
-    least = np.var(estimates, axis=0, ddof=1) / count
-    degrees = (count - 1) * np.clip(1 - within / between, 1 / count, 1.0) ** 2
+    ratio = np.ones_like(between)
+    np.divide(within, between, out=ratio, where=between > within)
+    degrees = (count - 1) * np.clip(1 - ratio, 1 / count, 1.0) ** 2
+    told = between > 0
     return Combined(
         np.mean(estimates, axis=0),
-        np.maximum(between - within, least),
-        np.maximum(degrees, 1.0),
+        np.where(told, np.maximum(between - within, spread / count), within),
+        np.where(told, np.maximum(degrees, 1.0), np.inf),
     )
 
 

@@ -164,7 +164,7 @@ def effects_of(
         j
         for j in range(len(names))
         if j < len(schema.names)
-        and j != schema.structure.constant
+        and not schema.constant_sum[j]
         and coefficients[:, j].any()
     ]
     found: list[tuple[str, str, np.ndarray]] = []
@@ -206,11 +206,11 @@ def _mean_slope(
         return np.ones(len(draws))
     if isinstance(target, OrdinalRegression) or evidence is None or evidence.gram is None:
         return None
-    if target.offset_bound is not None:  # type: ignore[attr-defined]
-        return None
     structure = evidence.structure
-    gram = project(evidence.gram.gram, evidence.gram.trace, structure)
     constant = None if structure is None else structure.constant
+    if target.offset_bound is not None or constant is None:  # type: ignore[attr-defined]
+        return None
+    gram = project(evidence.gram.gram, evidence.gram.trace, structure)
     mean = draws @ mean_row(gram, evidence.num_records, constant)
     square = np.einsum("nd,de,ne->n", draws, gram, draws) / evidence.num_records
     variance = np.maximum(square - mean**2, 0.0)

@@ -2,8 +2,9 @@
 
 In their own units coefficients cannot share an axis: one is per year, another per dollar. So each is multiplied by the
 **span** of its column: half the declared range, or 1 for a level against the first. This is the change of the
-prediction over that span. Ranges are public, so the axis shows nothing that the coefficients do not. An intercept and a
-threshold are no effects. They have their numbers and no place on this axis.
+prediction over that span. Ranges are public, so the axis shows nothing that the coefficients do not. An intercept, a
+level that stands for one (as in ``y ~ 0 + job``) and a threshold are no effects. They have their numbers and no place
+on this axis.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ class Spans(NamedTuple):
     def of(cls, schema: Schema) -> Spans:
         """Return the spans of a schema's coefficients, in the order of ``schema.own_names``."""
         factors = [
-            math.prod(_span(schema, part) for part in parts) if parts else math.nan
-            for parts in itertools.chain(*schema.blocks)
+            math.nan if constant else math.prod(_span(schema, part) for part in parts)
+            for constant, parts in zip(
+                schema.constant_sum, itertools.chain(*schema.blocks), strict=True
+            )
         ]
         thresholds = len(schema.own_names) - len(factors)
         scale = _SCALES.get(schema.outcome.kind, schema.own_name(schema.label))

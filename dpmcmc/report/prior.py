@@ -94,7 +94,7 @@ class BesidePrior(NamedTuple):
         units = "coefficients of the columns as the model takes them, after encoding"
         if schema is not None:
             units = (
-                "coefficients of the encoded columns: a range is [-1, 1], a level is 0 or 1,\n"
+                "coefficients of the encoded columns: a range is within [-1, 1], a level is 0 or 1,\n"
                 f"and every row is multiplied by {schema.row_scale:.3g}"
             )
         follows = ", whose scale was chosen from the released numbers" if chosen else ""

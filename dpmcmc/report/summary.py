@@ -161,17 +161,13 @@ class Reading(NamedTuple):
                 "of the model's parameters, for rows as the target takes them",
                 False,
             )
-        encoded = "of the encoded columns: a range is mapped to [-1, 1], a level is 0 or 1, and every row is "
+        encoded = "of the encoded columns: a range is mapped into [-1, 1], a level is 0 or 1, and every row is "
         encoded += f"multiplied by {schema.row_scale:.3g}"
         if asked is False:
             return draws, encoded, False
-        try:
-            own = schema.to_original_units(np.asarray(draws))
-        except InputError as error:  # a term that has no units of its own
-            if asked:
-                raise
-            return draws, f"{encoded} ({error})", False
-        units = "of the columns as they were before encoding; a level is compared with the first of its column"
+        own = schema.to_original_units(np.asarray(draws))
+        units = "of the columns as they were before encoding; a level is compared with the first of its column, "
+        units += "unless that one has a coefficient too"
         name = schema.own_name(schema.label)
         return (
             own,

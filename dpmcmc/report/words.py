@@ -145,7 +145,7 @@ def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
         ):
             clipped = "A value outside its range was counted as its nearest bound; report the ranges with the result."
             out.append(("clipping", clipped))
-        encoded = "a range is mapped to [-1, 1], and a level is 0 or 1; then every row is multiplied by "
+        encoded = "a range is mapped into [-1, 1], and a level is 0 or 1; then every row is multiplied by "
         out.append(
             (
                 "encoding",
