@@ -23,7 +23,7 @@ from typing import Any
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verify import unit_of, verified
 from dpmcmc.errors import InputError
-from dpmcmc.report.lines import rows
+from dpmcmc.report.lines import rows, yaml_of
 from dpmcmc.storage.files import PRIVACY, check_result, read_text, write_atomically
 
 _NEIGHBOURS = {
@@ -208,8 +208,6 @@ def export(
         )
     given = _given(needed) | {"type": kind, "sector": sector}
 
-    import yaml
-
     from dpmcmc.report.words import accounting  # loads JAX
 
     try:
@@ -219,7 +217,7 @@ def export(
             f"{folder}: its plan.json or privacy.json is not of this library ({type(error).__name__} at {error}); give "
             "them as they were written."
         ) from None
-    text = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml_of(entry, width=100)
     if out is None:
         print(text, end="")
         return

@@ -21,7 +21,7 @@ from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.place import Place, place
-from dpmcmc.report.lines import YES, rows
+from dpmcmc.report.lines import YES, rows, say
 from dpmcmc.storage.files import opened_text
 
 #: A privacy.json has a few thousand; its events are not looked at here.
@@ -61,7 +61,7 @@ def init(
             programme=[planned(config) for config in programme or []],
             typical=planned(typical) if typical else None,
         )
-        print(f"made {ledger.path}")
+        say(f"made {ledger.path}")
         _show(ledger, ledger.state())
 
 
@@ -92,7 +92,7 @@ def copy(file: str, url: str) -> None:
     """Copy a file into a database, and close the file."""
     with _verdicts():
         ledger = Ledger(file).copy(url)
-        print(f"copied {file} to {ledger.path}; {file} is closed")
+        say(f"copied {file} to {ledger.path}; {file} is closed")
         _show(ledger, ledger.state())
 
 

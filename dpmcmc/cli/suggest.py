@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-import yaml
-
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
@@ -22,6 +20,7 @@ from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
 from dpmcmc.data.checks import with_public_facts
+from dpmcmc.errors import printable
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.suggestion import picture as save_picture
@@ -29,7 +28,7 @@ from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
 from dpmcmc.planning.description import settings
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.report.lines import WIDTH
+from dpmcmc.report.lines import WIDTH, yaml_of
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.files import write_atomically
 from dpmcmc.targets import TARGETS
@@ -271,10 +270,10 @@ def _commented(
         f"{part}\n"
         for line in lines
         for part in textwrap.wrap(
-            line, WIDTH, initial_indent="# ", subsequent_indent="#   "
+            printable(line), WIDTH, initial_indent="# ", subsequent_indent="#   "
         )
     )
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    text = yaml_of(values)
     return comments + text.replace(
         f"path: {_YOURS}\n",
         f"path: {_YOURS}  # replace it by the path of your own file\n",
