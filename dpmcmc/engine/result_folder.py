@@ -368,7 +368,7 @@ def _held(content: bytes) -> dict[str, _Held]:
 #: What netCDF puts before the name of a variable that is a dimension's too.
 _CLASHING = "_nc4_non_coord_"
 #: Bytes of texts that are read at a time, at most about.
-_TEXTS = 1 << 28
+_TEXTS = 1 << 24
 
 
 def _own(group: h5py.Group, name: str) -> Any:
