@@ -195,7 +195,7 @@ def test_large_results_are_loaded():
     from dpmcmc.engine.result_folder import Group, _held
     from dpmcmc.planning.description import UNJUDGED
 
-    leaves = {"weights": np.zeros((4, 1000, 300)), "used": np.ones((4, 1000), bool), "other": np.ones((4, 1000, 2))}
+    leaves = {"weights": np.zeros((4, 1000, 300)), "used": np.ones((4, 1000), bool), "draw": np.ones((4, 1000, 2))}
     columns = [f"level {k} é 漢" for k in range(300)]
     found = _held(content({"draws": Group(leaves, UNJUDGED)}, None, None, columns))["draws"]
     assert found.leaves.keys() == leaves.keys()

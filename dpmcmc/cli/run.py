@@ -39,6 +39,7 @@ from dpmcmc.report.console import Screen, shown
 from dpmcmc.report.lines import say
 from dpmcmc.report.pictures import Pictures
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
+from dpmcmc.storage.files import read_json
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -114,8 +115,7 @@ def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
         draws: folder of the draws; another one where these may not be.
     """
     stated, measured = (
-        json.loads((run_folder / name).read_text())
-        for name in ("privacy.json", "metrics.json")
+        read_json(run_folder / name) for name in ("privacy.json", "metrics.json")
     )
     promised = ("epsilon", "delta", "adjacency", "release", "unit")
     return {

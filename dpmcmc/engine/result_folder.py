@@ -334,44 +334,31 @@ def _held(content: bytes) -> dict[str, _Held]:
     room = len(content)
     with h5py.File(io.BytesIO(content), "r") as file:
         for name in file:
-            group = _own(file, name)
-            if not isinstance(group, h5py.Group):
-                continue
-            leaves: dict[str, np.ndarray] = {}
-            columns = None
-            for inner in group:
-                stored = _own(group, inner)
-                text = h5py.check_string_dtype(getattr(stored, "dtype", None))
-                if isinstance(stored, h5py.Group) or (stored.is_scale and text is None):
-                    continue
+            group = _own(file, name, h5py.Group)
+            inside = {inner: _own(group, inner, h5py.Dataset) for inner in group}
+            # A dimension is a variable too; of these, texts alone are read.
+            column = inside.pop("column", None)
+            named = column is not None and column.dtype.hasobject
+            arrays = {inner: one for inner, one in inside.items() if not one.is_scale}
+            for stored in (*arrays.values(), *([column] if named else [])):
                 room -= math.prod(stored.shape) * stored.dtype.itemsize
-                if room < 0:
-                    raise InputError(
-                        f"draws.nc asks for more than its {len(content):,} bytes"
-                    )
-                if text is not None:
-                    columns = (
-                        _texts(stored, len(content)) if inner == "column" else columns
-                    )
-                    continue
-                leaf = stored[()]
-                marked = "dtype" in stored.attrs
-                leaves[inner.removeprefix(_CLASHING)] = (
-                    leaf.astype(bool) if marked else leaf
+            if room < 0:
+                raise InputError(
+                    f"draws.nc asks for more than its {len(content):,} bytes"
                 )
             told = "facts" in group.attrs and group.attrs.get_id("facts").shape == ()
-            facts = group.attrs["facts"] if told else None
-            found[name] = _Held(leaves, columns, facts)
+            found[name] = _Held(
+                {
+                    inner.removeprefix(_CLASHING): _array(stored)
+                    for inner, stored in arrays.items()
+                },
+                _texts(column, len(content)) if named else None,
+                group.attrs["facts"] if told else None,
+            )
     return found
 
 
-#: What netCDF puts before the name of a variable that is a dimension's too.
-_CLASHING = "_nc4_non_coord_"
-#: Bytes of texts that are read at a time, at most about.
-_TEXTS = 1 << 24
-
-
-def _own(group: h5py.Group, name: str) -> Any:
+def _own(group: h5py.Group, name: str, kind: type) -> Any:
     """Return a member of a group; refuse what lies elsewhere, in other files too, or is to be unpacked."""
     import h5py
 
@@ -379,10 +366,23 @@ def _own(group: h5py.Group, name: str) -> Any:
     found = group[name] if own else None
     if isinstance(found, h5py.Dataset):
         own = not (found.external or found.is_virtual or found.chunks)
-        own = own and (found.dtype.kind in "biuf" or found.dtype.hasobject)
-    if not own:
+    if not own or not isinstance(found, kind):
         raise InputError(f"draws.nc: {name!r} is no array that lies whole in the file")
     return found
+
+
+def _array(stored: h5py.Dataset) -> np.ndarray:
+    """Return the numbers of a variable."""
+    if stored.dtype.kind not in "biuf":
+        raise InputError(f"draws.nc: {stored.name!r} holds no numbers")
+    array = stored[()]
+    return array.astype(bool) if "dtype" in stored.attrs else array
+
+
+#: netCDF begins the name of a variable with this where a dimension has the name too.
+_CLASHING = "_nc4_non_coord_"
+#: Bytes of texts that are read at a time, at most about.
+_TEXTS = 1 << 24
 
 
 def _texts(stored: h5py.Dataset, most: int) -> tuple[str, ...]:

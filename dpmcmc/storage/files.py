@@ -422,7 +422,7 @@ def _ways(path: Path) -> Iterator[Path]:
     while rest:
         step = os.path.join(done, rest.pop(0))
         if os.path.islink(step):
-            # What follows is looked up from where the link leads.
+            # The rest of the path is looked up where the link leads to.
             place = Path(os.path.join(done, os.readlink(step), *rest))
             done, *rest = place.parts
             yield Path(os.path.normpath(place))
