@@ -22,6 +22,7 @@ import math
 import operator
 import re
 import types
+import unicodedata
 from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import (
@@ -41,6 +42,30 @@ from annotated_types import Ge, Gt, Le, Lt
 
 #: A type as an annotation says it: a class, a union, ``Annotated[float, Gt(0)]``. Python has no type for these.
 Hint: TypeAlias = Any
+
+
+#: Categories of characters that a terminal or a reader takes for more than a sign: control, order of writing, halves of
+#: pairs, ends of lines. Joiners are of emoji and of some scripts.
+_UNSEEN, _JOINERS = ("Cc", "Cf", "Cs", "Zl", "Zp"), "\u200c\u200d"
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Return a text with the characters escaped that a terminal would obey, or that make it read as another.
+
+    Names of columns, levels and files are anybody's, so whatever prints one calls this.
+
+    Args:
+        text: to be printed.
+        kept: characters that stay, such as ends of lines.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        sign.encode("unicode_escape").decode()
+        if unicodedata.category(sign) in _UNSEEN and sign not in _JOINERS + kept
+        else sign
+        for sign in text
+    )
 
 
 def meant(given: object, known: Iterable[str]) -> str:
@@ -83,7 +108,7 @@ class InputError(ValueError):
     section = ""
 
     def __init__(self, message: str, about: str = "") -> None:
-        super().__init__(message)
+        super().__init__(printable(message, "\n"))
         self.about = about
 
 
@@ -155,6 +180,9 @@ class NotForIntervals(UserWarning):
         >>> import dpmcmc
         >>> warnings.simplefilter("ignore", dpmcmc.NotForIntervals)  # where only predictions are wanted
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message, "\n"))
 
 
 class NoGuarantee(UserWarning):

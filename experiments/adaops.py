@@ -30,6 +30,7 @@ import dpmcmc
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.report.console import Screen
 from dpmcmc.targets import LinearRegression
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
@@ -254,7 +255,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer ε, records and repeats; every method")
     parser.add_argument("--config", default=str(_CONFIG), help="YAML file")
     arguments = parser.parse_args(argv)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     settings = load(Path(arguments.config), Settings)
     settings = settings.shortened() if arguments.quick else settings
     folder = Path(arguments.out)

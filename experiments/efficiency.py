@@ -32,6 +32,7 @@ from rich.console import Console
 from dpmcmc.mechanisms import OPS, AdaOPS, AdaSSP, NoiseAware, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.report.console import Screen
 from dpmcmc.targets import LinearRegression
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
@@ -331,7 +332,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     settings = settings.shortened() if arguments.quick else settings
     with folder_for(arguments.out):
-        rows = run(settings, Console(highlight=False, soft_wrap=True, markup=False))
+        rows = run(settings, Screen())
         write_table(arguments.out / "results.csv", COLUMNS, rows)
         note = "quick: few repeats" if arguments.quick else None
         picture(arguments.out / f"{settings.name}.png", settings, rows, note)

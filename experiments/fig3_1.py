@@ -27,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.engine.life import sample_all
+from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.figure_files import arguments_of, load, report, write_table
 from experiments.two_dimensions.measures import COLUMNS, Found, rows_of, summary
@@ -70,7 +71,7 @@ def run(settings: Settings, problem: Problem, console: Console) -> list[Found]:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     arguments = arguments_of("fig3_1", "Redraw Figure 3.1.", argv)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.report.console import Screen
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     keep_compiled_programs()
     path = Path(arguments.panel) if arguments.panel.endswith(".yaml") else _CONFIGS / f"fig3_2_{arguments.panel}.yaml"
     elapsed = clock()

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field
-from rich.console import Console
 from scipy.special import ndtr, ndtri
 
 from dpmcmc.diagnostics import on_average_kl
+from dpmcmc.report.console import Screen
 from experiments import on_average
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> None:
         rows = left(settings.mean, settings.seed) + right(settings.regression, settings.seed)
         write_table(arguments.out / "results.csv", COLUMNS, rows)
         draw(arguments.out / f"{settings.name}.png", settings, rows, "quick: few repeats" if arguments.quick else None)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     for row in rows:
         console.print(
             f"{row['panel']}, γ = {row['gamma']:g}: On-average KL {row['kl']:.4g} ± {row['kl_error']:.2g}, γ × gap "

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from pydantic import Field
-from rich.console import Console
 
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.errors import InputError
+from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
@@ -256,7 +256,7 @@ def main(argv: list[str] | None = None) -> None:
             boxes,
             "quick: few data sets" if arguments.quick else None,
         )
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     for panel, name, levels in (("left", "σ", settings.noise_stds), ("right", "γ", settings.gammas)):
         found = {column: averages(rows, panel, column) for column in ("dp", "for_all", "for_all_attained", "data_mean")}
         for i, level in enumerate(levels):

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
-from rich.console import Console
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import parse_yaml
 from dpmcmc.config.sections import Section
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ADJACENCIES
+from dpmcmc.report.console import Screen
 from dpmcmc.storage.files import read_text
 from experiments.arguments import Parser
 
@@ -117,7 +117,7 @@ def _number(text: str) -> str | float:
 
 def report(lines: Iterable[str], out: Path) -> None:
     """Print what was found, and where it was saved."""
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     for line in lines:
         console.print(line)
     console.print(f"saved {out}")

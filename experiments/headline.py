@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from pydantic import Field
-from rich.console import Console
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
+from dpmcmc.report.console import Screen
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, load, read_table
@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="noise multipliers at two values of ε alone")
     arguments = parser.parse_args(argv)
     elapsed = clock()
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Screen()
     config = load(Path(arguments.config), Headline)
     source = Path(arguments.results) / "summary.csv"
     if not source.is_file():

@@ -28,6 +28,7 @@ from dpmcmc import config as config_room
 from dpmcmc.config import file as config_file
 from dpmcmc.data import DataSet, store
 from dpmcmc.inference import predictive
+from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.pictures import BLUE, DARK, GREY, LIGHT, ORANGE, RED, SKY, name_ends, saved
@@ -170,7 +171,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = settings.shortened() if arguments.quick else settings
     with folder_for(arguments.out), warnings.catch_warnings():
         warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
-        rows = run(settings, Console(highlight=False, soft_wrap=True, markup=False))
+        rows = run(settings, Screen())
         write_table(arguments.out / "results.csv", COLUMNS, rows)
         note = "quick: few runs" if arguments.quick else None
         picture(arguments.out / f"{settings.name}.png", settings, rows, note)

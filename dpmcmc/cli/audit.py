@@ -21,7 +21,7 @@ from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.hardware import check_devices
 from dpmcmc.engine.result import DivergedError
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, printable
 from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.lines import rows
@@ -106,7 +106,9 @@ def audited(
     """
     try:
         return audit(
-            plan, **options, say=lambda text: print(f"{name}: {text}", file=sys.stderr)
+            plan,
+            **options,
+            say=lambda text: print(printable(f"{name}: {text}"), file=sys.stderr),
         )
     except (DivergedError, DrawError) as error:
         raise CommandError(f"the audit's own run failed: {error}") from None

@@ -5,9 +5,8 @@ Prints the number of rows, for the data holder, and the lines of YAML that name 
 
 from __future__ import annotations
 
-import yaml
-
 from dpmcmc.data.columnar import to_rows
+from dpmcmc.report.lines import yaml_of
 
 
 def data(source: str, folder: str, x: str, y: str, test: str | None) -> None:
@@ -24,4 +23,4 @@ def data(source: str, folder: str, x: str, y: str, test: str | None) -> None:
     section = {
         "data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}
     }
-    print(yaml.safe_dump(section, sort_keys=False, allow_unicode=True), end="")
+    print(yaml_of(section), end="")

@@ -23,8 +23,8 @@ from typing import Any
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verify import unit_of, verified
 from dpmcmc.errors import InputError
-from dpmcmc.report.lines import rows
-from dpmcmc.storage.files import PRIVACY, check_result, read_text, write_atomically
+from dpmcmc.report.lines import rows, yaml_of
+from dpmcmc.storage.files import PRIVACY, check_result, read_json, write_atomically
 
 _NEIGHBOURS = {
     "replace_one": "one {unit} is replaced by any other, and their number is public",
@@ -86,10 +86,7 @@ def _plan(folder: Path, privacy: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         check_result(folder, privacy)
-        plan = json.loads(read_text(folder / "plan.json"))
-        if not isinstance(plan, dict):
-            raise InputError("plan.json is not a table")
-        return plan
+        return read_json(folder / "plan.json")
     except OSError as error:
         why = str(error.strerror or error)
     except (InputError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -208,8 +205,6 @@ def export(
         )
     given = _given(needed) | {"type": kind, "sector": sector}
 
-    import yaml
-
     from dpmcmc.report.words import accounting  # loads JAX
 
     try:
@@ -219,7 +214,7 @@ def export(
             f"{folder}: its plan.json or privacy.json is not of this library ({type(error).__name__} at {error}); give "
             "them as they were written."
         ) from None
-    text = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml_of(entry, width=100)
     if out is None:
         print(text, end="")
         return

@@ -21,11 +21,8 @@ from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.place import Place, place
-from dpmcmc.report.lines import YES, rows
-from dpmcmc.storage.files import opened_text
-
-#: A privacy.json has a few thousand; its events are not looked at here.
-_MOST_CHARACTERS = 4_000_000
+from dpmcmc.report.lines import YES, rows, say
+from dpmcmc.storage.files import read_json
 
 
 def init(
@@ -61,7 +58,7 @@ def init(
             programme=[planned(config) for config in programme or []],
             typical=planned(typical) if typical else None,
         )
-        print(f"made {ledger.path}")
+        say(f"made {ledger.path}")
         _show(ledger, ledger.state())
 
 
@@ -92,7 +89,7 @@ def copy(file: str, url: str) -> None:
     """Copy a file into a database, and close the file."""
     with _verdicts():
         ledger = Ledger(file).copy(url)
-        print(f"copied {file} to {ledger.path}; {file} is closed")
+        say(f"copied {file} to {ledger.path}; {file} is closed")
         _show(ledger, ledger.state())
 
 
@@ -134,20 +131,16 @@ def _planned(
 def _receipts(path: Path, ledger: Place) -> list[Receipt]:
     """Return the receipts of a run folder's ``privacy.json``, or of a file that holds one receipt."""
     try:
-        with opened_text(path) as stream:
-            body = json.loads(
-                stream.read(_MOST_CHARACTERS)
-            )  # a text that is cut short is no JSON
+        body = read_json(path)
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
         return [
             Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger)
             for r in found
         ]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+    except OSError as error:
         raise CommandError(
-            f"{path}: cannot be read ({reason}); give a run folder's privacy.json."
+            f"{path}: cannot be read ({error.strerror}); give a run folder's privacy.json."
         ) from None
     except (
         AttributeError,

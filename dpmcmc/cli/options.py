@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dpmcmc.config.shipped import shipped
+from dpmcmc.errors import printable
 
 # ------------------------------------------------------------------------------------
 # Names and defaults for pages of help. The modules that own them take too long to import for a page of help;
@@ -62,7 +63,7 @@ def named(config: str, overrides: Iterable[str]) -> str:
 
 def note(said: str) -> None:
     """Print a remark beside what the command prints."""
-    typer.echo(f"note: {said}", err=True)
+    typer.echo(f"note: {printable(said)}", err=True)
 
 
 ConfigName = Annotated[

@@ -21,7 +21,12 @@ from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
 from dpmcmc.storage.files import (
+    CHECKPOINT,
+    COMPUTED,
     CONFIDENTIAL,
+    CONFIG,
+    HELD,
+    PRIVACY,
     RunFolder,
     checkpoint_around,
     day_of,
@@ -29,21 +34,9 @@ from dpmcmc.storage.files import (
     today,
 )
 
-_CHECKPOINT = "checkpoint"
 #: Files that a run writes before anything is computed from a record.
-_STATED = ("plan.json", "privacy.json", "config.yaml")
-_COMPUTED = (
-    "metrics.json",
-    "draws.nc",
-    "report.html",
-    "trace.npz",
-    "evidence.npz",
-    "diagnostics.json",
-    "failure.json",
-    "per_record.npz",
-    "per_record.png",
-)
-_WRITTEN = (*_STATED, *_COMPUTED)
+_STATED = ("plan.json", PRIVACY, CONFIG)
+_WRITTEN = (*_STATED, *COMPUTED, *HELD)
 
 
 class RunOptions(NamedTuple):
@@ -121,17 +114,17 @@ class Place:
             self.run_folder.make()
             os.chmod(self.confidential, 0o700)
             refusals.keep_in(self.confidential)
-            self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
+            self.checkpoint = Checkpoint(self.confidential / CHECKPOINT)
             undo.callback(self.checkpoint.close)
             if (
-                self.resumed != (self.folder / "config.yaml").exists()
+                self.resumed != (self.folder / CONFIG).exists()
             ):  # another process was faster
                 raise CommandError(
                     f"{self._option}: another process has taken {self.folder}; give another folder."
                 )
             self._account_as_begun()
             # Written last, so that a folder with a config can be resumed.
-            self.run_folder.write("config.yaml", config_room.dump(config, self.folder))
+            self.run_folder.write(CONFIG, config_room.dump(config, self.folder))
             for folder in (
                 self.folder,
                 self.confidential,
@@ -185,7 +178,7 @@ class Place:
             OSError
         ):  # the same command, started again, removes the rest
             # The config goes first, since a folder with a config can be resumed.
-            for name in sorted(_STATED, key="config.yaml".__ne__):
+            for name in sorted(_STATED, key=CONFIG.__ne__):
                 (self.folder / name).unlink(missing_ok=True)
             self.checkpoint.remove()
         for folder in self._made:
@@ -222,7 +215,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     if _left_unbegun(wanted, apart) and (
         asked.confidential is None or not inside(apart, wanted)
     ):
-        if (wanted / "config.yaml").exists():
+        if (wanted / CONFIG).exists():
             return resumed(asked._replace(out=None, resume=str(wanted)))
         return config, Place(
             wanted,
@@ -266,20 +259,20 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
     confidential = (
         folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     )
-    if not (folder / "config.yaml").is_file():
+    if not (folder / CONFIG).is_file():
         raise CommandError(
             f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one."
         )
     done = (folder / "metrics.json").exists()
-    shutil.rmtree(confidential / (_CHECKPOINT + REMOVED), ignore_errors=True)
-    if not (confidential / _CHECKPOINT).is_dir():
+    shutil.rmtree(confidential / (CHECKPOINT + REMOVED), ignore_errors=True)
+    if not (confidential / CHECKPOINT).is_dir():
         raise CommandError(
             f"--resume: the run in {folder} is done; there is nothing to go on with."
             if done
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
     config = config_file.load(
-        folder / "config.yaml",
+        folder / CONFIG,
         devices if asked.config is None else [],
         allow_code=asked.allow_code,
         resumed=True,
@@ -296,8 +289,8 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
                 f"--resume: the run in {folder} was begun with another config ({', '.join(s.strip() for s in changed)}"
                 "); leave CONFIG out, or start a new run."
             )
-    day = day_of(folder / "config.yaml")
-    words = str(folder / "config.yaml")
+    day = day_of(folder / CONFIG)
+    words = str(folder / CONFIG)
     return config, Place(
         folder,
         confidential,
@@ -318,10 +311,10 @@ def own_modules(config: Config) -> tuple[str, ...]:
 
 def _left_unbegun(folder: Path, confidential: Path) -> bool:
     """Whether the folders hold only the files of a start that ended before anything was computed from a record."""
-    kept = confidential / _CHECKPOINT
+    kept = confidential / CHECKPOINT
     try:
         if not confidential.is_dir() or (
-            (folder / "config.yaml").exists() and not kept.is_dir()
+            (folder / CONFIG).exists() and not kept.is_dir()
         ):
             return False
         found = [
@@ -333,9 +326,9 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
         return False
     known = {
         folder: _STATED,
-        confidential: (f"{_CHECKPOINT}.lock",),
+        confidential: (f"{CHECKPOINT}.lock",),
         kept: ("run.json",),
-        kept.with_name(_CHECKPOINT + REMOVED): ("run.json",),
+        kept.with_name(CHECKPOINT + REMOVED): ("run.json",),
     }
     folders = (*known, folder / "figures")
     for path in found:
@@ -384,9 +377,9 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
 
 def _held(folder: Path) -> str:
     """Say what a folder that is not empty holds."""
-    if not folder.is_dir() or not (folder / "config.yaml").is_file():
+    if not folder.is_dir() or not (folder / CONFIG).is_file():
         return "already holds something"
-    if (folder / CONFIDENTIAL / _CHECKPOINT).is_dir():
+    if (folder / CONFIDENTIAL / CHECKPOINT).is_dir():
         return (
             f"holds a run that was begun, which goes on with dpmcmc run --resume {folder}"
         )

@@ -16,7 +16,7 @@ from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.saved import SavedPlan
-from dpmcmc.report.lines import rows
+from dpmcmc.report.lines import rows, say
 from dpmcmc.storage.files import inside, write_atomically
 
 
@@ -45,7 +45,7 @@ def receipt(
     encoded, moved = read(Path(record), request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:
-        print(text)
+        say(text)
         return
     try:
         write_atomically(

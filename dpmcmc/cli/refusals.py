@@ -13,7 +13,14 @@ from typing import Any
 import typer
 
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import DataError, InputError, RunFailed, SaidByFirst, redacted
+from dpmcmc.errors import (
+    DataError,
+    InputError,
+    RunFailed,
+    SaidByFirst,
+    printable,
+    redacted,
+)
 
 #: EX_SOFTWARE of sysexits.h: a fault of the program, not of what it was given.
 CODE = 70
@@ -171,9 +178,5 @@ def _say(message: str, code: int) -> int:
     text = redacted(" ".join(message.split()).removesuffix(".") + ".")
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
-    # A quoted value may hold what a terminal would obey.
-    text = "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {printable(text)}", file=sys.stderr)
     return code

@@ -35,9 +35,11 @@ from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.report.console import shown
+from dpmcmc.report.console import Screen, shown
+from dpmcmc.report.lines import say
 from dpmcmc.report.pictures import Pictures
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
+from dpmcmc.storage.files import read_json
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -79,9 +81,7 @@ def run(
         _join(asked)
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
-    console = Console(
-        quiet=quiet or as_json, highlight=False, soft_wrap=True, markup=False
-    )
+    console = Screen(quiet or as_json)
     keep_compiled_programs()
     if distributed and jax.process_index() > 0:
         return _take_part(asked)
@@ -104,7 +104,7 @@ def run(
     if as_json:
         print(json.dumps(_stated(place.folder, folder), indent=2, allow_nan=False))
     elif quiet:
-        print(folder)
+        say(folder)
 
 
 def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
@@ -115,8 +115,7 @@ def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
         draws: folder of the draws; another one where these may not be.
     """
     stated, measured = (
-        json.loads((run_folder / name).read_text())
-        for name in ("privacy.json", "metrics.json")
+        read_json(run_folder / name) for name in ("privacy.json", "metrics.json")
     )
     promised = ("epsilon", "delta", "adjacency", "release", "unit")
     return {

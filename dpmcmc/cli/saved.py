@@ -30,7 +30,7 @@ from dpmcmc.engine.hardware import sizes
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few, flat
 from dpmcmc.planning.description import INTERVALS, NO_DRAWS
@@ -175,7 +175,7 @@ class ConfiguredRun:
         with warnings.catch_warnings(record=True) as said:
             self.life.settle()
         for one in said:
-            print(f"warning: {one.message}", file=sys.stderr)
+            print(f"warning: {printable(str(one.message))}", file=sys.stderr)
         self.place.checkpoint.remove()
 
     def print_plan(self, console: Console) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config.for_editors import text
 from dpmcmc.config.shipped import HEADER
+from dpmcmc.report.lines import say
 from dpmcmc.storage.files import write_atomically
 
 
@@ -27,5 +28,5 @@ def schema(out: str | None) -> None:
         raise CommandError(
             f"--out: {path} cannot be written ({error.strerror}); choose another file."
         ) from None
-    print(f"wrote {path}; the first line of a config beside it names it to an editor:")
-    print(f"{HEADER}{path.name}")
+    say(f"wrote {path}; the first line of a config beside it names it to an editor:")
+    say(f"{HEADER}{path.name}")

@@ -20,6 +20,7 @@ from dpmcmc.config.model import SCHEMES, Config, Promise, to_yaml
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
 from dpmcmc.data.checks import with_public_facts
+from dpmcmc.errors import printable
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.suggestion import picture as save_picture
@@ -269,7 +270,7 @@ def _commented(
         f"{part}\n"
         for line in lines
         for part in textwrap.wrap(
-            line, WIDTH, initial_indent="# ", subsequent_indent="#   "
+            printable(line), WIDTH, initial_indent="# ", subsequent_indent="#   "
         )
     )
     text = to_yaml(values)

@@ -35,7 +35,6 @@ from dpmcmc.cli import sweep_folder, swept_cell
 from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder, own_modules
 from dpmcmc.cli.refusals import CODE, CommandError, keep_in
-from dpmcmc.cli.sweep_folder import GRID_FILE
 from dpmcmc.cli.swept_cell import CHARGED, DONE, MEASURES, Ended, Sent, status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Cell, Grid
@@ -49,8 +48,10 @@ from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
 from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.report import sweep_page
+from dpmcmc.report.console import Screen
+from dpmcmc.report.lines import say
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.storage.files import CONFIDENTIAL
+from dpmcmc.storage.files import CELLS, CONFIDENTIAL, GRID, RESULTS
 
 #: Seconds that the scheduler of ``--on`` may take to answer.
 _ANSWER = 10.0
@@ -113,23 +114,22 @@ def command(
         raise CommandError(
             "grid: give a YAML file with a section sweep, or --resume DIR."
         )
-    if resume is not None and not (Path(resume) / GRID_FILE).is_file():
+    if resume is not None and not (Path(resume) / GRID).is_file():
         raise CommandError(
-            f"--resume: {resume} holds no {GRID_FILE}, so no sweep was begun there; start a new one."
+            f"--resume: {resume} holds no {GRID}, so no sweep was begun there; start a new one."
         )
     if workers is not None and not 1 <= workers <= _MOST_WORKERS:
         raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
     loaded = grids.load(
-        Path(resume) / GRID_FILE if resume is not None else str(grid),
+        Path(resume) / GRID if resume is not None else str(grid),
         overrides,
         allow_code=allow_code or [],
+        resumed=resume is not None,
         note=note,
     )
     wanted = resume or out
     folder = Path(wanted) if wanted is not None else default_folder(loaded.name)
-    console = Console(
-        quiet=quiet or as_json, highlight=False, soft_wrap=True, markup=False
-    )
+    console = Screen(quiet or as_json)
     with contextlib.ExitStack() as stack:
         executor = None
         if on is not None:
@@ -148,7 +148,7 @@ def command(
     if as_json:
         print(json.dumps(_as_json(done), indent=2, allow_nan=False))
     elif quiet:
-        print(done.folder)
+        say(done.folder)
     return 0 if done.complete else 1
 
 
@@ -271,7 +271,7 @@ def carry_out(
             use; the ledger does not allow all cells. Then nothing is charged.
         KeyboardInterrupt: stopped; what has not begun is given back.
     """
-    console = Console(quiet=True) if console is None else console
+    console = Screen(quiet=True) if console is None else console
     keep_compiled_programs()
     check_devices()
     folder = folder.absolute()
@@ -371,7 +371,7 @@ class _Sweep:
         self._allowed = allow_code
         self._console = console
         self._tokens = folder / CONFIDENTIAL / "sent"
-        self._cells = folder / "cells"
+        self._cells = folder / CELLS
         self._again: dict[int, list[Path]] = {}
         for path in sorted(
             self._cells.glob("*-again-*"), key=lambda p: (len(p.name), p.name)
@@ -614,7 +614,7 @@ def _where(done: Swept) -> str:
         cells = ", ".join(map(str, done.private_end[:10]))
         more = " and more" if len(done.private_end) > 10 else ""
         return (
-            f"saved    {done.folder / CONFIDENTIAL / 'results.csv'} says why cells {cells}{more} released nothing. "
+            f"saved    {done.folder / CONFIDENTIAL / RESULTS} says why cells {cells}{more} released nothing. "
             f"It may depend on the records: keep {done.folder} to yourself."
         )
     left = [row for row in done.rows if row["status"] in ("waiting", "stopped", "lost")]

@@ -21,14 +21,16 @@ from dpmcmc.config.model import in_database, to_yaml
 from dpmcmc.engine.cells import Row, csv_of
 from dpmcmc.report import sweep_page
 from dpmcmc.storage.files import (
+    ABOUT,
+    CELLS,
     CONFIDENTIAL,
+    GRID,
+    RESULTS,
     RunFolder,
     checkpoint_around,
     day_of,
     today,
 )
-
-GRID_FILE = "sweep.yaml"
 
 
 def check_place(folder: Path) -> None:
@@ -44,11 +46,7 @@ def check_place(folder: Path) -> None:
             f"--out: {folder} is no folder; give one that is new or empty."
         )
     there = {path.name for path in folder.iterdir()}
-    if (
-        there
-        and not (folder / CONFIDENTIAL / "about.json").exists()
-        and there != {CONFIDENTIAL}
-    ):
+    if there and not (folder / CONFIDENTIAL / ABOUT).exists() and there != {CONFIDENTIAL}:
         raise CommandError(
             f"--out: {folder} holds something else than a sweep; give a folder that is new or empty."
         )
@@ -78,19 +76,19 @@ def relative(grid: Grid, folder: Path) -> dict[str, Any]:
 
 def released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
     """Return the folder of what is released, with the grid in it; its files bear the day of its first start."""
-    path = folder / GRID_FILE
+    path = folder / GRID
     released = RunFolder(folder, day_of(path) if path.exists() else today())
     if not path.exists():
-        released.write(GRID_FILE, to_yaml(values))
+        released.write(GRID, to_yaml(values))
     return released
 
 
 def remove_unbegun(folder: Path, whole: bool) -> None:
     """Empty the folder of a sweep of which no cell has begun, and remove it where the sweep has made it."""
-    if all(status_of(path) == "waiting" for path in (folder / "cells").glob("*")):
-        for name in ("cells", CONFIDENTIAL):
+    if all(status_of(path) == "waiting" for path in (folder / CELLS).glob("*")):
+        for name in (CELLS, CONFIDENTIAL):
             shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / GRID_FILE).unlink(missing_ok=True)
+        (folder / GRID).unlink(missing_ok=True)
         if whole:
             with contextlib.suppress(OSError):  # it holds something else
                 folder.rmdir()
@@ -110,7 +108,7 @@ def publish(
         released: folder of the sweep.
         columns: of the table.
     """
-    names = ("results.csv", sweep_page.FILE)
+    names = (RESULTS, sweep_page.FILE)
     if page is None:
         for name in names:
             (released.folder / name).unlink(missing_ok=True)
@@ -121,7 +119,7 @@ def publish(
 
 def date(folder: Path) -> None:
     """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
-    if (folder / GRID_FILE).exists():
-        within = (folder / name for name in ("cells", CONFIDENTIAL))
+    if (folder / GRID).exists():
+        within = (folder / name for name in (CELLS, CONFIDENTIAL))
         there = [path for path in within if path.exists()]
-        RunFolder(folder, day_of(folder / GRID_FILE)).date(*there, folder)
+        RunFolder(folder, day_of(folder / GRID)).date(*there, folder)

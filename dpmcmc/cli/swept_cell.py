@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -40,7 +39,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import has_begun
-from dpmcmc.storage.files import CONFIDENTIAL, PRIVACY, is_sealed, read_text
+from dpmcmc.storage.files import CONFIDENTIAL, PRIVACY, is_sealed, read_text, table_of
 
 Status = Literal[
     "waiting", "stopped", "lost", "released", "withheld", "diverged", "failed"
@@ -149,7 +148,7 @@ def status_of(folder: Path) -> Status:
         return "released"
     if (folder / CONFIDENTIAL / "draws.nc").exists():
         return "withheld"
-    told = "diverged_at" in read_json(folder / "metrics.json")
+    told = "diverged_at" in table_of(folder / "metrics.json")
     return "diverged" if told else "failed"
 
 
@@ -207,18 +206,9 @@ MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object; an empty one where there is none."""
-    try:
-        said = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def released_row(folder: Path) -> dict[str, Any]:
     """Return what a finished cell has released: its verdict, and scores of its draws on public test rows."""
-    said = read_json(folder / "metrics.json")
+    said = table_of(folder / "metrics.json")
     row = {name: of(said) for name, of in MEASURES.items()}
     return row | {"usable_for": " ".join(said.get("usable_for") or [])}
 
@@ -227,7 +217,7 @@ def confidential_row(folder: Path) -> dict[str, Any]:
     """Return :func:`released_row` with scores that are for the data holder alone in the place of those that lack."""
     rows = [released_row(folder)]
     rows += [released_row(folder / CONFIDENTIAL)]
-    said = read_json(folder / CONFIDENTIAL / "diagnostics.json")
+    said = table_of(folder / CONFIDENTIAL / "diagnostics.json")
     rows += [{name: of(said) for name, of in MEASURES.items()}]
     names = dict.fromkeys(name for row in rows for name in row)
     return {
@@ -238,4 +228,4 @@ def confidential_row(folder: Path) -> dict[str, Any]:
 
 def stated(folder: Path) -> dict[str, Any]:
     """Return what the ``privacy.json`` of a cell says; an empty object where it has none."""
-    return read_json(folder / PRIVACY)
+    return table_of(folder / PRIVACY)

@@ -25,7 +25,7 @@ from dpmcmc.config.model import (
 from dpmcmc.config.sections import ConfigError, invalid, keys
 from dpmcmc.config.shipped import located, shipped
 from dpmcmc.errors import meant, shown
-from dpmcmc.storage.files import opened_text
+from dpmcmc.storage.files import opened_text, written_beside
 
 # ----------------------------------------------------------------------------------------------------
 # YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence. YAML 1.1 reads some
@@ -196,17 +196,6 @@ def parse_yaml(text: str, where: str) -> object:
 _MOST_CHARACTERS = 1_000_000
 
 
-#: Files that a run leaves in its folder beside its config.
-_MARKS = (
-    "plan.json",
-    "privacy.json",
-    "metrics.json",
-    "draws.nc",
-    "confidential",
-    "checkpoint",
-)
-
-
 def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[str, str]]:
     """(section, module) of the modules outside this library that are not in ``allowed``.
 
@@ -220,24 +209,10 @@ def foreign(names: dict[str, str], allowed: Collection[str]) -> Iterator[tuple[s
             yield section, module
 
 
-def in_run_folder(path: Path) -> bool:
-    """Whether a config lies in or below a run folder, and so may be somebody else's."""
-    ways = [
-        list(p.parents) for p in (path.absolute(), path.resolve())
-    ]  # through links, and past them
-    if any(_holds(own, _MARKS) for own, *_ in ways):
-        return True
-    # In folders above, a file name that other programs use too counts only where a run's config lies next to it.
-    above = dict.fromkeys(folder for _, *folders in ways for folder in folders)
-    return any(
-        _holds(folder, ("privacy.json",))
-        or (_holds(folder, ("config.yaml",)) and _holds(folder, _MARKS))
-        for folder in above
-    )
-
-
-def _holds(folder: Path, names: Collection[str]) -> bool:
-    return any(os.path.lexists(folder / name) for name in names)
+def lying(path: Path) -> str:
+    """Return a clause on why a config may be somebody else's: it lies in a folder of ours; empty where it does not."""
+    mark = written_beside(path)
+    return "" if mark is None else f"lies in a folder that dpmcmc wrote, as {mark} shows"
 
 
 def read_values(path: str | Path) -> tuple[dict, Path, Path]:
@@ -301,8 +276,7 @@ def load(
         config = of_values(values, overrides, completed, note)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
-    if resumed or in_run_folder(path):
-        refuse_foreign_code(path, config, allow_code)
+    refuse_foreign_code(path, config, allow_code, IN_RUN if resumed else lying(path))
     return with_base(config, base)
 
 
@@ -318,7 +292,7 @@ def of_text(
         allow_code: as of :func:`load`, of a config in a run folder.
     """
     config = of_values(_mapping(text, where))
-    refuse_foreign_code(where, config, allow_code)
+    refuse_foreign_code(where, config, allow_code, IN_RUN)
     return with_base(config, base)
 
 
@@ -352,18 +326,29 @@ def of_values(
     return config
 
 
+#: Why the config of a run folder may be somebody else's.
+IN_RUN = "lies in a run folder"
+
+
 def refuse_foreign_code(
-    path: Path | str, config: Config, allowed: Collection[str]
+    path: Path | str, config: Config, allowed: Collection[str], why: str
 ) -> None:
-    """Refuse modules that a config in a run folder names, unless the user has allowed them."""
+    """Refuse modules that a config names which may be somebody else's, unless the user has allowed them.
+
+    Args:
+        path: names the config.
+        config: that was read.
+        allowed: modules.
+        why: clause on why it may be somebody else's; empty where it may not, and then nothing is refused.
+    """
     modules = dict.fromkeys(
         module for _, module in foreign(modules_of_ones_own(config), allowed)
     )
-    if modules:
+    if modules and why:
         options = " ".join(f"--allow-code {module}" for module in modules)
         raise ConfigError(
-            f"{path}: names code outside this library ({', '.join(modules)}), and lies in a run folder, which may come "
-            f"from somebody else; read that code, then run it with {options}."
+            f"{path}: names code outside this library ({', '.join(modules)}), and {why}, so it may come from somebody "
+            f"else; read that code, then run it with {options}."
         )
 
 

@@ -95,6 +95,7 @@ def load(
     overrides: list[str] | None = None,
     *,
     allow_code: Collection[str] = (),
+    resumed: bool = False,
     note: Callable[[str], object] = lambda said: None,
 ) -> Grid:
     """Read a grid; arguments as of :func:`dpmcmc.config.load`.
@@ -111,8 +112,9 @@ def load(
         grid = of_values(values, base)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}", error.about) from None
-    for cell in grid.cells if file.in_run_folder(where) else ():
-        file.refuse_foreign_code(where, cell.config, allow_code)
+    why = file.IN_RUN if resumed else file.lying(where)
+    for cell in grid.cells:
+        file.refuse_foreign_code(where, cell.config, allow_code, why)
     return grid
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.config.file import load, of_values, refuse_foreign_code
+from dpmcmc.config.file import IN_RUN, load, of_values, refuse_foreign_code
 from dpmcmc.config.plans import data_request, make_plan
 from dpmcmc.config.sections import ConfigError, keys
 from dpmcmc.data import DataRequest
@@ -15,10 +15,8 @@ from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.samplers import SAMPLERS
+from dpmcmc.storage.files import CONFIG
 from dpmcmc.targets import TARGETS
-
-#: File of a run that ``dpmcmc run`` made.
-FILE = "config.yaml"
 
 
 def released(
@@ -37,7 +35,7 @@ def released(
     Raises:
         InputError: the folder has no config, and ``plan.json`` tells none that a YAML could say.
     """
-    path = folder / FILE
+    path = folder / CONFIG
     if path.exists():
         config = load(path, allow_code=allow_code, resumed=True)
         return make_plan(config) if saved.has_chains else saved, data_request(config)
@@ -49,7 +47,7 @@ def released(
     except ConfigError as error:
         raise _unknown(folder, str(error).removesuffix(".")) from None
     # An accountant's module would be imported to make the plan.
-    refuse_foreign_code(folder / "plan.json", config, allow_code)
+    refuse_foreign_code(folder / "plan.json", config, allow_code, IN_RUN)
     return make_plan(config), data_request(config)
 
 

@@ -101,7 +101,9 @@ def imported(name: str) -> Any:
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
-    if not {"", here} & set(sys.path):
+    own = module_name.partition(".")[0] != "dpmcmc"
+    # A module of this library may look for one that is not installed, and must not find it in this folder.
+    if own and not {"", here} & set(sys.path):
         sys.path.append(
             here
         )  # at the end of the path, so that no file of this folder replaces a library's module

@@ -12,7 +12,6 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -29,7 +28,8 @@ from dpmcmc.data.base import (
 from dpmcmc.data.checks import check_name, check_records, norms, refuse_mask
 from dpmcmc.data.columnar import NAMES, paths_of
 from dpmcmc.data.partitions import partitioned
-from dpmcmc.storage.files import Stamps, opened, stamps_of
+from dpmcmc.errors import InputError
+from dpmcmc.storage.files import Stamps, npy_header, opened, read_array, stamps_of
 
 # ----------------------------------------------------------------------------------------------------
 # Rows grouped by owner, so that one owner is one record of the query.
@@ -371,39 +371,17 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
         ) from reason
 
 
-def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return (shape, whether by columns, type) that a ``.npy`` stream states; whoever reads on must not believe it."""
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    return readers[np.lib.format.read_magic(stream)](stream)
-
-
 def _array(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path
 ) -> np.ndarray:
-    """One array of an archive; room is made for what the file holds, never for what a header claims.
-
-    ``numpy.load`` would allocate the shape that a damaged header states, or advise to unpickle.
-    """
+    """Return one array of an archive."""
     with archive.open(info) as member:
-        shape, by_columns, dtype = npy_header(member)
-        if (
-            dtype.hasobject
-            or math.prod(shape) * dtype.itemsize != info.file_size - member.tell()
-        ):
-            what = (
-                "Python objects"
-                if dtype.hasobject
-                else f"not the {shape} numbers that its header states"
-            )
+        try:
+            return read_array(member, info.file_size)
+        except InputError as what:
             raise DataError(
                 f"{path} is damaged, or {name!r} holds {what}: write plain numbers with numpy.savez."
-            )
-        return np.frombuffer(member.read(), dtype).reshape(
-            shape, order="F" if by_columns else "C"
-        )
+            ) from None
 
 
 # ----------------------------------------------------------------------------------------------------

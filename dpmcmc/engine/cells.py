@@ -36,15 +36,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from dpmcmc.errors import InputError
-from dpmcmc.storage.files import lock, opened_text, read_text, write_atomically
+from dpmcmc.errors import InputError, printable
+from dpmcmc.storage.files import (
+    ABOUT,
+    RESULTS,
+    lock,
+    opened_text,
+    table_of,
+    write_atomically,
+)
 
 # ------------------------------------------------------------------------------------
 # The table: a CSV in a folder that one process at a time writes.
 
 Row = dict[str, Any]
-#: File that holds the lock, and what all rows of a table are about.
-LOCK, ABOUT = ".lock", "about.json"
+#: File that holds the lock.
+LOCK = ".lock"
 
 
 @contextlib.contextmanager
@@ -96,7 +103,7 @@ class Table:
         columns: Sequence[str],
         key: Sequence[str],
         about: Mapping[str, Any] | None = None,
-        file: str = "results.csv",
+        file: str = RESULTS,
     ) -> None:
         self.folder = Path(folder)
         self.path = self.folder / file
@@ -164,11 +171,8 @@ class Table:
             text = json.dumps(now, indent=1)
             write_atomically(path, lambda temporary: temporary.write_text(text))
             return
-        try:
-            before = json.loads(read_text(path))
-        except (OSError, ValueError, RecursionError):
-            before = None
-        if not isinstance(before, dict):
+        before = table_of(path)
+        if not before:
             raise InputError(
                 f"--out: {path} is damaged; give another folder, or remove that one"
             )
@@ -181,10 +185,18 @@ class Table:
 
 
 def text_of(value: object) -> str:
-    """Return a value as a table writes it: seven digits of a number, nothing for None."""
+    """Return a value as a table writes it: seven digits of a number, nothing for None, a text that is no formula."""
     if value is None:
         return ""
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    text = printable(str(value), "\n")
+    formula = text[:1] in _FORMULA and not isinstance(number_of(text), float)
+    return f"'{text}" if formula else text
+
+
+#: Signs by which a spreadsheet takes a text for a formula; an apostrophe before them says that it is none.
+_FORMULA = ("=", "+", "-", "@")
 
 
 def number_of(value: object) -> object:

@@ -15,7 +15,6 @@ import functools
 import itertools
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +47,7 @@ from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query.gaussian_release import gradient_rows
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.files import memory
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, check_bound
@@ -122,21 +122,13 @@ def check_room(target: Target, draws: int, bytes_of_a_number: int = 8) -> None:
         InputError: too many.
     """
     numbers = size_of(jax.eval_shape(target.init, jax.random.key(0)))
-    memory = _memory()
-    if memory is not None and draws * numbers * bytes_of_a_number > memory:
+    room = memory()
+    if room is not None and draws * numbers * bytes_of_a_number > room:
         raise InputError(
-            f"draws: {draws:,} draws of {numbers:,} numbers take more than the {memory / 2**30:.1f} GiB of this "
+            f"draws: {draws:,} draws of {numbers:,} numbers take more than the {room / 2**30:.1f} GiB of this "
             "machine's memory; take fewer",
             "draws",
         )
-
-
-def _memory() -> int | None:
-    """Return the bytes of memory of this machine; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:

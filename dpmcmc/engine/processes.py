@@ -37,6 +37,7 @@ from dpmcmc.errors import InputError, SaidByFirst
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Checkpoint, CommittedDraws, Point
+from dpmcmc.storage.files import arrays_of
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
 
@@ -203,8 +204,7 @@ def of_first(work: Callable[[], _Arrays]) -> _Arrays:
     told = _sent(content)
     if failure is not None:
         raise failure
-    with np.load(io.BytesIO(told), allow_pickle=False) as file:
-        found = dict(file)
+    found = arrays_of(told)
     if _FAILED in found:
         code, sentence = json.loads(found[_FAILED].tobytes())
         raise SaidByFirst(sentence, code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import secrets
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +26,7 @@ from dpmcmc.storage.files import (
     check_result,
     digest,
     inside,
-    read_text,
+    read_json,
     results_around,
 )
 from dpmcmc.storage.fingerprint import fingerprint
@@ -294,7 +293,7 @@ def _not_saved(why: str) -> None:
 def _digest_of_draws(folder: Path) -> str | None:
     """Return the digest of the draws of the whole result that lies in a folder, or None."""
     try:
-        said = json.loads(read_text(folder / PRIVACY))
+        said = read_json(folder / PRIVACY)
         check_result(folder, said)
         return str(said[KEY]["draws.nc"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

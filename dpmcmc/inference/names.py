@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.files import read_bytes
+from dpmcmc.storage.files import arrays_of, read_bytes
 from dpmcmc.storage.pytree import PyTree
 
 #: Dimension of an array: its name, and its coordinates where it has some.
@@ -120,8 +120,7 @@ def packed(facts: dict[str, object]) -> bytes:
 
 def unpacked(content: bytes) -> dict[str, Any]:
     """Return what :func:`packed` took."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        arrays = dict(file)
+    arrays = arrays_of(content)
     text = arrays["facts"].tobytes()
     return json.loads(
         text,

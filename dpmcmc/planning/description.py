@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from dpmcmc.errors import printable
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
@@ -37,7 +38,8 @@ def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str
         + "".join(f"<td>{html.escape(s)}</td>" for s in row)
         for name, *row in rows
     )
-    return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    made = f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    return printable(made, "\n")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from dpmcmc.data.known_columns import texts
 from dpmcmc.data.partitions import EncodedPartitions, partitioned
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
-from dpmcmc.errors import DataError
+from dpmcmc.errors import DataError, printable
 from dpmcmc.planning.description import Verdict, html_table
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
 from dpmcmc.privacy.accounting.events import round_up
@@ -287,7 +287,8 @@ class AnyPlan(abc.ABC):
         return {"unproved": self.unproved, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<12} {text}" for name, text in self._said())
+        said = (f"{name:<12} {text}" for name, text in self._said())
+        return "\n".join(map(printable, said))
 
     def _repr_html_(self) -> str:
         return html_table(self._said())

@@ -25,6 +25,7 @@ from rich.progress import (
 )
 
 from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.errors import printable
 from dpmcmc.inference import predictive
 from dpmcmc.planning.description import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
@@ -153,6 +154,18 @@ def _log(run: Running, console: Console) -> Iterator[Report]:
         thread.join()
         if 0 < at[0] < _LINES:
             console.print()
+
+
+class Screen(Console):
+    """A terminal of whole sentences, whose names it cannot be led by; ``quiet`` prints nothing."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
+
+    def print(self, *said: Any, **how: Any) -> None:
+        """Print sentences, in the style that is given."""
+        shown = (printable(one, "\n") if isinstance(one, str) else one for one in said)
+        super().print(*shown, **how)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from scipy.special import expit, ndtri
 
 from dpmcmc.data.column_kinds import Range
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, UnsupportedCombination, shown
+from dpmcmc.errors import InputError, UnsupportedCombination, printable, shown
 from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project
@@ -92,7 +92,7 @@ class Effects:
         for name, kind, mean, std, *ends in zip(*columns.values(), strict=True):
             places = decimals(std)
             cells = (f"{number:.{places}f}" for number in (mean, std, *ends))
-            rows.append([name, kind, *cells])
+            rows.append([printable(name), kind, *cells])
         return list(columns), rows
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from dpmcmc.errors import printable
 from dpmcmc.privacy.accounting.events import round_up
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ STYLE: Any = {
 
 
 def plain(text: str) -> str:
-    """Return a text with dollars escaped: Matplotlib would read a formula between two of them, and fail on most."""
-    return text.replace("$", r"\$")
+    """Return a text with dollars escaped, between which Matplotlib would read a formula, and what is not printable."""
+    return printable(text, "\n").replace("$", r"\$")
 
 
 def readable(name: str, most: int = 80) -> str:

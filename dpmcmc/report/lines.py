@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dpmcmc.errors import printable
 
 #: A label and a sentence.
 Row = tuple[str, str]
@@ -20,7 +23,7 @@ def rows(lines: Iterable[Row]) -> str:
     A label that is too long has a line of its own.
     """
     out: list[str] = []
-    for label, text in lines:
+    for label, text in ((printable(label), printable(text)) for label, text in lines):
         if len(label) >= LABEL:
             out.append(label)
             label = ""
@@ -36,3 +39,17 @@ def rows(lines: Iterable[Row]) -> str:
             begin = label if number == 0 else ""
             out.append(f"{begin:<{LABEL}}{part.strip(' ') if number else part}".rstrip())
     return "\n".join(out)
+
+
+def say(text: object) -> None:
+    """Print a text; what a name in it holds obeys no terminal."""
+    print(printable(str(text), "\n"))
+
+
+def yaml_of(values: Mapping[str, Any], **how: Any) -> str:
+    """Return values as YAML for a terminal: in its own letters, or escaped where these are not printable."""
+    import yaml
+
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, **how)
+    plain = printable(text, "\n") == text
+    return text if plain else yaml.safe_dump(values, sort_keys=False, **how)

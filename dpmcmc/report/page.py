@@ -17,7 +17,7 @@ from typing import Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.data.base import Privatised
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError, check_fields, printable
 from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
@@ -393,6 +393,7 @@ def template(name: str) -> Template:
     known = Environment(
         loader=loader,
         autoescape=True,
+        finalize=lambda value: printable(value, "\n") if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

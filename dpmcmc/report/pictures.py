@@ -18,7 +18,7 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.files import DRAWN, RunFolder
 
 #: A picture: its function in ``figures.py``, and the arguments of that after the file.
 Job = tuple[str, tuple[object, ...]]
@@ -65,18 +65,6 @@ def _png(name: str, arguments: tuple[object, ...]) -> bytes:
     return picture.getvalue()
 
 
-#: Pictures in the order of a page.
-_ORDER = (
-    "traces",
-    "mixing",
-    "prior",
-    "temperature",
-    "epsilon_delta",
-    "calibration",
-    "predictions",
-)
-
-
 class Pictures:
     """Pictures of one run. A later picture replaces an earlier one of the same name.
 
@@ -116,7 +104,7 @@ class Pictures:
             folder.write(f"figures/{name}.png", picture)
         return {
             self._captions[name]: found[name]
-            for name in _ORDER
+            for name in DRAWN
             if self._captions.get(name)
         }
 

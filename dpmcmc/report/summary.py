@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import convergence
 from dpmcmc.inference.names import flat
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
@@ -245,7 +245,9 @@ class Posterior:
     def __repr__(self) -> str:
         shown = ", ".join(self.names[:_NAMED])
         more = ", ..." if len(self.names) > _NAMED else ""
-        return f"Posterior({len(self.draws):,} draws of {shown}{more}; {self.units})"
+        return printable(
+            f"Posterior({len(self.draws):,} draws of {shown}{more}; {self.units})"
+        )
 
 
 #: Parameters that a posterior names in print.
@@ -394,7 +396,7 @@ class Summary:
             ]
             rows.append(
                 [
-                    name,
+                    printable(name),
                     *(
                         f"{v:{form}}".replace("nan", "–")
                         for v, form in zip(values, formats, strict=True)
@@ -414,7 +416,9 @@ class Summary:
         ]
         left_out = self.total - len(rows)
         lines.append(f"{left_out} more parameters are not shown\n" if left_out else "")
-        return "\n".join([*lines, *(f"{label:<12} {text}" for label, text in self.said)])
+        return "\n".join(
+            [*lines, *(printable(f"{label:<12} {text}") for label, text in self.said)]
+        )
 
     __repr__ = __str__
 

@@ -39,7 +39,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.files import lock, names, read_bytes, seal, unseal, write_atomically
+from dpmcmc.storage.files import lock, names, read_json, seal, unseal, write_atomically
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
 
@@ -227,7 +227,7 @@ class Checkpoint:
         self._run: dict[str, Any] = {"version": VERSION}
         if path.exists():
             try:
-                self._run = json.loads(read_bytes(path))
+                self._run = read_json(path)
                 check_run(self._run)
             except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 raise CheckpointError(
@@ -613,7 +613,7 @@ def has_begun(folder: Path) -> bool:
     """Whether a run may have keys in a folder; also where its file cannot be read."""
     path = folder / "run.json"
     try:
-        return path.exists() and "plan" in json.loads(read_bytes(path))
+        return path.exists() and "plan" in read_json(path)
     except (OSError, ValueError, TypeError, RecursionError):
         return True
 

@@ -12,15 +12,17 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, TypeAlias
+from typing import IO, Any, TextIO, TypeAlias
 
 import numpy as np
 
@@ -132,7 +134,7 @@ def check_unchanged(before: Stamps) -> None:
 # A pipe without a writer would keep a reader waiting for ever, and a device may never end.
 
 
-def opened(path: str | os.PathLike[str]) -> BinaryIO:
+def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
     """The file, open for reading bytes.
 
     Raises:
@@ -162,14 +164,57 @@ def opened_text(
     return io.TextIOWrapper(opened(path), encoding=encoding, newline=newline)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """Return all of a file.
 
+    Args:
+        path: of the file.
+        most: bytes that it may have; None: as many as this machine has memory.
+
     Raises:
-        OSError: as :func:`opened`.
+        OSError: as :func:`opened`; it is longer.
     """
     with opened(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        room = memory() if most is None else most
+        if room is not None and size > room:
+            why = f"it has {size:,} bytes, and {room:,} are read at most"
+            raise OSError(errno.EFBIG, why, os.fspath(path))
         return stream.read()
+
+
+def memory() -> int | None:
+    """Return the bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+#: Bytes of a JSON file, at most; Python's objects may take 25 times as many. A plan of 10,000 columns has 1 MB.
+_MOST_JSON = 1 << 25
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the table that a JSON file holds.
+
+    Raises:
+        OSError: as :func:`read_bytes`.
+        ValueError, RecursionError: it is no JSON, or too deep.
+        TypeError: it holds something else.
+    """
+    said = json.loads(read_bytes(path, _MOST_JSON))
+    if not isinstance(said, dict):
+        raise TypeError(f"{os.path.basename(path)} is not a table")
+    return said
+
+
+def table_of(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the table that a JSON file holds; an empty one where there is none."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError, RecursionError, TypeError):
+        return {}
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -181,6 +226,60 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     with opened_text(path) as stream:
         return stream.read()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Arrays of a file, which may be a stranger's: room is made for what it holds, never for what a header claims.
+#
+# ``numpy.load`` would make room for the shape that a header states, for as much as a member claims to unpack to, or
+# advise to unpickle.
+
+
+def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return (shape, whether by columns, type) that a ``.npy`` stream states; whoever reads on must not believe it."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    return readers[np.lib.format.read_magic(stream)](stream)
+
+
+def read_array(stream: IO[bytes], size: int) -> np.ndarray:
+    """Return the array of a ``.npy`` stream of so many bytes.
+
+    Raises:
+        InputError: its clause says what the stream holds in place of an array of numbers.
+        ValueError, KeyError: it is no ``.npy`` of a known version.
+    """
+    shape, by_columns, dtype = npy_header(stream)
+    if dtype.hasobject:
+        raise InputError("Python objects")
+    if math.prod(shape) * dtype.itemsize != size - stream.tell():
+        raise InputError(f"not the {shape} numbers that its header states")
+    order: Any = "F" if by_columns else "C"
+    return np.frombuffer(stream.read(), dtype).reshape(shape, order=order)
+
+
+def arrays_of(content: bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of an ``.npz`` that ``numpy.savez`` wrote, which does not compress.
+
+    Raises:
+        InputError: its arrays are said to be larger than it is.
+        ValueError, KeyError, zipfile.BadZipFile: it is damaged.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        asked = sum(entry.file_size for entry in entries)
+        if asked > len(content):
+            raise InputError(
+                f"its arrays ask for {asked:,} bytes, and it has {len(content):,}"
+            )
+        found = {}
+        for entry in entries:
+            with archive.open(entry) as member:
+                name = entry.filename.removesuffix(".npy")
+                found[name] = read_array(member, entry.file_size).copy()
+        return found
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -206,9 +305,8 @@ def unseal(path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
     if hashlib.sha256(whole[32:]).digest() != whole[:32]:
         return None
     try:
-        with np.load(io.BytesIO(whole[32:]), allow_pickle=False) as file:
-            return whole[:32].hex(), dict(file)
-    except (ValueError, TypeError, AttributeError):
+        return whole[:32].hex(), arrays_of(whole[32:])
+    except (ValueError, KeyError, zipfile.BadZipFile):
         return None
 
 
@@ -305,8 +403,67 @@ PRIVACY, KEY = "privacy.json", "files"
 STATED = ("config.yaml", "plan.json")
 COMPUTED = ("draws.nc", "evidence.npz", "metrics.json", "report.html", "trace.npz")
 PICTURES = "figures"
-#: Folder of a run folder that is never published.
+#: Names of the pictures, in the order of the page.
+DRAWN = (
+    "traces",
+    "mixing",
+    "prior",
+    "temperature",
+    "epsilon_delta",
+    "calibration",
+    "predictions",
+)
+#: Folder of a run folder that is never published, and names of what it holds.
 CONFIDENTIAL = "confidential"
+CHECKPOINT = "checkpoint"
+HELD = ("diagnostics.json", "failure.json", "per_record.npz", "per_record.png")
+#: Names of tables and of what is written beside them, by sweeps and by the experiments.
+RESULTS, ABOUT, CELLS = "results.csv", "about.json", "cells"
+_TABLES = (
+    *(RESULTS, ABOUT, CELLS, "summary.csv", "comparison.csv", "predictive.csv"),
+    *("beside.csv", "choose.csv", "noise_multipliers.csv", "losses.md", "ranks.png"),
+)
+#: The config of a run and of a sweep, which a user's own may be called too.
+CONFIG, GRID = "config.yaml", "sweep.yaml"
+#: All other names that this library writes into folders that are passed on.
+OURS = (
+    *(PRIVACY, "plan.json", *COMPUTED, CONFIDENTIAL, CHECKPOINT, *HELD, *_TABLES),
+    *(f"{CHECKPOINT}.lock", *(f"{PICTURES}/{name}.png" for name in DRAWN)),
+)
+#: Those that no other program writes.
+_OURS_ALONE = (PRIVACY, "draws.nc", "evidence.npz")
+
+
+def written_beside(path: Path) -> Path | None:
+    """Return a file or folder of ours by which a path lies in a folder that may be somebody else's, or None.
+
+    In the path's own folder any name of ours shows it. In a folder above, where other programs write too, one name of
+    ours alone does, or two names. Each link on the way counts with the folders that it lies in.
+    """
+    for way in _ways(path):
+        for folder in way.parents:
+            found = [folder / name for name in OURS if os.path.lexists(folder / name)]
+            configs = any(os.path.lexists(folder / name) for name in (CONFIG, GRID))
+            alone = any(one.name in _OURS_ALONE for one in found)
+            if found and (folder == way.parent or alone or configs or len(found) > 1):
+                return found[0]
+    return None
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """Yield a path, and the path that it becomes by each link on the way."""
+    place = Path(os.path.abspath(path))
+    yield place
+    done, *rest = place.parts
+    while rest:
+        step = os.path.join(done, rest.pop(0))
+        if os.path.islink(step):
+            # The rest of the path is looked up where the link leads to.
+            place = Path(os.path.join(done, os.readlink(step), *rest))
+            done, *rest = place.parts
+            yield Path(os.path.normpath(place))
+        else:
+            done = os.path.normpath(step)
 
 
 def digest(content: bytes) -> str:
@@ -338,7 +495,7 @@ def has_ended(said: dict[str, Any]) -> bool:
 
 def is_sealed(folder: Path) -> bool:
     """Whether a folder holds a whole result, as far as its ``privacy.json`` tells."""
-    return isinstance(_said(folder / PRIVACY).get(KEY), dict)
+    return isinstance(table_of(folder / PRIVACY).get(KEY), dict)
 
 
 def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
@@ -369,7 +526,9 @@ def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
             return f"{_shown(name)} is not a file of this result"
         if name not in lying:
             return f"{_shown(name)} is missing"
-        if digest(read_bytes(folder / name)) != stated[name]:
+        with opened(folder / name) as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != stated[name]:
             return f"{_shown(name)} is not the file that was released"
     return None
 
@@ -431,7 +590,7 @@ def checkpoint_around(folder: Path) -> Path | None:
 
 def results_around(path: Path) -> Iterator[Path]:
     """Yield the folders of results, or of runs that go on, that a path is or lies in."""
-    return (parent for parent in _around(path) if has_digests(_said(parent / PRIVACY)))
+    return (parent for parent in _around(path) if has_digests(table_of(parent / PRIVACY)))
 
 
 def remove_others(folder: Path, mine: dict[str, str]) -> None:
@@ -451,24 +610,15 @@ def _around(folder: Path) -> Iterator[Path]:
         yield from (place, *place.parents)
 
 
-def _said(path: Path) -> dict[str, Any]:
-    """Return the table that a JSON file holds; an empty one where there is none."""
-    try:
-        said = json.loads(read_bytes(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def _is_checkpoint(folder: Path) -> bool:
     """Whether a folder is a checkpoint: ``run.json`` of it, and not of something else, lies there."""
-    said = _said(folder / "run.json")
+    said = table_of(folder / "run.json")
     return "version" in said and not {"plan", "notes"}.isdisjoint(said)
 
 
 def _is_unfinished(folder: Path) -> bool:
     """Whether a result was not saved to its end there; what cannot be read may be one that was."""
-    return not has_ended(_said(folder / PRIVACY))
+    return not has_ended(table_of(folder / PRIVACY))
 
 
 def _left_over(name: str) -> bool:

@@ -37,7 +37,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, float32
-from dpmcmc.storage.files import opened
+from dpmcmc.storage.files import opened, read_array
 from dpmcmc.storage.pytree import PyTree, size_of
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _read(value: MatrixLike, name: str) -> np.ndarray:
     if isinstance(value, (str, Path)):
         try:
             with opened(os.path.expanduser(value)) as stream:
-                value = np.load(stream, allow_pickle=False)
+                value = read_array(stream, os.fstat(stream.fileno()).st_size)
         except Exception as error:  # a file that is no array makes NumPy raise anything
             reason = (error.strerror if isinstance(error, OSError) else None) or type(
                 error
