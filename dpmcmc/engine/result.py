@@ -352,15 +352,13 @@ class Result:
         chains = self.plan.has_chains and not self.verdict.from_path
         reading = self._reading(original_units)
         shown = reading.of(self.draws, most)
-        of_prior: list[str] = []
-        if self.evidence is not None and self.evidence.chosen:
+        weak: list[str] = []
+        if self.evidence is not None:
             directions = reading.directions(self.draws, most)
             if directions is not None and INTERVALS in self.usable_for:
-                found = self.evidence.of_prior(directions)
-                of_prior = [
-                    name for name, one in zip(shown.names, found, strict=True) if one
-                ]
-        return Summary.of_draws(shown, level, self.verdict, chains, of_prior)
+                found = self.evidence.weak(directions)
+                weak = [name for name, one in zip(shown.names, found, strict=True) if one]
+        return Summary.of_draws(shown, level, self.verdict, chains, weak)
 
     def effects(
         self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9

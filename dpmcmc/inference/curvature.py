@@ -76,6 +76,7 @@ class Corrected(NamedTuple):
         deviation: τ, by how much the matrix differs from its model.
         kept: mean k_ij, the part of the deviation that the release tells.
         uncertainty: largest relative standard deviation over the model's eigenvectors.
+        least: A with every eigenvalue of I + Δ lowered by one standard deviation, to 0 at most, (d, d).
     """
 
     matrix: np.ndarray
@@ -88,6 +89,7 @@ class Corrected(NamedTuple):
     deviation: float
     kept: float
     uncertainty: float
+    least: np.ndarray
 
 
 def corrected(
@@ -177,7 +179,46 @@ def corrected(
         float(weights @ _DEVIATIONS),
         float(np.mean(kept[both])) if both.any() else 0.0,
         float(np.max(unsure[held], initial=0.0)),
+        scale @ _lowered(mean, kept * noise) @ scale.T,
     )
+
+
+def _lowered(relative: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Return I + Δ, (d, d), with each eigenvalue lowered by its standard deviation, and none below 0.
+
+    Args:
+        relative: I + Δ.
+        variances: of its entries, (d, d).
+    """
+    values, axes = eigh(relative)
+    squares = axes**2
+    # An entry off the diagonal stands twice in a quadratic form.
+    twice = variances * (2 - np.eye(len(values)))
+    stds = np.sqrt(np.einsum("ik,ij,jk->k", squares, twice, squares))
+    return (axes * np.maximum(values - stds, 0.0)) @ axes.T
+
+
+def confirmed(
+    matrix: np.ndarray, released: np.ndarray, noise_std: float, model: np.ndarray
+) -> np.ndarray:
+    """Return a matrix without what its release does not confirm, (d, d), along its own eigenvectors.
+
+    Where noise hides a direction, an estimate of a matrix that may not be negative is positive all the same. What is
+    left of an eigenvalue is the larger one of two lower ends: that of the release, one standard deviation of its noise
+    below it, and that of a model of the matrix.
+
+    Args:
+        matrix: its estimate, (d, d).
+        released: the matrix with noise, (d, d).
+        noise_std: of its diagonal; smaller by √2 off it.
+        model: lower end of its model, (d, d).
+    """
+    values, axes = eigh(matrix)
+    seen, modelled = (
+        np.einsum("ik,ij,jk->k", axes, one, axes) for one in (released, model)
+    )
+    least = np.clip(np.maximum(seen - noise_std, modelled), 0.0, np.maximum(values, 0.0))
+    return (axes * least) @ axes.T
 
 
 def _positive(relative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -348,14 +389,18 @@ class ScoredRows:
 
     def law(self, theta: np.ndarray, limit: float) -> AverageLaw:
         """Return the averages over predictors at θ, (d,), under a limit of a typical record's score."""
+        return AverageLaw.at(self.score, *self._law_of_predictors(theta), limit)
+
+    def predictors(self, theta: np.ndarray) -> np.ndarray:
+        """Return points of the law of predictors at θ, (d,), with equal shares, (points,)."""
+        mean, variance = self._law_of_predictors(theta)
+        return mean + math.sqrt(variance) * _NODES
+
+    def _law_of_predictors(self, theta: np.ndarray) -> tuple[float, float]:
+        """Return mean and variance of predictors at θ, (d,)."""
         mean = float(self.mean @ theta)
         variance = float(theta @ self.gram @ theta) / self.num_records - mean**2
-        return AverageLaw.at(
-            self.score,
-            mean + self.offset[0],
-            max(variance, 0.0) + self.offset[1],
-            limit,
-        )
+        return mean + self.offset[0], max(variance, 0.0) + self.offset[1]
 
     def beyond(
         self, positions: np.ndarray, weights: np.ndarray, theta: np.ndarray

@@ -31,6 +31,7 @@ column to the model, and ask for the Bayes factor without it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,9 +61,12 @@ from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 Without = str | Sequence[int | str]
 #: Share of the prior's variance that a release must remove.
 _LEAST_LEARNED = 0.1
-#: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients that may be. On
-#: public tables such coefficients covered .3 to 1, by how they lie to the others that the prior was chosen by.
+#: Part of what is known of a coefficient beyond which it is the prior's, and part of the coefficients that may be weak.
+#: On public tables the prior's covered .3 to 1, by how they lie to the others that the prior was chosen by.
 _MOSTLY, _FEW = 1 / 2, 1 / 3
+#: By how much the interval of a coefficient may grow under the curvature that the releases confirm; standard deviations
+#: by which a prior twice as wide may move it. On public tables coefficients beyond these covered 0 to .7.
+_GROWTH, _PULL = 1.5, 0.5
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -86,6 +90,8 @@ class Evidence:
         label_scale: standard deviation of residuals, or dispersion of counts, which the release tells; or None.
         predictors: R, (d, d), of a prior of density N(θ; means, diag(scales²))·exp(−½‖R(θ − means)‖²): what is public
             of predictors; None: 0.
+        least: what of H the releases confirm, (d, d): one standard deviation of their noise below it; None: not known.
+        rare: whether a coefficient is of a level where some label is too rare, (d,) bool; None: of none.
 
     Example:
         >>> import dpmcmc
@@ -111,6 +117,8 @@ class Evidence:
     chosen: bool = False
     label_scale: float | None = None
     predictors: np.ndarray | None = None
+    least: np.ndarray | None = None
+    rare: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
@@ -261,31 +269,46 @@ class Evidence:
                 f"the release lowers the variance of the prior by less than {_LEAST_LEARNED:.0%}, so that intervals "
                 "are the prior's; take a larger epsilon, more records or fewer columns"
             )
-        elif self.chosen and (
-            (left := float(np.mean(self.of_prior(self._coefficients())))) > _FEW
-        ):
+        elif (left := float(np.mean(self.weak(self._coefficients())))) > _FEW:
             out.append(
-                f"a prior whose scale the release chose says more of {left:.0%} of the coefficients than the records "
-                "do; take a larger epsilon, more records or fewer columns"
+                f"the releases say too little of {left:.0%} of the coefficients; take a larger epsilon, more records, "
+                "fewer columns or ranges that the rows fill"
             )
         return tuple(out)
 
-    def of_prior(self, directions: np.ndarray) -> np.ndarray:
-        """Return of which sums of coefficients a prior whose scale the release chose says more than the records, (m,).
+    def weak(self, directions: np.ndarray) -> np.ndarray:
+        """Return of which sums of coefficients the releases say too little for an interval, (m,) bool.
 
-        The interval of such a sum follows the other coefficients, by which the scale was chosen. A prior that was
-        declared is the user's word, and then there is none.
+        Such a sum has one of these. A prior whose scale the release chose says more of it than the records: its
+        interval follows the other coefficients, by which the scale was chosen. Its interval would be far wider if the
+        curvature were what the releases confirm. A prior twice as wide moves it. It is of a level where some label is
+        too rare.
 
         Args:
             directions: weights of the coefficients in each sum, (m, d).
         """
         out = np.zeros(len(directions), bool)
+        # A level that others are compared with has no weights.
+        some = np.any(directions != 0, axis=1)
+        weights = directions[some]
+        here = self.posterior()
+        fewest = here.covariance
+        if self.least is not None:
+            fewest = (
+                dataclasses.replace(self, curvature=self.least).posterior().covariance
+            )
+        std, widest = (
+            np.sqrt(np.einsum("ij,jk,ik->i", weights, covariance, weights))
+            for covariance in (here.covariance, fewest)
+        )
+        moved = weights @ (self.posterior(scales=2 * self.scales).mean - here.mean)
+        found = (widest > _GROWTH * std) | (np.abs(moved) > _PULL * std)
         if self.chosen:
-            # A level that others are compared with has no weights.
-            some = np.any(directions != 0, axis=1)
             precision = np.linalg.inv(self._prior((), None))
-            covariance = self.posterior().covariance
-            out[some] = elasticity(covariance, precision, directions[some]) > _MOSTLY
+            found |= elasticity(fewest, precision, weights) > _MOSTLY
+        if self.rare is not None:
+            found |= np.any(weights[:, self.rare] != 0, axis=1)
+        out[some] = found
         return out
 
     def _coefficients(self) -> np.ndarray:

@@ -389,6 +389,7 @@ class _Clipped(NamedTuple):
         weight: w.
         variance: Var t.
         slope: E[t(y − μ)].
+        left_out: E[|y − μ| − h; |y − μ| > h].
     """
 
     mean: np.ndarray
@@ -399,6 +400,7 @@ class _Clipped(NamedTuple):
     weight: np.ndarray
     variance: np.ndarray
     slope: np.ndarray
+    left_out: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -458,6 +460,11 @@ class Counts:
         away = np.clip(y - at.mean, -at.bound, at.bound)
         return (away**2 - at.variance - at.centre**2) * at.own / at.mean
 
+    def left_out(self, eta: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return μ, and the mean of |y − μ| that the score leaves out beyond its bound under α, (n,) each."""
+        at = self._clipped(eta, limit)
+        return at.mean, np.maximum(at.left_out, 0.0)
+
     def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:
         """Return dE[ψ]/dα', (n,), of the dispersion α' of the counts at that of the score."""
         at = self._clipped(eta, limit)
@@ -492,8 +499,9 @@ class Counts:
         slope = high_second - low_second - bound * (low_first + high_first)
         longest = share * np.maximum(bound - centre, np.minimum(mean, bound) + centre)
         weight = np.minimum(1.0, limit / longest)
+        left_out = -high_first - low_first - bound * (above + low)
         return _Clipped(
-            mean, share, own, bound, centre, weight, square - centre**2, slope
+            mean, share, own, bound, centre, weight, square - centre**2, slope, left_out
         )
 
     def _partial(

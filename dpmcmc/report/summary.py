@@ -282,6 +282,7 @@ class Summary:
         own_units: whether numbers are in the units of the columns before their encoding.
         spans: of the columns, where numbers are in their units; else None.
         from_path: whether the draws are those of a posterior that follows from the path of a chain.
+        weak: names of the parameters of which the releases say too little for an interval.
     """
 
     names: tuple[str, ...]
@@ -298,6 +299,7 @@ class Summary:
     own_units: bool = False
     spans: Spans | None = None
     from_path: bool = False
+    weak: tuple[str, ...] = ()
 
     @classmethod
     def of_draws(
@@ -306,7 +308,7 @@ class Summary:
         level: float,
         verdict: Verdict,
         chains: bool,
-        of_prior: Sequence[str] = (),
+        weak: Sequence[str] = (),
     ) -> Summary:
         """Return the summary of draws.
 
@@ -315,8 +317,8 @@ class Summary:
             level: of the range.
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
-            of_prior: names of the parameters whose intervals may be reported, and of which the prior says more than
-                the records.
+            weak: names of the parameters of which the releases say too little for an interval, while others may be
+                reported.
 
         Raises:
             ValueError: a level outside (0, 1).
@@ -328,7 +330,7 @@ class Summary:
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
         names = tuple(shown.names)
-        said = (*_said(verdict), *_prior_said(of_prior), *shown.said)
+        said = (*_said(verdict), *_weak_said(weak), *shown.said)
         return cls(
             names,
             *moments,
@@ -343,10 +345,19 @@ class Summary:
             shown.own_units,
             shown.spans,
             verdict.from_path,
+            tuple(weak),
         )
 
-    def to_dict(self) -> dict[str, list[str] | list[float]]:
-        """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
+    def to_dict(self) -> dict[str, list[str] | list[float] | list[bool]]:
+        """Return the columns of the table, as ``pandas.DataFrame`` takes them.
+
+        ``usable`` says of each parameter whether its interval may be reported.
+        """
+        usable = [self.intervals and name not in self.weak for name in self.names]
+        return {"name": list(self.names)} | self._numbers() | {"usable": usable}
+
+    def _numbers(self) -> dict[str, list[float]]:
+        """Return the columns of numbers."""
         tails = [
             f"{100 * tail:g} %" + ("" if self.intervals else " of draws")
             for tail in _tails(self.level)
@@ -360,9 +371,7 @@ class Summary:
         )
         if self.ess is not None and self.rhat is not None:
             numbers |= {"ESS": self.ess, "R-hat": self.rhat}
-        return {"name": list(self.names)} | {
-            name: values.tolist() for name, values in numbers.items()
-        }
+        return {name: values.tolist() for name, values in numbers.items()}
 
     def __getitem__(self, name: str) -> dict[str, float]:
         """Return the row of a parameter.
@@ -373,11 +382,7 @@ class Summary:
         if name not in self.names:
             raise KeyError(no_parameter(name, self.names))
         row = self.names.index(name)
-        return {
-            column: float(values[row])
-            for column, values in self.to_dict().items()
-            if column != "name"
-        }
+        return {column: values[row] for column, values in self._numbers().items()}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -385,10 +390,10 @@ class Summary:
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
         places = [decimals(std) for std in self.std[:ROWS]]
-        titles = list(self.to_dict())
+        titles = ["name", *self._numbers()]
         rows = []
-        for (name, *values), places_of_row in zip(
-            zip(*self.to_dict().values(), strict=True), places, strict=False
+        for name, values, places_of_row in zip(
+            self.names, zip(*self._numbers().values(), strict=True), places, strict=False
         ):
             formats = [
                 {"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f")
@@ -479,13 +484,13 @@ def _tails(level: float) -> tuple[float, float]:
     return round((1 - level) / 2, 12), round((1 + level) / 2, 12)
 
 
-def _prior_said(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return what is said of parameters whose intervals follow the prior; nothing where there are none."""
+def _weak_said(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return what is said of parameters that have no interval; nothing where there are none."""
     if not names:
         return ()
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    text = f"{', '.join(names[:_NAMED])}{more}: the prior, whose scale the others told, says more than the records"
-    return (("by the prior", text),)
+    text = f"{', '.join(names[:_NAMED])}{more}: the releases say too little of them; do not report their intervals"
+    return (("no interval", text),)
 
 
 def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:

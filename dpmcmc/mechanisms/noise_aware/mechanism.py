@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference.curvature import confirmed
 from dpmcmc.inference.noise_aware import GradientRelease, Local, denoised, shrunk
 from dpmcmc.inference.scores import SCORES, Counts, score_of
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec, ReleasedDraws
@@ -124,7 +125,9 @@ class Statistics:
         found = prior.concluded(
             lambda now: (release, local), prior.gaussian, plan.num_records
         )
-        return noisy, found
+        least = confirmed(gram, released, noise_std, np.zeros_like(gram))
+        evidence = dataclasses.replace(found.evidence, least=least / variance)
+        return noisy, found._replace(evidence=evidence)
 
 
 @dataclass(frozen=True)

@@ -99,11 +99,13 @@ class Joined(NamedTuple):
         rows: estimate of Σ x xᵀ, and the law of its error.
         square: F², (d, d).
         possible: count -> positive matrices that Σ x xᵀ may be, (count, d, d).
+        least: Σ x xᵀ one standard deviation below its estimate, (d, d).
     """
 
     rows: Denoised
     square: np.ndarray
     possible: Callable[[int], np.ndarray]
+    least: np.ndarray
 
 
 def joined(
@@ -150,6 +152,7 @@ def joined(
         ),
         root @ known @ root / num_rows,
         lambda count: root @ found.possible(count) @ root,
+        root @ found.least @ root,
     )
 
 

@@ -14,6 +14,7 @@ from dpmcmc.inference.curvature import (
     Corrected,
     ScoredRows,
     SeveralPredictors,
+    confirmed,
     corrected,
     exchangeable,
     mean_row,
@@ -27,6 +28,7 @@ from dpmcmc.inference.noise_aware import (
     denoised,
     spiked,
 )
+from dpmcmc.inference.rare_levels import rare_levels
 from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.facts import (
@@ -92,6 +94,14 @@ _CLIPPED = (
     "errors of some rows are far larger than those of others, and the largest are clipped, so that coefficients are "
     "those of Huber's fit and not of the mean; transform the label (scale='log1p')"
 )
+
+#: Part by which scores may vary more than a model says, and the least part of what it says; standard deviations of
+#: noise by which they have to be beyond it; largest noise of it. Where a column separates the labels of a logistic
+#: regression, scores vary about .4 times as much as it says.
+_VARY, _FOLLOW, _BEYOND, _HIDDEN = 1.25, 0.7, 3.0, 0.5
+#: Mean of counts that their score may leave out, over the mean itself, and over the posterior's standard deviation of
+#: its logarithm. Where the law of the counts is not that of the score, the estimate is off by some of it.
+_LEFT_OUT, _SHIFTED = 0.05, 2.0
 
 #: Names of a scale's noise in the settings.
 SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")
@@ -260,7 +270,7 @@ class Releases:
             count,
             lengthened,
         )
-        self.gram, self.possible = found.rows, found.possible
+        self.gram, self.possible, self.least = found.rows, found.possible, found.least
         return BoundedGradient.of(
             self.gram.gram, self.design, self.strategy.score, found.square
         )
@@ -335,8 +345,8 @@ class Releases:
         """Return the bound of what the score leaves out of residuals, (d, d); see ``missed``."""
         return missed(self.learnt.beyond, self.gram.gram, self.design.num_records)
 
-    def _curvature(self, position: np.ndarray) -> Corrected:
-        """Release the curvature; return it in the metric."""
+    def _curvature(self, position: np.ndarray) -> tuple[Corrected, np.ndarray]:
+        """Release the curvature; return it, and what of it the releases confirm, (d, d), in the metric."""
         std = self.settings["curvature_noise_std"]
         inverse = self.inverse
         known = self._known()
@@ -353,12 +363,17 @@ class Releases:
         self.reach = reach_of(noise, float(np.trace(model)) / len(model))
         access = self._access(position)
         most = access.public.leverage
-        return corrected(
+        released = most * self._noisy(access.curvature(self.records, position), std)
+        found = corrected(
             model,
-            most * self._noisy(access.curvature(self.records, position), std),
+            released,
             most * std,
             noise_aware.bootstrapped_error(inverse @ errors @ inverse),
         )
+        row = self._mean_row(self.least)
+        fewest = dataclasses.replace(known, gram=self.least, mean=row).local(position)
+        least = inverse @ fewest.curvature @ inverse
+        return found, confirmed(found.matrix, released, most * std, least)
 
     def _mean_row(self, gram: np.ndarray) -> np.ndarray:
         """Return the mean row under a second moment, (d,); the released one where there is one."""
@@ -382,21 +397,21 @@ class Releases:
         noisy = gaussian_release(svec_of(exact), std, next(self.keys))
         return symmetric(noisy, len(exact.steps))
 
-    def _spread(self, position: np.ndarray, curvature: Corrected) -> Corrected:
-        """Release the spread of scores; return B in the metric."""
+    def _spread(
+        self, position: np.ndarray, curvature: Corrected
+    ) -> tuple[Corrected, list[str]]:
+        """Release the spread of scores; return B in the metric, and why intervals may not hold.
+
+        The trace is that of the records' own scores, whichever covariance B is.
+        """
         access = self._access(position)
-        exact = (
-            access.spread(self.records, position)
-            if self.strategy.options.covariance == "sandwich"
-            else access.expected_spread(self.records, position)
-        )
+        own = access.spread(self.records, position)
+        sandwich = self.strategy.options.covariance == "sandwich"
+        exact = own if sandwich else access.expected_spread(self.records, position)
         std = self.settings["spread_noise_std"]
         noisy = self._noisy(exact, std)
-        trace = gaussian_release(
-            trace_of(exact),
-            self.settings["spread_trace_noise_std"],
-            next(self.keys),
-        )[0]
+        trace_std = self.settings["spread_trace_noise_std"]
+        trace = gaussian_release(trace_of(own), trace_std, next(self.keys))[0]
         most = access.clip**2
         # Normal rows give its shape, changed as the curvature is, and the release gives the trace.
         local = self._known().local(position)
@@ -404,8 +419,37 @@ class Releases:
         usual = self.inverse @ local.score @ self.inverse + ratio * curvature.lift
         usual = curvature.turn @ usual @ curvature.turn.T
         expected = float(np.trace(usual))
-        model = usual * max(most * trace / expected, _LEAST_RATIO)
-        return corrected(model, most * noisy, most * std)
+        ratio = most * trace / expected
+        model = usual * max(ratio, _LEAST_RATIO) if sandwich else usual
+        found = corrected(model, most * noisy, most * std)
+        if not sandwich:
+            expected = float(np.trace(found.matrix))
+            ratio = most * trace / expected
+        return found, self._unlike(ratio, most * trace_std / expected)
+
+    def _unlike(self, ratio: float, noise_std: float) -> list[str]:
+        """Return why intervals may not hold where scores vary by another factor than 1 of what the model says.
+
+        Args:
+            ratio: the released factor.
+            noise_std: of it.
+        """
+        if noise_std > _HIDDEN:
+            return [
+                "how much scores vary is mostly noise; take a larger epsilon, more records or fewer columns"
+            ]
+        sandwich = self.strategy.options.covariance == "sandwich"
+        if not sandwich and ratio - _BEYOND * noise_std > _VARY:
+            return [
+                f"scores vary {ratio:.2g} times as much as the model says; take covariance sandwich"
+            ]
+        if self.strategy.scale is None and ratio + _BEYOND * noise_std < _FOLLOW:
+            return [
+                f"scores vary {max(ratio, 0.0):.2g} times as much as the model says, as where columns separate the "
+                "labels, whose best-fitting coefficients have no end; leave out what nearly is the label, or give "
+                "coefficients priors"
+            ]
+        return []
 
     # ------------------------------------------------------------------------------------------------
     # Conclusions.
@@ -485,9 +529,12 @@ class Releases:
         positions, weights = path.last(last)
         doubts = [*self.learnt.doubts]
         scores: np.ndarray | None = None
+        confirms: np.ndarray | None = None
         if released:
-            found = self._curvature(at)
-            spread = self._spread(at, found)
+            found, least = self._curvature(at)
+            spread, unlike = self._spread(at, found)
+            doubts += unlike
+            confirms = self.root @ least @ self.root
             # For each unit of what normal rows make of the scores here.
             size = self._size(known.local(at).score)
             scores = self.root @ (spread.matrix / size) @ self.root
@@ -540,14 +587,45 @@ class Releases:
                     f"slopes that change along the path of gradients move the posterior by {bent:.2g} standard "
                     "deviations; take a larger epsilon, more records or fewer columns"
                 )
+        doubts += self._left_out(known, concluded.posterior)
         evidence = dataclasses.replace(
             concluded.evidence,
             gram=self.noisy,
             structure=self.strategy.options.structure,
             doubts=tuple(doubts),
             label_scale=self._label_scale(concluded.mixture),
+            least=confirms,
+            rare=self._rare(concluded.posterior),
         )
         return concluded._replace(evidence=evidence)
+
+    def _left_out(self, known: ScoredRows, posterior: Gaussian) -> list[str]:
+        """Return why intervals may not hold where the score of counts leaves out much of them."""
+        score = self.learnt.score
+        if not isinstance(score, Counts):
+            return []
+        predictors = known.predictors(posterior.mean)
+        mean, beyond = score.left_out(predictors, known.limit)
+        part = float(np.mean(beyond) / np.mean(mean))
+        std = math.sqrt(float(known.mean @ posterior.covariance @ known.mean))
+        if part <= _LEFT_OUT or part <= _SHIFTED * std:
+            return []
+        return [
+            f"the score of counts is clipped where {part:.0%} of their mean lies beyond, so that the estimate rests on "
+            "the law of the counts; take a larger epsilon or more records"
+        ]
+
+    def _rare(self, posterior: Gaussian) -> np.ndarray:
+        """Return which coefficients are of a level where some label is too rare, (d·K,)."""
+        found = rare_levels(
+            self.learnt.score,
+            self.strategy.options.structure,
+            self.gram.gram,
+            self.design.num_records,
+            posterior,
+        )
+        # Effects of groups have a prior that all groups tell.
+        return found & (self.prior.family <= 0)
 
     def _label_scale(self, posterior: Mixture) -> float | None:
         """Return how labels vary about their means, where that was learnt; see ``Evidence.label_scale``."""
