@@ -37,7 +37,14 @@ from dpmcmc.config.sections import (
 from dpmcmc.data import DataRequest
 from dpmcmc.engine.hardware import Device
 from dpmcmc.engine.workers import check_engine
-from dpmcmc.errors import Checked, DataError, InputError, check_fields, meant
+from dpmcmc.errors import (
+    Checked,
+    DataError,
+    InputError,
+    check_fields,
+    meant,
+    printable,
+)
 from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
@@ -569,4 +576,6 @@ def dump(config: Config, folder: Path) -> str:
 
 def to_yaml(values: object) -> str:
     """Return values as YAML that ``config/file.py`` reads back; a text that it would read as a number is quoted."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    plain = printable(text, "\n") == text
+    return text if plain else yaml.dump(values, Dumper=_Dumper, sort_keys=False)
