@@ -57,7 +57,7 @@ def rare_levels(
 
 
 def _chances(score: BoundedScore, predictors: np.ndarray) -> np.ndarray:
-    """Return how often each label occurs at predictors (K,): the rarer one of two, each one of more; or a mean count."""
+    """Return how often each label occurs at predictors (K,): the rarer of two, each of more, or a mean count."""
     if isinstance(score, Counts):
         return np.exp(predictors)
     if isinstance(score, Softmax):
