@@ -46,6 +46,7 @@ from dpmcmc.privacy.query.record_sums import (
     blocks_of,
     summed,
 )
+from dpmcmc.storage.blas import one_blas_thread
 from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
 from dpmcmc.storage.pytree import PyTree, length_of
 
@@ -296,7 +297,7 @@ class Task:
         try:
             check_not_forked()
             # A warning of a library may tell of a record.
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), one_blas_thread():
                 return Answer(self.do(share), facts)
         except InputError as error:
             rows = error.rows if isinstance(error, DataError) else ()
