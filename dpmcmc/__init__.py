@@ -13,10 +13,17 @@ not wait for JAX.
 
 import sys
 
-if "-m dpmcmc" in " ".join(sys.orig_argv) or "".join(sys.argv[:1]).endswith("/dpmcmc"):
+if sys.argv[:1] == ["-m"]:  # Python looks for the program of ``python -m NAME``
+    _is_command = sys.orig_argv[-len(sys.argv)].removeprefix("-m") in (
+        "dpmcmc",
+        "dpmcmc.run",
+    )
+else:
+    _is_command = sys.argv[:1] == [f"{sys.executable.rpartition('/')[0]}/dpmcmc"]
+if _is_command:
     import _signal  # signal itself takes milliseconds, and this is before anything else
 
-    # A command: until it has a handler of its own (`cli/interrupt.py`), Ctrl-C ends the process without a traceback.
+    # Until the command has a handler of its own (`cli/interrupt.py`), Ctrl-C ends the process without a traceback.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 

@@ -1,6 +1,7 @@
 """``python -m dpmcmc COMMAND``, and what the installed command ``dpmcmc`` calls."""
 
 import gc
+import os
 import sys
 
 from dpmcmc.cli.interrupt import outlive_readers, while_importing
@@ -8,6 +9,8 @@ from dpmcmc.cli.interrupt import outlive_readers, while_importing
 
 def main() -> int:
     """Run the command line of this process."""
+    for library in ("OPENBLAS", "MKL", "BLIS"):  # `storage/blas.py`; before there is one
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     while_importing()  # before what takes seconds to import
     if sys.argv[1:2] == ["run"] and not {"-h", "--help"} & {*sys.argv}:
         from dpmcmc.report.pictures import start_drawing

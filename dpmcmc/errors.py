@@ -15,6 +15,7 @@ with it, :func:`check_fields`, and the sections of a config are made of the same
 from __future__ import annotations
 
 import collections.abc
+import copyreg
 import dataclasses
 import difflib
 import functools
@@ -88,7 +89,17 @@ def redacted(text: str) -> str:
     )
 
 
-class InputError(ValueError):
+class Carried(Exception):
+    """Base of exceptions that a process pool can carry, whatever their constructors take.
+
+    A pickle holds the words and the fields, and the copy is made without the constructor.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class InputError(Carried, ValueError):
     """Something given cannot be used; the message says what, where and how to mend it.
 
     Args:
@@ -195,7 +206,7 @@ class NoGuarantee(UserWarning):
     """
 
 
-class RunFailed(RuntimeError):
+class RunFailed(Carried, RuntimeError):
     """A run that was stopped for a reason that is not the user's; the message says it, and what to do.
 
     Example:

@@ -4,6 +4,10 @@ import os
 import tempfile
 from pathlib import Path
 
+# Before NumPy is imported, also by the processes that tests start: workers of a test runner share the cores, and the
+# threads of a BLAS would spin beside them (`dpmcmc/storage/blas.py`).
+os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+
 import hypothesis
 import platformdirs
 import pytest

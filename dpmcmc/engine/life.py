@@ -80,6 +80,7 @@ from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.ledger.place import place
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.report.console import shown
+from dpmcmc.storage.blas import one_blas_thread
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.storage.files import today
@@ -162,6 +163,7 @@ class Life:
                 is given.
         """
         with contextlib.ExitStack() as stack:
+            stack.enter_context(one_blas_thread())
             try:
                 said = said_by_first(lambda: self._reserved(stack))
             except BaseException:

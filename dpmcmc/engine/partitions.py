@@ -65,6 +65,7 @@ from dpmcmc.privacy.query.record_sums import (
     blocks_of,
     summed,
 )
+from dpmcmc.storage.blas import one_blas_thread
 from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
 from dpmcmc.storage.pytree import PyTree, length_of
 
@@ -335,7 +336,7 @@ class Task:
         try:
             check_not_forked()
             # A warning of a library may tell of a record.
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), one_blas_thread():
                 value, digest = self.do(share)
             return dataclasses.replace(answer, value=value, digest=digest)
         except InputError as error:

@@ -37,7 +37,7 @@ from dpmcmc.engine.result_folder import (
     load,
 )
 from dpmcmc.engine.uncharged import Uncharged
-from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
+from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive, told_apart
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
@@ -61,6 +61,7 @@ from dpmcmc.report.page import (
 )
 from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
 from dpmcmc.report.words import title
+from dpmcmc.storage.blas import one_blas_thread
 from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
@@ -80,7 +81,7 @@ _SEVERAL = 2
 _DRAWS, _CHAINS = 1000, 4
 
 
-class DivergedError(RuntimeError):
+class DivergedError(Carried, RuntimeError):
     """A chain left the range of floats. Every step up to then was released, so its cost is spent.
 
     Example:
@@ -195,6 +196,7 @@ class Result:
         return self.released if self.plan.has_chains else None
 
     @functools.cached_property
+    @one_blas_thread()
     def draws(self) -> PyTree:
         """Draws of the posterior, leaves (chains, draws, ...); where the run has none, what it released.
 
@@ -228,6 +230,7 @@ class Result:
             self.plan, self.released, self.means, self.metric
         )
 
+    @one_blas_thread()
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
@@ -243,6 +246,7 @@ class Result:
         return self._given_path if gram is None else self.trace.posterior(gram)
 
     @functools.cached_property
+    @one_blas_thread()
     def _given_path(self) -> NoiseAwarePosterior:
         return self.trace.posterior()
 
@@ -279,6 +283,7 @@ class Result:
         return convergence.every(self.released) if self.plan.has_chains else None
 
     @functools.cached_property
+    @one_blas_thread()
     def verdict(self) -> Verdict:
         """Permitted uses of the draws, and why, by the plan's verdict and by what was released.
 
@@ -313,6 +318,7 @@ class Result:
         )
         return html_table([("result", repr(self)), *costs]) + summary._repr_html_()
 
+    @one_blas_thread()
     def summary(
         self,
         level: float = 0.9,
@@ -360,6 +366,7 @@ class Result:
                 weak = [name for name, one in zip(shown.names, found, strict=True) if one]
         return Summary.of_draws(shown, level, self.verdict, chains, weak)
 
+    @one_blas_thread()
     def effects(
         self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9
     ) -> Effects:

@@ -299,9 +299,9 @@ class _Reference:
     def _agrees(
         self, cell: Cells, state: PyTree, found: PyTree, noise: np.ndarray
     ) -> bool:
-        still = self._position_after(1, cell, state, noise, noisy=False)
-        moved = self._position_after(1, cell, state, noise, noisy=True)
-        end = self._position_after(len(noise), cell, state, noise, noisy=True)
+        (still,) = self._positions(cell, state, noise[:1], noisy=False)
+        noisy = self._positions(cell, state, noise, noisy=True)
+        moved, end = noisy[0], noisy[-1]
         start = jax.tree.map(np.asarray, state.position)
         relative = _RELATIVE
         if self._program.clip is not None:
@@ -328,17 +328,20 @@ class _Reference:
                 jax.tree.leaves(jax.tree.map(close, found, end, start, moved, still))
             )
 
-    def _position_after(
-        self, steps: int, cell: Cells, state: PyTree, noise: np.ndarray, noisy: bool
-    ) -> PyTree:
-        for t, std in enumerate(noise[:steps]):
+    def _positions(
+        self, cell: Cells, state: PyTree, noise: np.ndarray, noisy: bool
+    ) -> list[PyTree]:
+        """Positions after each step."""
+        found = []
+        for t, std in enumerate(noise):
             drawn = self._draw(cell, state.position, np.int32(t), std)
             state = self._take(
                 cell, state, np.int32(t), std, self._records, drawn, np.int32(noisy)
             )
             if self._shards > 1:
                 state = jax.tree.map(_first, state)
-        return jax.tree.map(np.asarray, state.position)
+            found.append(jax.tree.map(np.asarray, state.position))
+        return found
 
     def _taken(
         self,

@@ -12,14 +12,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
-from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
@@ -166,13 +163,6 @@ _FACTOR = 1.5
 #: Predicted width from which more cannot be said before the release; how much stronger effects are taken beside the
 #: usual ones, and by what part that has to widen intervals to be said.
 _LITTLE, STRONG, _WIDENED = 2.0, 4.0, 1.2
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Do linear algebra on one thread: at these sizes several threads only wait for each other."""
-    with threadpool_limits(limits=1, user_api="blas"):
-        yield
 
 
 class ReleaseNoise(NamedTuple):

@@ -1,4 +1,7 @@
-"""Effective sample size and split R-hat of released draws (Gelman et al., BDA3), by NumPyro."""
+"""Effective sample size and split R-hat of released draws (Gelman et al., BDA3).
+
+They are NumPyro's numbers, without its import, which takes longer than many runs.
+"""
 
 from __future__ import annotations
 
@@ -51,21 +54,43 @@ def each(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ess, rhat = np.full((2, flat.shape[2]), np.nan)
     if flat.shape[1] < 4:
         return ess, rhat
-    from numpyro.diagnostics import (
-        effective_sample_size,
-        split_gelman_rubin,
-    )  # slow to import
-
     width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
     for start in range(0, flat.shape[2], width):
         array = flat[..., start : start + width].astype(np.float64)
         moving = np.flatnonzero(array.std(axis=(0, 1)) > 0)
         if len(moving):
             with np.errstate(all="ignore"):
-                found = (
-                    effective_sample_size(array[..., moving]),
-                    split_gelman_rubin(array[..., moving]),
-                )
+                found = _effective_size(array[..., moving]), _rhat(array[..., moving])
             for kept, values in zip((ess, rhat), found, strict=True):
                 kept[start + moving] = np.where(np.isnan(values), np.inf, values)
     return ess, rhat
+
+
+def _effective_size(draws: np.ndarray) -> np.ndarray:
+    """Effective sample size of draws (chains, draws, k), by the initial monotone sequence (Geyer 1992)."""
+    chains, count = draws.shape[:2]
+    away = draws - draws.mean(axis=1, keepdims=True)
+    power = np.abs(np.fft.rfft(away, 2 * count, axis=1)) ** 2
+    covariance = np.fft.irfft(power, axis=1)[:, :count].mean(axis=0) / count
+    within, estimate = _variances(draws)
+    correlation = 1 - ((within if chains > 1 else estimate) - covariance) / estimate
+    correlation[0] = 1.0
+    pairs = correlation[:-1:2] + correlation[1::2]
+    pairs[1:] = np.minimum.accumulate(np.maximum(pairs[1:], 0.0), axis=0)
+    return chains * count / (2 * pairs.sum(axis=0) - 1)
+
+
+def _rhat(draws: np.ndarray) -> np.ndarray:
+    half = draws.shape[1] // 2
+    within, estimate = _variances(np.concatenate([draws[:, :half], draws[:, -half:]]))
+    return np.sqrt(estimate / within)
+
+
+def _variances(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean variance within chains, and the estimate of the posterior's, (k,) each, of draws (chains, draws, k)."""
+    count = draws.shape[1]
+    within = draws.var(axis=1, ddof=1).mean(axis=0)
+    estimate = within * (count - 1) / count
+    if len(draws) > 1:
+        estimate = estimate + draws.mean(axis=1).var(axis=0, ddof=1)
+    return within, estimate

@@ -30,6 +30,7 @@ from scipy.special import chdtrc
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.decompositions import eigh, svd
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.storage.blas import one_blas_thread
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
 MOST_COEFFICIENTS = 1024
@@ -142,7 +143,16 @@ def beyond(square: float, degrees: int) -> float:
 
 def bootstrapped_error(errors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return Q -> mean_b E_b Q E_b of symmetric errors (b, d, d)."""
-    return lambda q: np.mean(errors @ q @ errors, axis=0)
+
+    def error(q: np.ndarray) -> np.ndarray:
+        most = int(np.argmax(np.diag(q)))
+        root = q[most] / math.sqrt(max(q[most, most], np.finfo(float).tiny))
+        if np.allclose(q, np.outer(root, root), rtol=0, atol=1e-15 * q[most, most]):
+            moved = errors @ root  # one direction takes a d-th of the time
+            return moved.T @ moved / len(errors)
+        return np.mean(errors @ q @ errors, axis=0)
+
+    return error
 
 
 def symmetric_noise(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -413,7 +423,7 @@ def project(
         for _ in range(_LINEAR_ROUNDS):
             out = linear.project(out)
     # Declared null directions end exactly null: what is left there would be read as curvature under a wide prior.
-    inside = linear.along @ _semidefinite(out, trace) @ linear.along
+    inside = linear.inside(_semidefinite(out, trace))
     return inside * (trace / float(np.trace(inside)))
 
 
@@ -498,8 +508,8 @@ def error_of_noise(
     isotropic = isotropic_error(noisy.noise_std)
     if structure is None or not structure.blocks:
         return isotropic
-    along = _Linear.of(structure, len(noisy.gram)).along
-    return lambda q: along @ isotropic(along @ q @ along) @ along
+    inside = _Linear.of(structure, len(noisy.gram)).inside
+    return lambda q: inside(isotropic(inside(q)))
 
 
 class _BootstrappedError:
@@ -510,6 +520,7 @@ class _BootstrappedError:
         self._lock = threading.Lock()
         self._of: Callable[[np.ndarray], np.ndarray] | None = None
 
+    @one_blas_thread()
     def __call__(self, q: np.ndarray) -> np.ndarray:
         with self._lock:
             if self._of is None:
@@ -566,9 +577,9 @@ def projected(
 class _Linear:
     """Subspaces and signs that a structure declares."""
 
-    along: np.ndarray
+    null: np.ndarray
     zero: np.ndarray
-    nonnegative: np.ndarray
+    least: np.ndarray
     hot: np.ndarray
     constant: int
 
@@ -583,7 +594,6 @@ class _Linear:
             sums[constant, number] = -1.0
             zero[np.ix_(block, block)] = True
         zero[np.diag_indices(size)] = False
-        basis = np.linalg.qr(sums)[0]
         signs = np.zeros(size, bool)
         signs[
             [
@@ -592,13 +602,17 @@ class _Linear:
                 *([] if structure.constant is None else [constant]),
             ]
         ] = True
-        return cls(
-            np.eye(size) - basis @ basis.T, zero, np.outer(signs, signs), hot, constant
-        )
+        least = np.where(np.outer(signs, signs), 0.0, -np.inf)
+        return cls(np.linalg.qr(sums)[0], zero, least, hot, constant)
+
+    def inside(self, gram: np.ndarray) -> np.ndarray:
+        """Return the matrix without its part in the declared null directions."""
+        left = gram - self.null @ (self.null.T @ gram)
+        return left - (left @ self.null) @ self.null.T
 
     def project(self, gram: np.ndarray) -> np.ndarray:
         """Return the matrix after each of the sets in turn."""
-        out = self.along @ gram @ self.along
+        out = self.inside(gram)
         out[self.zero] = 0.0
         if len(self.hot):
             # An entry off the diagonal counts twice in the Frobenius norm.
@@ -606,8 +620,7 @@ class _Linear:
             out[self.hot, self.hot] = out[self.hot, self.constant] = out[
                 self.constant, self.hot
             ] = mean
-        out[self.nonnegative] = np.maximum(out[self.nonnegative], 0.0)
-        return out
+        return np.maximum(out, self.least)
 
 
 def _semidefinite(matrix: np.ndarray, trace: float) -> np.ndarray:
@@ -616,4 +629,6 @@ def _semidefinite(matrix: np.ndarray, trace: float) -> np.ndarray:
     descending = values[::-1]
     excess = (np.cumsum(descending) - trace) / np.arange(1, len(values) + 1)
     level = excess[np.nonzero(descending > excess)[0][-1]]
-    return (vectors * np.maximum(values - level, 0.0)) @ vectors.T
+    first = int(np.searchsorted(values, level))
+    kept = vectors[:, first:]
+    return (kept * (values[first:] - level)) @ kept.T

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
 from dpmcmc.errors import InputError, UnsupportedCombination
@@ -567,6 +566,8 @@ def _generic(
             with float64():
                 image = curve(jnp.asarray(theta), jnp.asarray(direction), data)
             return np.asarray(image) + regularisation * direction
+
+        from scipy.sparse.linalg import LinearOperator, cg  # slow to import
 
         hessian = LinearOperator((len(g), len(g)), matvec=curved, dtype=np.float64)
         return cg(

@@ -25,6 +25,7 @@ from dpmcmc.inference.trace import (
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
+from dpmcmc.storage.blas import one_blas_thread
 from dpmcmc.targets.glm import GeneralisedLinear
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
@@ -84,6 +85,7 @@ def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
     )
 
 
+@one_blas_thread()
 def trace_of(
     plan: AnyPlan,
     draws: np.ndarray,

@@ -32,6 +32,9 @@ def start_drawing() -> None:
     global _drawer
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         return
+    # Both processes need it, and SciPy's part of it is slow to import.
+    import dpmcmc.privacy.accounting  # noqa: F401
+
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     # Ctrl-C is for the command, which then ends the process that draws: it is never delivered there.

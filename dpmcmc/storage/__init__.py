@@ -5,4 +5,5 @@
 ``fingerprint``  digests of records, plans and platforms; records read block by block; refusal of a forked process
 ``pytree``       nested arrays, their length and size; a module's numbers and structure
 ``cache``        the user's cache folder;  ``compiled_programs`` programs kept in it
+``blas``         one thread for linear algebra on the host
 """
