@@ -21,6 +21,7 @@ from dpmcmc.errors import SaidByFirst
 #: Prints what differs after the import. Other libraries are imported before: what they change is theirs.
 PROGRAM = """
     import faulthandler, gc, locale, logging, os, signal, sys, threading, warnings
+    import numpy as np
     import jax.numpy, lazy_loader, matplotlib.figure, optax, scipy.linalg, scipy.special, sklearn, threadpoolctl
 
     def state():
@@ -43,7 +44,7 @@ PROGRAM = """
             "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook),
             "streams": (sys.stdin, sys.stdout, sys.stderr, faulthandler.is_enabled()),
             "interpreter": (sys.getrecursionlimit(), sys.getswitchinterval(), list(sys.path), list(sys.argv)),
-            "numpy": (str(scipy.linalg.np.geterr()), str(scipy.linalg.np.get_printoptions())),
+            "numpy": (str(np.geterr()), str(np.get_printoptions())),
             "locale": locale.setlocale(locale.LC_ALL),
             "matplotlib": {name: str(value) for name, value in dict.items(matplotlib.rcParams)},
         }
@@ -53,6 +54,8 @@ PROGRAM = """
     for name in dir(dpmcmc):
         getattr(dpmcmc, name)
     after = state()
+    # Loggers of libraries that are imported later are theirs.
+    after["logging"] = {name: after["logging"][name] for name in before["logging"]}
     print([name for name in before if before[name] != after[name]])
 """
 
@@ -105,7 +108,11 @@ def made(cls):
     """An exception with a value of its own for each argument of its constructor."""
     values = {"int": 7, "float": 0.5, "str": "what and where", "Iterable[int]": (3, 5)}
     arguments = {}
-    for name, parameter in inspect.signature(cls).parameters.items():
+    if cls.__init__ in (RuntimeError.__init__, Exception.__init__, ValueError.__init__, BaseException.__init__):
+        return cls("what and where")
+    for name, parameter in inspect.signature(cls.__init__).parameters.items():
+        if name == "self":
+            continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return cls("what and where")
         arguments[name] = values.get(str(parameter.annotation))
