@@ -254,7 +254,7 @@ def test_a_prior_that_the_release_chose_and_that_says_more_than_it_takes_interva
     found = Evidence(h, np.ones(D), h @ h / information, np.ones(D), 100)
     assert not found.objections, "a prior that was declared is the user's word"
     said = dataclasses.replace(found, chosen=True).objections
-    assert [("release chose says more of" in one) for one in said] == [True] * refused
+    assert [("the releases say too little of" in one) for one in said] == [True] * refused
     # A direction that rows do not have is no coefficient.
     structure = RowStructure(constant=0, blocks=((1, 2),))
     null = np.array([1.0, -1.0, -1.0]) / np.sqrt(3)
@@ -274,8 +274,8 @@ def test_a_summary_names_the_coefficients_that_are_the_priors():
     text = dict(result.summary().said)
     assert "intervals" in result.usable_for
     # The intercept is the prediction where every number is 0, so it has that coefficient in it.
-    names = text["by the prior"].partition(":")[0].split(", ")
+    names = text["no interval"].partition(":")[0].split(", ")
     assert "rare" in names
     assert not any(name.startswith("x") for name in names)
-    # A prior that was declared is the user's word.
-    assert not dataclasses.replace(result.evidence, chosen=False).of_prior(np.eye(6)).any()
+    assert [name for name, usable in zip(*map(result.summary().to_dict().get, ("name", "usable")), strict=True)
+            if not usable] == names  # fmt: skip

@@ -86,6 +86,7 @@ from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.storage.files import today
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import record_shapes
 
 Key = SecretKey | jax.Array | int | None
 
@@ -147,6 +148,7 @@ class Life:
         self.reservation: Reservation | None = None
         self.kept: Kept | None = None
         self._own: Checkpoint | None = None
+        self._record: PyTree = None
         self._receipt: Receipt | None = None
         self._new: dict[str, Any] | None = None
         self._claims: tuple[str, ...] = ()
@@ -250,6 +252,8 @@ class Life:
             data = in_memory(data)  # once, for the records and for the ledger
         given = data
         data = mapped(self.plan.records_of(data)) if people is None else people
+        if people is None:
+            self._record = record_shapes(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         known: PyTree = data
         columns: Callable[[], dict[str, np.ndarray]]
@@ -402,12 +406,11 @@ class Life:
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""
-        more: dict[str, Any] = (
-            {"uncharged": self._uncharged}
-            if self._receipt is None
-            else {"receipt": self._receipt}
-        )
-        return dataclasses.replace(result, device=self.device, **more)
+        if self._receipt is None:
+            result = dataclasses.replace(result, uncharged=self._uncharged)
+        else:
+            result = dataclasses.replace(result, receipt=self._receipt)
+        return dataclasses.replace(result, device=self.device, record=self._record)
 
     @property
     def device(self) -> dict[str, str | int]:

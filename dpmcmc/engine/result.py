@@ -39,6 +39,7 @@ from dpmcmc.engine.result_folder import (
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive, told_apart
+from dpmcmc.inference.breakdown import breakdown
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
@@ -124,6 +125,7 @@ class Result:
             other runs.
         uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
             add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
+        record: shapes of one record, public; None of what was loaded.
         device: ``platform``, ``kind`` and ``count`` of the devices that computed it; None of what was loaded.
 
     Example:
@@ -152,6 +154,7 @@ class Result:
     evidence: Evidence | None = None
     uncharged: Uncharged | None = None
     device: dict[str, str | int] | None = None
+    record: PyTree | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers, and this process."""
@@ -290,6 +293,15 @@ class Result:
         Draws of a chain may be reported if its iterates mix, or if a posterior follows from its path.
         """
         found = of_draws(self.plan, self.diagnostics, self.metric)
+        broken = breakdown(
+            self.plan.target,
+            self.positions,
+            self.plan.schema,
+            self.record,
+            self.plan.has_chains,
+        )
+        if broken is not None:
+            return found.without_prediction(broken).without_intervals((broken,))
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
             why = told_apart.objection(self.plan.target, self.evidence, self.positions)

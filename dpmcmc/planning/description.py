@@ -218,7 +218,7 @@ class Verdict:
         if why is None or PREDICTION not in self.usable_for:
             return self
         usable = tuple(use for use in self.usable_for if use != PREDICTION)
-        brief = {**self.briefly, PREDICTION: "they do not tell rows apart"}
+        brief = {**self.briefly, PREDICTION: "the release speaks against them"}
         reasons = self.reasons | {PREDICTION: f"No: {why}."}
         return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
 

@@ -362,10 +362,8 @@ def features_of(record_shapes: PyTree, declared: int | None = None) -> int:
 
 def _check_number(target: Target, shapes: PyTree) -> None:
     """Refuse a log-likelihood that is NaN on all of a few made-up records; the real ones are not looked at."""
-    leaves, structure = jax.tree.flatten(shapes)
-    facts = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
     # Compiled, so asked once of a target that stays as it is.
-    if not _is_number(target, facts):
+    if not _is_number(target, facts_of(shapes)):
         raise TargetError(
             f"{type(target).__name__}.log_likelihood is NaN at the starting point on each of 7 made-up records, so no "
             "record would count; dpmcmc.testing.check_target shows more"
@@ -383,13 +381,18 @@ def _is_number(target: Any, facts: tuple) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=128)
-def _trial(structure: Structure, facts: tuple) -> Callable[[Any], jax.Array]:
-    """Return the log-likelihood of each of 7 made-up records at the start, as a function of the target's numbers."""
+def facts_of(shapes: PyTree) -> tuple:
+    """Return the structure of a record, and the shape and dtype of each leaf."""
+    leaves, structure = jax.tree.flatten(shapes)
+    return (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+
+
+def made_up(facts: tuple) -> PyTree:
+    """Return 7 records that are made up, leaves (7, ...), of a structure and the shape and dtype of each leaf."""
     rng = np.random.default_rng(0)
 
     # On the host: what JAX computes outside a function of its own stays compiled for as long as the process lives.
-    def made_up(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def values(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if jnp.issubdtype(dtype, jnp.floating):
             return np.concatenate(
                 [np.zeros((1, *shape)), rng.uniform(size=(6, *shape))]
@@ -397,7 +400,13 @@ def _trial(structure: Structure, facts: tuple) -> Callable[[Any], jax.Array]:
         labels = (np.arange(7) % 2).astype(dtype).reshape(-1, *[1] * len(shape))
         return np.broadcast_to(labels, (7, *shape))
 
-    records = jax.tree.unflatten(facts[0], [made_up(*leaf) for leaf in facts[1:]])
+    return jax.tree.unflatten(facts[0], [values(*leaf) for leaf in facts[1:]])
+
+
+@functools.lru_cache(maxsize=128)
+def _trial(structure: Structure, facts: tuple) -> Callable[[Any], jax.Array]:
+    """Return the log-likelihood of each of 7 made-up records at the start, as a function of the target's numbers."""
+    records = made_up(facts)
 
     def evaluate(numbers: Any) -> jax.Array:
         target = structure.fill(numbers)

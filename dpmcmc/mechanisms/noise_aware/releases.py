@@ -96,9 +96,9 @@ _CLIPPED = (
 )
 
 #: Part by which scores may vary more than a model says, and the least part of what it says; standard deviations of
-#: noise by which they have to be beyond it; largest noise of it. Where a column separates the labels of a logistic
-#: regression, scores vary about .4 times as much as it says.
-_VARY, _FOLLOW, _BEYOND, _HIDDEN = 1.25, 0.7, 3.0, 0.5
+#: noise by which they have to be beyond these; largest noise of the part. Where columns separate the labels of a
+#: logistic regression, scores vary .2 to .6 times as much as it says.
+_VARY, _FOLLOW, _BEYOND, _FAINT = 1.25, 0.85, 2.0, 1.0
 #: Mean of counts that their score may leave out, over the mean itself, and over the posterior's standard deviation of
 #: its logarithm. Where the law of the counts is not that of the score, the estimate is off by some of it.
 _LEFT_OUT, _SHIFTED = 0.05, 2.0
@@ -434,7 +434,7 @@ class Releases:
             ratio: the released factor.
             noise_std: of it.
         """
-        if noise_std > _HIDDEN:
+        if noise_std > _FAINT:
             return [
                 "how much scores vary is mostly noise; take a larger epsilon, more records or fewer columns"
             ]
