@@ -23,7 +23,7 @@ from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Cyclic
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.base import Target
 
 # ----------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ _FINDERS: dict[Method, Callable[[_Trial], _Finding]] = {
 }
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def audit(
     plan: Plan | MechanismPlan,
     *,

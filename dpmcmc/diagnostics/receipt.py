@@ -37,7 +37,7 @@ from dpmcmc.privacy.accounting.events import Adjacency, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.report.lines import Row, rows
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.glm import LogisticRegression
 
@@ -172,7 +172,7 @@ def personal_receipt(
     return of_encoded(result, encoded, plan, failure, moved)
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def of_encoded(
     result: Result,
     record: PyTree,

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
@@ -54,7 +54,7 @@ class Laplace:
         """Marginal standard deviations, (p,)."""
         return np.sqrt(np.diag(self.covariance))
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def draws(self, count: int, seed: int = 0) -> PyTree:
         """Return a pytree of ``count`` draws, leaves (count, ...). Seeded: a reference, not a release."""
         z = np.random.default_rng(seed).standard_normal((count, len(self.mean)))
@@ -83,7 +83,7 @@ class MaximumAPosteriori:
         return jax.vmap(self.unravel)(jnp.asarray(self.mean[None, :], jnp.float32))
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def fit(
     target: Target, records: PyTree, steps: int = 400
 ) -> Laplace | MaximumAPosteriori:
@@ -148,7 +148,7 @@ def maximum_a_posteriori(
     return MaximumAPosteriori(mean, unravel)
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def laplace(
     target: Target,
     records: PyTree,

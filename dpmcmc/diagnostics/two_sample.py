@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Largest order; the statistic of a higher one is decided by a few draws.
 MOST_ORDER = 10
@@ -32,7 +32,7 @@ class TwoSample(NamedTuple):
     p_value: float
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def two_sample(
     first: np.ndarray,
     second: np.ndarray,

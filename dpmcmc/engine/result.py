@@ -62,7 +62,7 @@ from dpmcmc.report.page import (
 )
 from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
 from dpmcmc.report.words import title
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
@@ -199,7 +199,7 @@ class Result:
         return self.released if self.plan.has_chains else None
 
     @functools.cached_property
-    @one_blas_thread()
+    @on_one_blas_thread
     def draws(self) -> PyTree:
         """Draws of the posterior, leaves (chains, draws, ...); where the run has none, what it released.
 
@@ -233,7 +233,7 @@ class Result:
             self.plan, self.released, self.means, self.metric
         )
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
@@ -249,7 +249,7 @@ class Result:
         return self._given_path if gram is None else self.trace.posterior(gram)
 
     @functools.cached_property
-    @one_blas_thread()
+    @on_one_blas_thread
     def _given_path(self) -> NoiseAwarePosterior:
         return self.trace.posterior()
 
@@ -286,7 +286,7 @@ class Result:
         return convergence.every(self.released) if self.plan.has_chains else None
 
     @functools.cached_property
-    @one_blas_thread()
+    @on_one_blas_thread
     def verdict(self) -> Verdict:
         """Permitted uses of the draws, and why, by the plan's verdict and by what was released.
 
@@ -330,7 +330,7 @@ class Result:
         )
         return html_table([("result", repr(self)), *costs]) + summary._repr_html_()
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def summary(
         self,
         level: float = 0.9,
@@ -378,7 +378,7 @@ class Result:
                 weak = [name for name, one in zip(shown.names, found, strict=True) if one]
         return Summary.of_draws(shown, level, self.verdict, chains, weak)
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def effects(
         self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9
     ) -> Effects:

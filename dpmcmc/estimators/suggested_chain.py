@@ -33,7 +33,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.sampling import Full
 from dpmcmc.samplers import SGLD
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
 
@@ -43,7 +43,7 @@ _SHARE, _RELAXATIONS, _STEPS, _MOST_STEPS = 0.3, 6.0, 160, 640
 _STEEPEST, _HOTTEST = 1.5, 0.5
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def suggested_chain(
     target: Target,
     num_records: int,

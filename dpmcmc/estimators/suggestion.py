@@ -46,7 +46,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.report.figures import STYLE, File
 from dpmcmc.samplers.base import Sampler
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LogisticRegression
@@ -264,7 +264,7 @@ class Request:
     given: Given
     reasons: tuple[str, ...]
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def suggested(self, goal: Goal) -> Plan | MechanismPlan:
         """Return the plan, whether or not it reaches the goal."""
         if goal not in (INTERVALS, PREDICTION):
@@ -476,7 +476,7 @@ class Request:
             return []
         return [accuracy_line(outlooks, self.facts.score)]
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def require(self, plan: AnyPlan, goal: Goal) -> None:
         """Refuse a plan that does not reach the goal.
 
@@ -526,7 +526,7 @@ class Request:
             REAL[2], self.num_records, self._usual_noise(), rough=True
         )
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def width(self) -> float:
         """Return the predicted width of intervals over that without privacy; ``facts`` must not be None."""
         assert self._width_facts is not None

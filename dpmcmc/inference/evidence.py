@@ -56,7 +56,7 @@ from dpmcmc.inference.noise_aware import (
 from dpmcmc.inference.sparse import SparseLaw, SparsePosterior, sparse_posterior
 from dpmcmc.inference.trace import NoiseAwarePosterior
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Coefficients, by number or by name.
 Without = str | Sequence[int | str]
@@ -124,7 +124,7 @@ class Evidence:
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def posterior(
         self, *, without: Without = (), scales: np.ndarray | None = None
     ) -> NoiseAwarePosterior:
@@ -143,7 +143,7 @@ class Evidence:
         away = self.statistic - self.curvature @ mean
         return NoiseAwarePosterior(mean + gain @ away, (covariance + covariance.T) / 2)
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def sparse_posterior(
         self,
         inclusion: float | np.ndarray = 0.5,
@@ -184,13 +184,13 @@ class Evidence:
         )
         return sparse_posterior(law, size, sweeps=sweeps, seed=seed)
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def gaussian(self, scales: np.ndarray) -> Gaussian:
         """Return the posterior under other scales, (d,)."""
         found = self.posterior(scales=scales)
         return Gaussian(found.mean, found.covariance)
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def log_density(
         self, *, without: Without = (), scales: np.ndarray | None = None
     ) -> float:
@@ -201,7 +201,7 @@ class Evidence:
         square = float(white @ white)
         return -0.5 * (square + len(white) * math.log(2 * math.pi)) - whitened.log_size
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def log_bayes_factor(self, without: Without) -> float:
         """Return log p(u | those coefficients are 0) − log p(u | the whole model).
 
@@ -210,7 +210,7 @@ class Evidence:
         """
         return self.log_density(without=without) - self.log_density()
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def prior_check(self) -> float:
         """Return the p-value of u under model and prior; uniform if both are true.
 
@@ -220,7 +220,7 @@ class Evidence:
         away = self.statistic - self.curvature @ self._means(())
         return beyond(float(away @ np.linalg.solve(marginal, away)), len(away))
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def rows_check(self) -> float:
         """Return the p-value of the released Gram matrix under what is declared of the rows.
 
@@ -251,7 +251,7 @@ class Evidence:
         return beyond(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
 
     @property
-    @one_blas_thread()
+    @on_one_blas_thread
     def objections(self) -> tuple[str, ...]:
         """Why intervals of this release may not hold, clauses with what would mend it; empty where nothing speaks so.
 
@@ -285,7 +285,7 @@ class Evidence:
             )
         return tuple(out)
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def weak(self, directions: np.ndarray) -> np.ndarray:
         """Return of which sums of coefficients the releases say too little for an interval, (m,) bool.
 
@@ -336,7 +336,7 @@ class Evidence:
         away = self.posterior(scales=2 * self.scales).mean - here.mean
         return float(np.sqrt(np.mean((away / here.std) ** 2)))
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def replicates(
         self, count: int, seed: int = 0, *, of_prior: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -358,7 +358,7 @@ class Evidence:
             np.zeros(size[1]), self.covariance
         ).draws(rng.normal(size=size))
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def predictive_check(
         self,
         discrepancy: Callable[[np.ndarray, np.ndarray], float],

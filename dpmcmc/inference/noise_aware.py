@@ -30,7 +30,7 @@ from scipy.special import chdtrc
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.decompositions import eigh, svd
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
 MOST_COEFFICIENTS = 1024
@@ -520,7 +520,7 @@ class _BootstrappedError:
         self._lock = threading.Lock()
         self._of: Callable[[np.ndarray], np.ndarray] | None = None
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def __call__(self, q: np.ndarray) -> np.ndarray:
         with self._lock:
             if self._of is None:

@@ -20,7 +20,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Denoised, denoised
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
 MetricName = Literal["gram", "second_moment"]
@@ -76,7 +76,7 @@ class ReleasedMetric:
         return f"ReleasedMetric({self.name}, root of shape {self.root.shape})"
 
     @functools.cached_property
-    @one_blas_thread()
+    @on_one_blas_thread
     def denoised(self) -> Denoised:
         """The estimate Ĝ of Σ v vᵀ, and the law of its error."""
         return denoised(self.noisy, self.structure)
@@ -87,7 +87,7 @@ class ReleasedMetric:
         return self.denoised.gram
 
     @functools.cached_property
-    @one_blas_thread()
+    @on_one_blas_thread
     def inverse(self) -> np.ndarray:
         """F⁻¹, (d, d)."""
         return np.linalg.inv(self.root)
@@ -109,7 +109,7 @@ class ReleasedMetric:
             mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram)
         )
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def _made(self) -> np.ndarray:
         values, vectors = eigh(self.gram / self.num_records)
         return (
@@ -119,7 +119,7 @@ class ReleasedMetric:
             )
         ) @ vectors.T
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:
         """Return the eigenvalues of the potential's curvature in φ, F⁻¹(c Ĝ + m I)F⁻¹, ascending.
 

@@ -33,7 +33,7 @@ import numpy as np
 from scipy.special import logit, softmax
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Most supports that are enumerated.
 _ENUMERATED = 1 << 15
@@ -189,7 +189,7 @@ class SparsePosterior:
         """Return the posterior probability of a support, (d,) bool."""
         return float(self.probabilities[np.all(self.supports == support, axis=1)].sum())
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def draws(self, count: int, seed: int = 0) -> np.ndarray:
         """Return draws of the coefficients, (count, d); they cost nothing, and the seed may be public."""
         rng = np.random.default_rng(seed)

@@ -42,7 +42,7 @@ from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project, symmetric_noise
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import (
@@ -118,7 +118,7 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
     )
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def tables(
     target: Target,
     evidence: Evidence,

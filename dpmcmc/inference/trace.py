@@ -62,7 +62,7 @@ from dpmcmc.inference.noise_aware import (
 )
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind, Linear
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
 _NODES = ndtri((np.arange(400) + 0.5) / 400)[:, None]
@@ -429,7 +429,7 @@ class NoiseAwarePosterior:
         """Standard deviations, (d,)."""
         return np.sqrt(np.diag(self.covariance))
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def draws(self, count: int, seed: int = 0) -> np.ndarray:
         """Return draws, (count, d); they cost nothing, and the seed may be public.
 
@@ -515,7 +515,7 @@ class Trace:
     score: Score
     metric: ReleasedMetric | None = None
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def posterior(
         self, gram: np.ndarray | Sequence[Sequence[float]] | None = None
     ) -> NoiseAwarePosterior:

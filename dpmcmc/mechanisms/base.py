@@ -57,7 +57,7 @@ from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, target_offers
@@ -177,7 +177,7 @@ class MechanismPlan(AnyPlan):
         }
 
     @functools.cached_property
-    @one_blas_thread()
+    @on_one_blas_thread
     def verdict(self) -> Verdict:  # type: ignore[override]
         """Permitted uses of the release, and why."""
         width = self.settings.get("predicted_width")
@@ -535,7 +535,7 @@ class OneShot(Checked, MechanismOffers):
     accountant = "one_sample"
     draws = 1
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def plan(
         self,
         target: Target,

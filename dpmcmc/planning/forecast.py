@@ -38,7 +38,7 @@ from dpmcmc.inference.released_metric import ReleasedMetric, metric_floor, metri
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
 from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.glm import GeneralisedLinear
 
 
@@ -75,7 +75,7 @@ class _Law(NamedTuple):
     weighted: float = 1.0
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures:
     """Return what is known of a plan's curvatures.
 
@@ -206,7 +206,7 @@ def bought(plan: Plan, known: Curvatures) -> float | None:
     )
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def predicted_width(
     plan: Plan, known: Curvatures, released: ReleasedMetric | None = None
 ) -> float | None:

@@ -25,7 +25,7 @@ from dpmcmc.inference.trace import (
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.glm import GeneralisedLinear
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
@@ -85,7 +85,7 @@ def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
     )
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def trace_of(
     plan: AnyPlan,
     draws: np.ndarray,

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _lock = threading.Lock()
 #: Calls of :func:`one_blas_thread` that have not ended, of all threads, and what they found at first.
@@ -20,7 +23,7 @@ _before: list[int] = []
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Do linear algebra on one thread; also a decorator.
+    """Do linear algebra on one thread.
 
     Most libraries have one number of threads for the whole process. The first of several calls sets it, from whatever
     thread, and the last that ends gives the caller's number back. Others have a number for each thread (MKL, OpenMP),
@@ -44,6 +47,17 @@ def one_blas_thread() -> Iterator[None]:
                     _set(library, mine)
                 elif not _inside:
                     _set(library, first)
+
+
+def on_one_blas_thread(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that does its linear algebra on one thread."""
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        with one_blas_thread():
+            return function(*arguments, **named)
+
+    return call
 
 
 @functools.cache

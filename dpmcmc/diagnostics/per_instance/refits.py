@@ -47,7 +47,7 @@ from scipy.special import chdtri, ndtri
 from dpmcmc.diagnostics.per_instance.releases import UNIT
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.minimise import float64, in_float64, strong_convexity
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes
 from dpmcmc.targets.linear_predictor import LinearPredictor
@@ -80,7 +80,7 @@ class Refits:
     moved: np.ndarray
     certificate: np.ndarray
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def shift(self, root: np.ndarray | None = None) -> np.ndarray:
         """Return upper bounds of ‖A^½(θ̂ − θ̂₋ᵢ)‖, (n,): per-instance sensitivities of the estimate.
 
@@ -92,7 +92,7 @@ class Refits:
         largest = float(np.linalg.norm(root, 2))
         return np.linalg.norm(self.moved @ root.T, axis=1) + largest * self.certificate
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def shift_with_released_gram(
         self,
         x: ArrayLike,
@@ -152,7 +152,7 @@ class Refits:
         return np.hypot(np.sum(x**2, axis=1) / gram_std, moved / noise_std)
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def noise_root(gram: ArrayLike, shape: Shape, ridge: float = 0.0) -> np.ndarray:
     """Return A^½ of noise N(0, σ²A⁻¹) of a shape, (d, d).
 
@@ -176,7 +176,7 @@ def noise_root(gram: ArrayLike, shape: Shape, ridge: float = 0.0) -> np.ndarray:
     return (vectors * np.abs(values) ** powers[shape]) @ vectors.T
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def leave_one_out_of(
     target: Target,
     records: PyTree,

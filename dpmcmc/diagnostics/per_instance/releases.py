@@ -32,7 +32,7 @@ from scipy.linalg import qr, solve_triangular
 from scipy.special import log_ndtr
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 # ----------------------------------------------------------------------------------------------------
 # Leverage, residual and influence of every record of a ridge regression, relative to the fit without it.
@@ -74,7 +74,7 @@ class LeaveOneOut:
     estimate: np.ndarray
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def leave_one_out(x: ArrayLike, y: ArrayLike, ridge: float) -> LeaveOneOut:
     """Return the out-of-sample leverage and residual of every record, and how far it moves the estimate.
 

@@ -25,14 +25,14 @@ from dpmcmc.diagnostics.per_instance.releases import (
     ridge_ops_epsilon,
 )
 from dpmcmc.errors import InputError
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 
 _INTERVALS = 20_000
 #: Factor above the rounding of a dozen float64 operations.
 _WIDER = 1 + 1e-12
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def ridge_ops_worst_case(
     *,
     num_records: int,
@@ -65,7 +65,7 @@ def ridge_ops_worst_case(
     )
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def output_perturbation_sensitivity(
     *, num_records: int, ridge: float, row_bound: float = 1.0, target_bound: float = 1.0
 ) -> float:
@@ -180,7 +180,7 @@ class ForAll:
     y: float
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def ridge_ops_for_all(
     x: ArrayLike,
     y: ArrayLike,
@@ -220,7 +220,7 @@ def ridge_ops_for_all(
     return _answer(epsilon, found, candidates, basis, t, target_bound)
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def output_perturbation_for_all(
     x: ArrayLike,
     y: ArrayLike,

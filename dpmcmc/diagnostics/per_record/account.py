@@ -58,7 +58,7 @@ from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.files import write_atomically
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree
@@ -179,7 +179,7 @@ def before_each_step(start: PyTree, after: PyTree) -> PyTree:
     return jax.tree.map(before, start, after)
 
 
-@one_blas_thread()
+@on_one_blas_thread
 def per_record_epsilon(
     plan: Plan, data: PyTree, positions: PyTree, *, every: int = 1
 ) -> PerRecord:

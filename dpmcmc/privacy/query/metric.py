@@ -37,7 +37,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, float32
-from dpmcmc.storage.blas import one_blas_thread
+from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.files import opened, read_array
 from dpmcmc.storage.pytree import PyTree, size_of
 
@@ -133,12 +133,12 @@ class PublicMatrix:
         """Smallest eigenvalue of a symmetric matrix."""
         return float(self.eigenvalues().min())
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def eigenvalues(self) -> np.ndarray:
         """Eigenvalues of a symmetric matrix."""
         return np.linalg.eigvalsh(self.array)
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def singular_values(self) -> np.ndarray:
         """Singular values."""
         return np.linalg.svd(self.array, compute_uv=False)
@@ -151,7 +151,7 @@ class PublicMatrix:
         """F v for a flat vector (d,)."""
         return jnp.asarray(self.array, jnp.float32) @ vector
 
-    @one_blas_thread()
+    @on_one_blas_thread
     def whiten(
         self, vector: Float[jax.Array, " d"], transpose: bool = False
     ) -> Float[jax.Array, " d"]:
