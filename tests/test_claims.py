@@ -77,14 +77,24 @@ def test_what_the_records_do_not_tell_has_no_interval(table, epsilon):
         assert "no interval" in dict(result.summary().said)
 
 
-def test_counts_whose_score_leaves_out_much_of_them_are_refused():
+@pytest.mark.parametrize(
+    ("count", "share", "often", "seldom", "shape", "epsilon", "why"),
+    [
+        (4000, 0.2, 30.0, 5.0, 2.0, 0.5, "clipped"),
+        (4000, 0.2, 30.0, 5.0, 2.0, 1.0, "clipped"),
+        (20_000, 0.33, 1.4, 0.05, 1.0, 1.0, "dispersion"),
+        (20_000, 0.33, 1.4, 0.05, 1.0, 3.0, "dispersion"),
+    ],
+)
+def test_counts_of_which_some_people_have_most_are_refused(count, share, often, seldom, shape, epsilon, why):
+    """Clipping, or a law that is none of the score's, moves the estimate there."""
     rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, 4000)
-    sick = np.where(rng.random(4000) < 0.15, 9.0, 0.4)
-    y = rng.poisson(rng.gamma(0.7, np.exp(0.5 * x) * sick / 0.7))
-    result = fitted({"x": x, "y": y}, {"x": Range(-1, 1), "y": Counts(200)}, "y", 0.5)
+    x = rng.uniform(-1, 1, count)
+    rate = np.where(rng.random(count) < share, often, seldom)
+    y = rng.poisson(rng.gamma(shape, np.exp(0.5 * x) * rate / shape))
+    result = fitted({"x": x, "y": y}, {"x": Range(-1, 1), "y": Counts(200)}, "y", epsilon)
     assert "intervals" not in result.usable_for
-    assert "clipped" in result.verdict.reasons["intervals"]
+    assert why in result.verdict.reasons["intervals"]
 
 
 def test_a_model_s_covariance_is_refused_where_scores_vary_more():

@@ -101,7 +101,7 @@ _CLIPPED = (
 _VARY, _FOLLOW, _BEYOND, _FAINT = 1.25, 0.85, 2.0, 1.0
 #: Mean of counts that their score may leave out, over the mean itself, and over the posterior's standard deviation of
 #: its logarithm. Where the law of the counts is not that of the score, the estimate is off by some of it.
-_LEFT_OUT, _SHIFTED = 0.05, 2.0
+_LEFT_OUT, _SHIFTED = 0.05, 1.0
 
 #: Names of a scale's noise in the settings.
 SCALE_NAMES = ("early_scale_noise_std", "middle_scale_noise_std", "scale_noise_std")

@@ -439,8 +439,11 @@ class Dispersion:
         else:
             found = float(np.interp(0.0, -falling, _CANDIDATES))
         doubts = (
-            (f"counts vary more than a dispersion of {_CANDIDATES[-1]:g} lets them",)
-            if falling[-1] > 3 * noise_std
+            (
+                f"counts vary at least as much as a dispersion of {_CANDIDATES[-1]:g}, the largest that is tried, so "
+                "that their law is not known; take a larger epsilon, more records, or other counts",
+            )
+            if found == _CANDIDATES[-1]
             else ()
         )
         # The sum falls with α; where the estimate lies its slope says how far noise moves it.
