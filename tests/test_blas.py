@@ -128,7 +128,7 @@ PROGRAM = """
     )
     chain = dpmcmc.sample(plan, {"x": x, "y": np.ones(500)})
     chain.verdict, chain.draws
-    dpmcmc.diagnostics.two_sample.two_sample(rng.normal(size=(200, 3)), rng.normal(size=(200, 3)), np.eye(3))
+    dpmcmc.diagnostics.per_instance.leave_one_out(x, x @ np.ones(3), 1.0)
     assert threads() == {3}
     own = [one for one in seen if "/dpmcmc/" in one[1]]
     assert len(own) > 20, own

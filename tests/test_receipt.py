@@ -281,7 +281,7 @@ def test_a_value_outside_its_range_is_moved_as_the_data_holders_and_said(release
         (["age", "job", "ill"], ("nan", "field", 1), "no number"),
         (["age", "job", "ill"], ("", "field", 1), "no value"),
         (["age", "job", "ill"], (30, "field", 2), "no level"),
-        (["age", "job", "ill"], (30, "field"), "every row needs the fields"),
+        (["age", "job", "ill"], (30, "field"), "needs the fields"),
     ],
 )
 def test_a_malformed_record_is_one_sentence(released, tmp_path, capsys, header, row, said):

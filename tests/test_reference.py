@@ -36,10 +36,12 @@ PUBLIC = (
 )
 #: Public in name alone: parts of other functions, which no page need explain.
 PARTS = {
+    "dpmcmc.errors.Carried",
     "dpmcmc.errors.Checked",
     "dpmcmc.errors.alternatives",
     "dpmcmc.errors.check_fields",
     "dpmcmc.errors.meant",
+    "dpmcmc.errors.printable",
     "dpmcmc.errors.quoted",
     "dpmcmc.errors.redacted",
     "dpmcmc.errors.shown",

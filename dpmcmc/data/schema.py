@@ -666,7 +666,7 @@ class Schema:
 
     @property
     def constant_sum(self) -> np.ndarray:
-        """Weights of the own columns whose sum is 1 in every row, (d,): the intercept, or all jobs; 0 where none is."""
+        """Weights (d,) of the own columns whose sum is 1 in every row, such as the intercept; 0 where there are none."""
         return self._span.constant
 
     def to_yaml(self) -> dict[str, object]:

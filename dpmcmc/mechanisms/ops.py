@@ -113,7 +113,7 @@ class OPS(OneShot):
 
     @property
     def pure(self) -> bool:  # type: ignore[override]
-        """Whether the draws are pure ε-DP: bounded losses, and no distance from an exact draw to charge."""
+        """Whether the draws are pure ε-DP, since losses are bounded and no distance from an exact draw is charged."""
         return self.form != "gdp" and self.total_variation is None
 
     def __post_init__(self) -> None:
