@@ -666,7 +666,7 @@ class Schema:
 
     @property
     def constant_sum(self) -> np.ndarray:
-        """Weights (d,) of the own columns whose sum is 1 in every row, such as the intercept; 0 where there are none."""
+        """Weights (d,) of the own columns whose sum is 1 in every row, as the intercept; 0 where there are none."""
         return self._span.constant
 
     def to_yaml(self) -> dict[str, object]:

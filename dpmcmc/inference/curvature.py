@@ -204,8 +204,8 @@ def confirmed(
     """Return a matrix without what its release does not confirm, (d, d), along its own eigenvectors.
 
     Where noise hides a direction, an estimate of a matrix that may not be negative is positive all the same. The
-    larger one of two lower ends is left of an eigenvalue: that of the release, one standard deviation of its noise below
-    it, and that of a model of the matrix.
+    larger one of two lower ends is left of an eigenvalue: that of the release, one standard deviation of its noise
+    below it, and that of a model of the matrix.
 
     Args:
         matrix: its estimate, (d, d).
