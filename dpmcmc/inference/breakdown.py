@@ -14,7 +14,7 @@ from dpmcmc.data.column_kinds import Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, facts_of, made_up, target_offers
+from dpmcmc.targets.base import Target, bind, facts_of, made_up, target_offers
 from dpmcmc.targets.linear_predictor import LinearPredictor
 
 #: Root mean square of a chain's draws in standard deviations of the prior beyond which they ran away.
@@ -102,7 +102,8 @@ def _no_likelihood(target: Target, draws: PyTree, record: PyTree) -> str | None:
     """Return why a likelihood is none, where it is no number for any record that is tried."""
     records = made_up(facts_of(record))
     at = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, -_AT:]), draws)
-    each = jax.vmap(jax.vmap(target.log_likelihood, (None, 0)), (0, None))
+    log_likelihood = bind(target, record).log_likelihood
+    each = jax.vmap(jax.vmap(log_likelihood, (None, 0)), (0, None))
     if not np.isnan(np.asarray(jax.jit(each)(at, records))).all():
         return None
     return (
