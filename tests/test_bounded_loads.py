@@ -15,6 +15,7 @@ from dpmcmc.data import Range, Schema
 from dpmcmc.engine.result_folder import content
 from dpmcmc.inference import names
 from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.storage import arrays as sealed
 from dpmcmc.storage import files
 from tests.test_shared_folders import with_digests
 
@@ -214,13 +215,13 @@ def test_a_metric_whose_header_lies_is_refused(tmp_path):
 
 def test_a_checkpoint_that_is_damaged_is_none(tmp_path):
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.asfortranarray(np.arange(6).reshape(2, 3)), "c": np.zeros(0)}
-    found = files.seal(tmp_path / "state", arrays), files.unseal(tmp_path / "state")
+    found = sealed.seal(tmp_path / "state", arrays), sealed.unseal(tmp_path / "state")
     assert found[1][0] == found[0]
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[1][1][name], array)
         found[1][1][name][...] = 0  # it can be written to
     (tmp_path / "state").write_bytes(b"x" * 40)
-    assert files.unseal(tmp_path / "state") is None
+    assert sealed.unseal(tmp_path / "state") is None
 
 
 def test_a_page_of_json_is_read(tmp_path):

@@ -16,7 +16,7 @@ from dpmcmc.engine.blocks import INTERRUPTED
 from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, release
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.storage import checkpoint, files
+from dpmcmc.storage import arrays, checkpoint
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from dpmcmc.storage.fingerprint import plan_digest
 from tests.test_engine import DATA, TARGET, make
@@ -154,7 +154,7 @@ def test_a_truncated_file_costs_its_commit_and_nothing_else(tmp_path, alone, nam
 
 
 def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
-    real, count = files.write_atomically, itertools.count()
+    real, count = arrays.write_atomically, itertools.count()
 
     def full(path, write, mode, *last):
         if next(count) >= 19:
@@ -162,10 +162,10 @@ def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(path, write, mode, *last)
 
-    monkeypatch.setattr(files, "write_atomically", full)
+    monkeypatch.setattr(arrays, "write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(files, "write_atomically", real)
+    monkeypatch.setattr(arrays, "write_atomically", real)
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
     assert not list((tmp_path / "c").glob(".*"))
 

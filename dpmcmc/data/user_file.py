@@ -29,7 +29,8 @@ from dpmcmc.data.checks import check_name, check_records, norms, refuse_mask
 from dpmcmc.data.columnar import NAMES, paths_of
 from dpmcmc.data.partitions import partitioned
 from dpmcmc.errors import InputError
-from dpmcmc.storage.files import Stamps, npy_header, opened, read_array, stamps_of
+from dpmcmc.storage.arrays import npy_header, read_array
+from dpmcmc.storage.files import Stamps, opened, stamps_of
 
 # ----------------------------------------------------------------------------------------------------
 # Rows grouped by owner, so that one owner is one record of the query.

@@ -36,8 +36,8 @@ from dpmcmc.engine.workers import is_loopback
 from dpmcmc.errors import InputError, SaidByFirst
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.arrays import arrays_of
 from dpmcmc.storage.checkpoint import Checkpoint, CommittedDraws, Point
-from dpmcmc.storage.files import arrays_of
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
 

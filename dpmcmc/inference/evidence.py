@@ -311,7 +311,7 @@ class Evidence:
             np.sqrt(np.einsum("ij,jk,ik->i", weights, covariance, weights))
             for covariance in (here.covariance, fewest)
         )
-        moved = weights @ (self.posterior(scales=2 * self.scales).mean - here.mean)
+        moved = weights @ self._moved()
         found = (widest > _GROWTH * std) | (np.abs(moved) > _PULL * std)
         if self.chosen:
             precision = np.linalg.inv(self._prior((), None))
@@ -332,9 +332,11 @@ class Evidence:
 
     def _pull(self) -> float:
         """Return how far a prior twice as wide moves the mean, root mean square in posterior standard deviations."""
-        here = self.posterior()
-        away = self.posterior(scales=2 * self.scales).mean - here.mean
-        return float(np.sqrt(np.mean((away / here.std) ** 2)))
+        return float(np.sqrt(np.mean((self._moved() / self.posterior().std) ** 2)))
+
+    def _moved(self) -> np.ndarray:
+        """Return how far a prior twice as wide moves the mean, (d,)."""
+        return self.posterior(scales=2 * self.scales).mean - self.posterior().mean
 
     @on_one_blas_thread
     def replicates(

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.files import arrays_of, read_bytes
+from dpmcmc.storage.arrays import arrays_of
+from dpmcmc.storage.files import read_bytes
 from dpmcmc.storage.pytree import PyTree
 
 #: Dimension of an array: its name, and its coordinates where it has some.

@@ -60,6 +60,7 @@ from dpmcmc.inference.noise_aware import (
     Local,
     beyond,
 )
+from dpmcmc.inference.rare_levels import rare_label
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind, Linear
 from dpmcmc.storage.blas import on_one_blas_thread
@@ -325,10 +326,8 @@ _FEWEST_STEPS = 32
 #: Largest root mean square, over records, of a path's logits about its mean, and of its mean's about the posterior's;
 #: largest root mean square, over directions, of the latter in posterior standard deviations.
 _WIDEST, _FARTHEST = 1.5, 4.0
-#: Largest prior standard deviation of a margin at which intervals were seen to cover; largest root mean square of the
-#: posterior's margins. A table with .3 % of one label has 7, and chains covered .25 to .6 there.
-_STRONGEST, _RAREST = 3.0, 4.0
-_ONE_LABEL = "logits of rows have a root mean square of {:.2g}: one label is too rare for a chain; take dpmcmc.fit"
+#: Largest prior standard deviation of a margin at which intervals were seen to cover.
+_STRONGEST = 3.0
 #: Elasticity of a variance to the prior's from which on an interval counts as the prior's, and up to which as the
 #: records', in a run with noise and in one without; share of coefficients that may be lost: intervals that hold for the
 #: others cover .8 of all, whatever the truth. An elasticity below .1 leaves a truth three prior standard deviations out
@@ -600,8 +599,8 @@ class Trace:
         """Return why intervals may not hold: clauses."""
         known, score = law
         square = float(found.mean @ gram.gram @ found.mean) / self.num_records
-        if not isinstance(score.family, Linear) and square > _RAREST**2:
-            return (_ONE_LABEL.format(math.sqrt(square)),)
+        if (rare := rare_label(score.family, math.sqrt(max(square, 0.0)))) is not None:
+            return (rare,)
         here = expected(path, found.mean, known, gram, score)
         noise = noise_of(here, path, known)
         share = lost(found, here.local, here.fisher, noise, known.prior)

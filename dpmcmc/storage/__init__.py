@@ -1,6 +1,7 @@
 """Files that survive a crash, and what a run is known by. Imports no other room.
 
-``files``        a file is whole or not there; regular and sealed files; locks; the folder of a result and its digests
+``files``        a file is whole or not there; regular files and their stamps; locks; the folder of a result, digests
+``arrays``       arrays in files, sealed ones among them, whatever their headers claim
 ``checkpoint``   what a run needs to go on
 ``fingerprint``  digests of records, plans and platforms; records read block by block; refusal of a forked process
 ``pytree``       nested arrays, their length and size; a module's numbers and structure

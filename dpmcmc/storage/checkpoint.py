@@ -39,7 +39,8 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.files import lock, names, read_json, seal, unseal, write_atomically
+from dpmcmc.storage.arrays import seal, unseal
+from dpmcmc.storage.files import lock, names, read_json, write_atomically
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
 

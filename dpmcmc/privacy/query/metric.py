@@ -37,8 +37,9 @@ from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, float32
+from dpmcmc.storage.arrays import read_array
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import opened, read_array
+from dpmcmc.storage.files import opened
 from dpmcmc.storage.pytree import PyTree, size_of
 
 if TYPE_CHECKING:
