@@ -84,9 +84,7 @@ def without_password(url: str) -> str:
 
 def redacted(text: str) -> str:
     """Return a text with the password of every database's URL in it replaced by ``***``."""
-    return re.sub(
-        r"postgres(?:ql)?://\S*", lambda found: without_password(found[0]), text
-    )
+    return re.sub(r"postgres(?:ql)?://\S*", lambda found: without_password(found[0]), text)
 
 
 class Carried(Exception):
@@ -256,15 +254,9 @@ def shown(value: object) -> str:
     """Return what was given as a message quotes it: shortened if it is long, by its type if it cannot be written."""
     try:
         text = repr(value)
-    except (
-        Exception
-    ):  # Python writes no number of 5,000 digits, and a foreign class may raise anything
+    except Exception:  # Python writes no number of 5,000 digits, and a foreign class may raise anything
         return f"a value of type {type(value).__name__}"
-    return (
-        text
-        if len(text) <= _LONGEST
-        else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 4 :]}"
-    )
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 4 :]}"
 
 
 #: Metadata of a dataclass's field of (name, value) pairs, each of which is a key of its own in a YAML.
@@ -293,9 +285,7 @@ def _constrained(cls: type) -> tuple[tuple[str, tuple[Hint, ...]], ...]:
     hints = get_type_hints(cls, include_extras=True)
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     of_field = {field.name: alternatives(hints[field.name]) for field in fields}
-    return tuple(
-        (name, kinds) for name, kinds in of_field.items() if any(map(_declares, kinds))
-    )
+    return tuple((name, kinds) for name, kinds in of_field.items() if any(map(_declares, kinds)))
 
 
 def _declares(kind: Hint) -> bool:
@@ -317,25 +307,19 @@ def _meets(value: Any, kind: Hint) -> bool:
     of_type, bounds = _bounded(kind)
     if of_type not in (int, float):
         return isinstance(value, of_type)
-    if isinstance(value, (str, bytes, bool)) or (
-        of_type is int and not isinstance(value, Integral)
-    ):
+    if isinstance(value, (str, bytes, bool)) or (of_type is int and not isinstance(value, Integral)):
         return False
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return False
-    return math.isfinite(number) and all(
-        _SYMBOLS[type(bound)][0](number, _end(bound)) for bound in bounds
-    )
+    return math.isfinite(number) and all(_SYMBOLS[type(bound)][0](number, _end(bound)) for bound in bounds)
 
 
 def _described(kind: Hint) -> str:
     """An alternative in words; empty for None, which stands for an argument that is left out."""
     if get_origin(kind) is Literal:
-        return ("one of " if len(get_args(kind)) > 1 else "") + ", ".join(
-            map(str, get_args(kind))
-        )
+        return ("one of " if len(get_args(kind)) > 1 else "") + ", ".join(map(str, get_args(kind)))
     if get_origin(kind) is collections.abc.Callable:
         return "a schedule"
     of_type, bounds = _bounded(kind)
@@ -345,9 +329,7 @@ def _described(kind: Hint) -> str:
     if len(bounds) == 2:
         opens, closes = (_SYMBOLS[type(bound)][2] for bound in bounds)
         return f"{number} in {opens}{_end(bounds[0]):g}, {_end(bounds[1]):g}{closes}"
-    return " ".join(
-        [number, *(f"{_SYMBOLS[type(bound)][1]} {_end(bound):g}" for bound in bounds)]
-    )
+    return " ".join([number, *(f"{_SYMBOLS[type(bound)][1]} {_end(bound):g}" for bound in bounds)])
 
 
 #: Kind of a bound -> (what it asks, its symbol, its bracket in an interval).

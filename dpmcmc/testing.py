@@ -59,16 +59,12 @@ class Run(TypedDict, total=False):
     every: int
 
 
-def gaussian_chain(
-    sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]
-) -> np.ndarray:
+def gaussian_chain(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> np.ndarray:
     """Return the positions of :func:`gaussian_run`, which has the same arguments: (samples, chains, d) float64."""
     return gaussian_run(sampler, curvature, **run)[0]
 
 
-def gaussian_run(
-    sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]
-) -> tuple[np.ndarray, PyTree]:
+def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> tuple[np.ndarray, PyTree]:
     """Run ``chains`` chains on the potential Σ w_i x_i²/2, and sample the second half of the run.
 
     Args:
@@ -87,22 +83,16 @@ def gaussian_run(
     w = jnp.asarray(curvature, jnp.float32)
     root = jax.random.key(run.get("seed", 0))
     start_key, chain_key = jax.random.split(root)
-    start = randomness.normal(start_key, (chains, d)) * jnp.asarray(
-        run.get("start_std", np.zeros(d)), jnp.float32
-    )
+    start = randomness.normal(start_key, (chains, d)) * jnp.asarray(run.get("start_std", np.zeros(d)), jnp.float32)
     shaped, flat = _shapes(d) if run.get("nested") else (lambda v: v, lambda v: v)
-    state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(
-        jax.random.split(chain_key, chains), start
-    )
+    state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(jax.random.split(chain_key, chains), start)
     second = asked(sampler.queries)
     metric = sampler_offers(sampler).metric
 
     def step(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         key = jax.random.fold_in(root, t)
         noise_key, dynamics_key = jax.random.split(key)
-        s = jnp.asarray(
-            sampler.noise_std(t) if noise_std is None else noise_std, jnp.float32
-        )
+        s = jnp.asarray(sampler.noise_std(t) if noise_std is None else noise_std, jnp.float32)
         noise = s * randomness.normal(noise_key, (chains, d))
 
         def one(key: jax.Array, state: PyTree, noise: jax.Array) -> PyTree:
@@ -127,9 +117,7 @@ def gaussian_run(
 
     positions, info = jax.jit(whole)(state)
     half = run["steps"] // every // 2
-    return np.asarray(positions[half:], np.float64), jax.tree.map(
-        lambda leaf: np.asarray(leaf)[half:], info
-    )
+    return np.asarray(positions[half:], np.float64), jax.tree.map(lambda leaf: np.asarray(leaf)[half:], info)
 
 
 def _exact_moment(
@@ -139,9 +127,7 @@ def _exact_moment(
     if second is None:
         return ()
     matrix = w if metric is None else metric.whitened(w)
-    return (
-        PrivateSecondMoment(form_of(second.structure, w.size).of(matrix), jnp.float32(0)),
-    )
+    return (PrivateSecondMoment(form_of(second.structure, w.size).of(matrix), jnp.float32(0)),)
 
 
 def _squared_scale(metric: PublicMatrix | None) -> np.ndarray | float:
@@ -169,9 +155,7 @@ def _shapes(
         }
 
     def back(tree: PyTree) -> jax.Array:
-        return jnp.concatenate(
-            [tree["a"], tree["b"]["matrix"].ravel(), tree["b"]["tail"]]
-        )
+        return jnp.concatenate([tree["a"], tree["b"]["matrix"].ravel(), tree["b"]["tail"]])
 
     return nested, back
 
@@ -220,9 +204,7 @@ def check_sampler(
     check_not_forked()
     missing = missing_of(sampler)
     if missing:
-        raise AssertionError(
-            f"{sampler} lacks {', '.join(missing)} of the Sampler protocol"
-        )
+        raise AssertionError(f"{sampler} lacks {', '.join(missing)} of the Sampler protocol")
     bound = sampler.bind(num_records)
     try:
         second = asked(bound.queries)
@@ -234,9 +216,7 @@ def check_sampler(
     host = float(np.broadcast_to(np.asarray(bound.noise_std(np.arange(2.0))), 2)[1])
     device = float(jax.jit(bound.noise_std)(jnp.int32(1)))
     if not math.isclose(host, device, rel_tol=1e-5):
-        raise AssertionError(
-            f"noise_std differs between host ({host}) and device ({device})"
-        )
+        raise AssertionError(f"noise_std differs between host ({host}) and device ({device})")
     moment = _exact_moment(second, jnp.ones(dimension), sampler_offers(bound).metric)
     gradient = PrivateGradient(jnp.ones(dimension), jnp.float32(host), moment)
     key = jax.random.key(seed)
@@ -259,20 +239,12 @@ def check_sampler(
         for nested in (False, True)
     )
     if not np.allclose(flat, tree, rtol=1e-4, atol=1e-5):
-        raise AssertionError(
-            f"{sampler} moves a nested pytree differently from the same numbers in one array"
-        )
+        raise AssertionError(f"{sampler} moves a nested pytree differently from the same numbers in one array")
     if bound.temperature > 0:
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
-        eta = float(
-            np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0]
-        )
+        eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
         # A metric whitens the curvature, since a step of η is one in its units.
-        curvature = (
-            np.geomspace(0.02, 0.04, dimension)
-            / eta
-            * _squared_scale(sampler_offers(bound).metric)
-        )
+        curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(sampler_offers(bound).metric)
         check_stationary_variance(
             bound,
             curvature,

@@ -11,7 +11,7 @@ fi
 # Style, types, generated pages and import contracts, each of which is silent where all is well.
 check() {
     "$venv/bin/ruff" check --quiet . &&
-        RUFF=$venv/bin/ruff scripts/format.sh --check &&
+        "$venv/bin/ruff" format --check --quiet . &&
         "$venv/bin/python" scripts/config_reference.py --check &&
         "$venv/bin/python" scripts/architecture.py --check &&
         "$venv/bin/python" -m scripts.proofs --check &&

@@ -79,9 +79,7 @@ def auditing(method: str) -> ModuleType:
         ) from None
 
 
-def clopper_pearson(
-    inside: np.ndarray, outside: np.ndarray, delta: float, significance: float
-) -> float:
+def clopper_pearson(inside: np.ndarray, outside: np.ndarray, delta: float, significance: float) -> float:
     """Return a lower bound on ε at ``delta``, larger than the truth with probability at most ``significance``.
 
     Args:
@@ -148,9 +146,7 @@ def claimed_curve(
     first_outside = np.sort(outside[:middle_outside])
     thresholds = np.unique(np.concatenate([first, first_outside]))
     if len(thresholds) > _THRESHOLDS:
-        thresholds = thresholds[
-            np.linspace(0, len(thresholds) - 1, _THRESHOLDS).astype(int)
-        ]
+        thresholds = thresholds[np.linspace(0, len(thresholds) - 1, _THRESHOLDS).astype(int)]
     e_epsilon = np.exp(np.array([epsilon for epsilon, _ in claims]))[:, None]
     delta = np.array([delta for _, delta in claims])[:, None]
     threshold = thresholds[
@@ -169,18 +165,14 @@ def claimed_curve(
     n = len(second)
     n_outside = len(second_outside)
     miss = float(_upper(np.sum(second < threshold), n, significance / 2))
-    alarm = float(
-        _upper(np.sum(second_outside >= threshold), n_outside, significance / 2)
-    )
+    alarm = float(_upper(np.sum(second_outside >= threshold), n_outside, significance / 2))
     found = np.maximum(1 - miss - e_epsilon * alarm, 1 - alarm - e_epsilon * miss)[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         at = int(np.argmax(np.where(found > 0, found / delta[:, 0], 0.0)))
     return Curve(claims[at][0], claims[at][1], max(0.0, float(found[at])))
 
 
-def gdp(
-    inside: np.ndarray, outside: np.ndarray, delta: float, significance: float
-) -> float:
+def gdp(inside: np.ndarray, outside: np.ndarray, delta: float, significance: float) -> float:
     """Return an ESTIMATE of a lower bound on ε at ``delta``, assuming Gaussian scores of one variance.
 
     Under that assumption the scores are N(0, σ²) and N(μσ, σ²), t = difference of means over its standard error is
@@ -207,15 +199,11 @@ def gdp(
             "clopper_pearson"
         )
     freedom = n + m - 2
-    pooled = math.sqrt(
-        ((n - 1) * np.var(inside, ddof=1) + (m - 1) * np.var(outside, ddof=1)) / freedom
-    )
+    pooled = math.sqrt(((n - 1) * np.var(inside, ddof=1) + (m - 1) * np.var(outside, ddof=1)) / freedom)
     error = math.sqrt(1 / n + 1 / m)
     t = float(np.mean(inside) - np.mean(outside)) / (pooled * error)
     # t = (N(c, 1))/√(χ²_ν/ν); averaged over quantiles of the denominator, since SciPy's series fails for large t.
-    denominators = np.sqrt(
-        stats.chi2.ppf((np.arange(_QUANTILES) + 0.5) / _QUANTILES, freedom) / freedom
-    )
+    denominators = np.sqrt(stats.chi2.ppf((np.arange(_QUANTILES) + 0.5) / _QUANTILES, freedom) / freedom)
 
     def larger(noncentrality: float) -> float:
         """Probability of a larger t, less ``significance``."""
@@ -227,9 +215,7 @@ def gdp(
     return gaussian_epsilon(lowest * error, delta)
 
 
-def one_run(
-    scores: np.ndarray, coins: np.ndarray, delta: float, significance: float
-) -> float:
+def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: float) -> float:
     """Return a lower bound on ε at ``delta`` from one run with many canaries.
 
     The r/2 highest scores are guessed to be in and the r/2 lowest to be out, r fixed beforehand: the theorem needs a
@@ -282,12 +268,8 @@ def _surprise(
     alarm = 1 - (below_outside + 1) / (sizes[1] + 2)
     spread = miss * (1 - miss) / sizes[0]
     spread_outside = alarm * (1 - alarm) / sizes[1]
-    one = (1 - miss - e_epsilon * alarm - delta) / np.sqrt(
-        spread + e_epsilon**2 * spread_outside
-    )
-    other = (1 - alarm - e_epsilon * miss - delta) / np.sqrt(
-        spread_outside + e_epsilon**2 * spread
-    )
+    one = (1 - miss - e_epsilon * alarm - delta) / np.sqrt(spread + e_epsilon**2 * spread_outside)
+    other = (1 - alarm - e_epsilon * miss - delta) / np.sqrt(spread_outside + e_epsilon**2 * spread)
     return np.maximum(one, other).max(axis=0)
 
 
@@ -300,9 +282,7 @@ def _upper(count: np.ndarray, trials: int, significance: float) -> np.ndarray:
 
 def _check(inside: np.ndarray, outside: np.ndarray, least: int) -> None:
     if min(len(inside), len(outside)) < least:
-        raise InputError(
-            f"runs: at least {least} are needed, got {min(len(inside), len(outside))}"
-        )
+        raise InputError(f"runs: at least {least} are needed, got {min(len(inside), len(outside))}")
     if not (np.all(np.isfinite(inside)) and np.all(np.isfinite(outside))):
         raise InputError("scores: some are not finite; shorten the run with --steps")
 
@@ -407,9 +387,7 @@ class Tester(Checked):
             / self.expected
         )
         variance = (1 + factor**2) / self.expected
-        lower = (
-            z - math.sqrt(len(x) * variance) - math.sqrt(variance / (significance / 2))
-        )
+        lower = z - math.sqrt(len(x) * variance) - math.sqrt(variance / (significance / 2))
         return Histogram(
             self.epsilon,
             (int(x.sum()), int(y.sum())),

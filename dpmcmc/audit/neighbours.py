@@ -87,15 +87,9 @@ class Neighbours:
     def data(self, coins: np.ndarray) -> PyTree:
         """Return records, leaves (N, ...): canary i is as ``inside`` where coins[i], and as ``outside`` elsewhere."""
 
-        def rows(
-            inside: np.ndarray, outside: np.ndarray, background: np.ndarray
-        ) -> np.ndarray:
-            chosen = np.where(
-                coins.reshape(-1, *[1] * (inside.ndim - 1)), inside, outside
-            )
-            others = np.broadcast_to(
-                background, (self.num_records - len(chosen), *np.shape(background))
-            )
+        def rows(inside: np.ndarray, outside: np.ndarray, background: np.ndarray) -> np.ndarray:
+            chosen = np.where(coins.reshape(-1, *[1] * (inside.ndim - 1)), inside, outside)
+            others = np.broadcast_to(background, (self.num_records - len(chosen), *np.shape(background)))
             return np.concatenate([chosen, others]).astype(inside.dtype)
 
         return jax.tree.map(rows, self.inside, self.outside, self.background)
@@ -136,9 +130,7 @@ class LinearProbe(Probe):
         self, params: jax.Array, batch: PyTree, mask: jax.Array, clip: float, bits: int
     ) -> FixedPoint:
         """Return Σ clip(x), exactly summed."""
-        return exact_sums.linear_sum(
-            jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits
-        )
+        return exact_sums.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
 
 
 @dataclass(frozen=True)
@@ -166,57 +158,35 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     """
     assert plan.privacy is not None
     if not 1 <= canaries <= plan.num_records:
-        raise InputError(
-            f"canaries: must lie in 1..{plan.num_records}, the number of records, got {canaries}"
-        )
+        raise InputError(f"canaries: must lie in 1..{plan.num_records}, the number of records, got {canaries}")
     size = _matrix_size(plan.sampler) or canaries
     if canaries > size:
-        raise InputError(
-            f"canaries: the sampler's public matrices have {size} directions; take at most so many"
-        )
+        raise InputError(f"canaries: the sampler's public matrices have {size} directions; take at most so many")
     metric = plan.sampler_offers.metric
     directions = np.eye(size, dtype=np.float32)[:canaries]
     if metric is not None:
         # In whitened units each is along an axis.
-        directions = np.asarray(
-            jax.vmap(metric.times)(jnp.asarray(directions)), np.float32
-        )
-    longest = (
-        np.linalg.norm(np.atleast_1d(metric.array), ord=2)
-        if metric is not None and metric.array.ndim
-        else 1.0
-    )
+        directions = np.asarray(jax.vmap(metric.times)(jnp.asarray(directions)), np.float32)
+    longest = np.linalg.norm(np.atleast_1d(metric.array), ord=2) if metric is not None and metric.array.ndim else 1.0
     x = np.float32(_BEYOND * plan.privacy.clip * max(1.0, float(longest))) * directions
     zero = np.zeros(size, np.float32)
     replaced = Adjacency(plan.privacy.adjacency) == Adjacency.REPLACE_ONE
-    pull = (
-        isinstance(plan.sampling, FixedSize)
-        and plan.batch_size < plan.num_records
-        and canaries == 1
-    )
+    pull = isinstance(plan.sampling, FixedSize) and plan.batch_size < plan.num_records and canaries == 1
     outside = -x if replaced else np.zeros_like(x)
     chosen: type[Probe] = Probe
     if plan.target_offers.clipped_gradient_sum is not None:
-        chosen = (
-            OuterProbe
-            if isinstance(untempered(plan.target), SoftmaxRegression)
-            else LinearProbe
-        )
+        chosen = OuterProbe if isinstance(untempered(plan.target), SoftmaxRegression) else LinearProbe
     others = {"x": -x[0] if pull else zero}
     return chosen(size), Neighbours({"x": x}, {"x": outside}, others, plan.num_records)
 
 
 def _matrix_size(sampler: object) -> int:
     """Return the number of parameters of a sampler's public matrices; 0 where there are none, or they are numbers."""
-    values = [
-        value for value in vars(sampler).values() if isinstance(value, PublicMatrix)
-    ]
+    values = [value for value in vars(sampler).values() if isinstance(value, PublicMatrix)]
     return max((value.array.shape[0] for value in values if value.array.ndim), default=0)
 
 
-def strongest(
-    plan: Plan | MechanismPlan, target: Target, canaries: int = 1
-) -> Neighbours:
+def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> Neighbours:
     """Return the strongest records that a target of this library admits.
 
     Args:
@@ -246,23 +216,13 @@ def strongest(
         )
     d = model.num_features
     if d is None or not 1 <= canaries <= min(d, n):
-        raise InputError(
-            f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}"
-        )
+        raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
     mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else None
     on_a_ball = isinstance(mechanism, OPS) and mechanism.radius is not None
-    adjacency = (
-        plan.guarantee.adjacency if plan.guarantee is not None else Adjacency.REPLACE_ONE
-    )
+    adjacency = plan.guarantee.adjacency if plan.guarantee is not None else Adjacency.REPLACE_ONE
     # Rows within this bound are not scaled by a release.
     bound = float(model.row_bound or _LONG) * (1 - 1e-12)
-    if (
-        mechanism is not None
-        and canaries == 1
-        and kind is LogisticRegression
-        and min(d, n) >= 2
-        and not on_a_ball
-    ):
+    if mechanism is not None and canaries == 1 and kind is LogisticRegression and min(d, n) >= 2 and not on_a_ball:
         assert isinstance(plan, MechanismPlan)
         return _saturated(plan.settings, n, bound, d, adjacency)
     x = bound * np.eye(d)[:canaries]
@@ -278,9 +238,7 @@ def strongest(
         others = bound * np.ones(d) / math.sqrt(d)
     nobody = {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
     outside = {"x": x, "y": y_out} if adjacency == Adjacency.REPLACE_ONE else nobody
-    return Neighbours(
-        {"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n
-    )
+    return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)
 
 
 def _saturated(

@@ -105,9 +105,7 @@ class AuditReport:
         """Return (label, text) rows of a table."""
         certainty = f"confidence {self.confidence:g}"
         if not self.proved:
-            certainty = (
-                f"an ESTIMATE, of {certainty} only if scores are Gaussian: not proved"
-            )
+            certainty = f"an ESTIMATE, of {certainty} only if scores are Gaussian: not proved"
         units = "canaries in, out" if self.method == "one_run" else "runs on either side"
         rows = [
             ("audited", self.subject),
@@ -170,9 +168,7 @@ class _AuditSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.runs is not None and self.method in ("one_run", "histogram"):
-            raise InputError(
-                f"runs: method {self.method} settles this itself; leave it out", "runs"
-            )
+            raise InputError(f"runs: method {self.method} settles this itself; leave it out", "runs")
         if self.method in ("clopper_pearson", "one_run"):
             bounds.auditing(self.method)
 
@@ -200,18 +196,12 @@ class _Trial:
 
     def rng(self) -> np.random.Generator:
         """Return the randomness of coins and sample sizes."""
-        return np.random.default_rng(
-            None if self.asked.seed is None else [self.asked.seed, 1]
-        )
+        return np.random.default_rng(None if self.asked.seed is None else [self.asked.seed, 1])
 
     def run(self, side: bool, count: int) -> np.ndarray:
         """Return scores of ``count`` runs on one of two neighbours, (count,)."""
-        sizes = [_AT_ONCE] * (count // _AT_ONCE) + [count % _AT_ONCE] * (
-            count % _AT_ONCE > 0
-        )
-        return np.concatenate(
-            [self.scores(np.full(1, side), size)[:, 0] for size in sizes]
-        )
+        sizes = [_AT_ONCE] * (count // _AT_ONCE) + [count % _AT_ONCE] * (count % _AT_ONCE > 0)
+        return np.concatenate([self.scores(np.full(1, side), size)[:, 0] for size in sizes])
 
     def run_both(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scores of as many runs as were asked for on each of two neighbours."""
@@ -253,12 +243,8 @@ def _clopper_pearson(trial: _Trial) -> _Finding:
 def _one_run(trial: _Trial) -> _Finding:
     coins = trial.rng().random(trial.canaries) < 0.5
     trial.say(f"one run with {trial.canaries} canaries")
-    found = bounds.one_run(
-        trial.scores(coins, 1)[0], coins, trial.claim.delta, trial.asked.significance
-    )
-    return _Finding(
-        found, found > trial.claim.epsilon, (int(coins.sum()), int((~coins).sum()))
-    )
+    found = bounds.one_run(trial.scores(coins, 1)[0], coins, trial.claim.delta, trial.asked.significance)
+    return _Finding(found, found > trial.claim.epsilon, (int(coins.sum()), int((~coins).sum())))
 
 
 def _histogram(trial: _Trial) -> _Finding:
@@ -275,12 +261,8 @@ def _histogram(trial: _Trial) -> _Finding:
             f"method: histogram needs about {expected:.3g} runs of each data set at epsilon {tester.epsilon:.4g}, and "
             f"at most {MOST_RUNS:,} are made; take fewer --bins, a larger --alpha, or a smaller --at-epsilon"
         )
-    trial.say(
-        f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins"
-    )
-    edges = bounds.edges_of(
-        np.concatenate([trial.run(side, _PILOT) for side in (True, False)]), asked.bins
-    )
+    trial.say(f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins")
+    edges = bounds.edges_of(np.concatenate([trial.run(side, _PILOT) for side in (True, False)]), asked.bins)
     sizes = trial.rng().poisson(expected, 2)
     # Both sides run equally often, so that one program serves both; runs beyond the size of a sample are dropped.
     counts = [
@@ -288,9 +270,7 @@ def _histogram(trial: _Trial) -> _Finding:
         for side, size in zip((True, False), sizes, strict=True)
     ]
     delta = claim.delta if asked.at_epsilon is None else claim.delta_at(asked.at_epsilon)
-    result = tester.judge(
-        counts[0], counts[1], delta=delta, significance=asked.significance
-    )
+    result = tester.judge(counts[0], counts[1], delta=delta, significance=asked.significance)
     found = result.epsilon_lower(claim.delta)
     notes = (
         f"at epsilon {tester.epsilon:.4g}: delta claimed {round_up(delta)}, shown to be at least "
@@ -358,9 +338,7 @@ def audit(
         NotGaussian: gdp, and the scores are not.
     """
     _check_claim(plan)
-    asked = _AuditSettings(
-        method, runs, confidence, target, canaries, bins, alpha, at_epsilon, seed
-    )
+    asked = _AuditSettings(method, runs, confidence, target, canaries, bins, alpha, at_epsilon, seed)
     plan = plan if steps is None else shortened(plan, steps)
     claim = plan.guarantee
     assert claim is not None
@@ -406,9 +384,7 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         raise InputError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
     private = plan.private
     if private is None:
-        raise InputError(
-            "privacy: the plan claims no guarantee, so there is nothing to audit"
-        )
+        raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     # The shorter run costs less than the planned ε, and the room of its batches follows from its own cost.
     promise = dataclasses.replace(private.promise, epsilon=None, calibrator="free")
     guarantee, slots = charged_guarantee(plan.schedule.part(0, steps), promise)
@@ -419,26 +395,19 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         thin=1,
         noise_std=plan.noise_std[:steps],
         slots=slots,
-        private=private.replaced(
-            noise_multipliers=private.noise_multipliers[:steps], guarantee=guarantee
-        ),
+        private=private.replaced(noise_multipliers=private.noise_multipliers[:steps], guarantee=guarantee),
     )
 
 
 def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
     """Return (ε, δ) pairs that a guarantee claims: its own, and its curve's at smaller ε."""
-    curve = [
-        (share * claim.epsilon, claim.delta_at(share * claim.epsilon))
-        for share in _CLAIMS
-    ]
+    curve = [(share * claim.epsilon, claim.delta_at(share * claim.epsilon)) for share in _CLAIMS]
     return [(claim.epsilon, claim.delta), *curve]
 
 
 def _check_claim(plan: Plan | MechanismPlan) -> None:
     if plan.guarantee is None:
-        raise InputError(
-            "privacy: the plan claims no guarantee, so there is nothing to audit"
-        )
+        raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     if not plan.guarantee.adjacency.of_records:
         raise UnsupportedCombination(
             "adjacency: randomised labels are not audited by runs, since their probabilities are whole numbers of "
@@ -446,9 +415,7 @@ def _check_claim(plan: Plan | MechanismPlan) -> None:
             "adjacency",
         )
     if not math.isfinite(plan.guarantee.epsilon):
-        raise InputError(
-            "privacy: the plan claims an infinite epsilon, which nothing contradicts"
-        )
+        raise InputError("privacy: the plan claims an infinite epsilon, which nothing contradicts")
 
 
 def _subject(
@@ -463,13 +430,9 @@ def _subject(
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
         if plan.starts is not None and plan.start is None:
-            raise InputError(
-                "plan: it covers private starts too; audit a plan that draws them (after=their plan)"
-            )
+            raise InputError("plan: it covers private starts too; audit a plan that draws them (after=their plan)")
         if plan.metric is not None:
-            raise InputError(
-                "plan: it releases a metric too, which no attack here is for; audit it without metric"
-            )
+            raise InputError("plan: it releases a metric too, which no attack here is for; audit it without metric")
     else:
         name = f"{type(plan.mechanism).__name__} on {plan.num_records} records"
     # A draw is scored on the model that it is of.

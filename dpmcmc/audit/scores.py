@@ -59,9 +59,7 @@ def keys_of(seed: int | None) -> Keys:
         count += 1
 
 
-def released(
-    plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None, starts: PyTree = None
-) -> Result:
+def released(plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None, starts: PyTree = None) -> Result:
     """Return the release of a plan, as ``dpmcmc.sample`` does, without its warnings."""
     with Life(plan, key=key) as life:
         life.read(data, starts)
@@ -140,19 +138,11 @@ class Observed:
             dense = form_of(plan.second.structure, other.size) is DENSE
 
             def moment(a: jax.Array) -> jax.Array:
-                return (
-                    (a[..., :, None] * a[..., None, :]).reshape(*a.shape[:-1], -1)
-                    if dense
-                    else a * a
-                )
+                return (a[..., :, None] * a[..., None, :]).reshape(*a.shape[:-1], -1) if dense else a * a
 
             y = unit / clip * jnp.ravel(released.value) - batch * moment(other)
             z = unit / clip * released.noise_std
-            ratios.append(
-                self._exponents(
-                    y, moment(u) - moment(other), moment(v) - moment(other), z
-                )
-            )
+            ratios.append(self._exponents(y, moment(u) - moment(other), moment(v) - moment(other), z))
         if plan.second is not None and not plan.second.own_batch:
             # Both come from one minibatch, so their exponents add up.
             ratios = [(ratios[0][0] + ratios[1][0], ratios[0][1] + ratios[1][1])]
@@ -160,19 +150,14 @@ class Observed:
         absent = np.float32(np.log1p(-q) if q < 1 else -np.inf)
         present = np.float32(np.log(q))
         seen = [
-            jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there)
-            for here, there in ratios
+            jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there) for here, there in ratios
         ]
         return jnp.sum(jnp.stack(seen), axis=0)
 
     @staticmethod
-    def _exponents(
-        y: jax.Array, u: jax.Array, v: jax.Array, z: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def _exponents(y: jax.Array, u: jax.Array, v: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return (y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
-        here, there = (
-            (rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v)
-        )
+        here, there = ((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))
         return here, there
 
     def _whitened(self, tree: PyTree) -> jax.Array:
@@ -188,9 +173,7 @@ class Observed:
         assert plan.privacy is not None
         blind = dataclasses.replace(plan, target=self.target).label_blind
         size = (plan.num_records, plan.batch_size)
-        return PerRecordGradients(
-            self.target, *size, plan.privacy.clip, None, metric=metric, label_blind=blind
-        )
+        return PerRecordGradients(self.target, *size, plan.privacy.clip, None, metric=metric, label_blind=blind)
 
     def _clipped(self, position: PyTree) -> jax.Array:
         """Return clipped gradients of the m records, of their m replacements, and of another record, (2m + 1, p)."""
@@ -205,23 +188,15 @@ class Observed:
             *map(_device, sides),
         )
 
-        each = jax.vmap(lambda tree: flat(tree)[0])(
-            self._gradients.scores(position, records)
-        )
+        each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients.scores(position, records))
         norms = jnp.linalg.norm(each, axis=1, keepdims=True)
-        shrunk = each * jnp.minimum(
-            1.0, np.float32(self.plan.privacy.clip) / jnp.maximum(norms, 1e-30)
-        )
+        shrunk = each * jnp.minimum(1.0, np.float32(self.plan.privacy.clip) / jnp.maximum(norms, 1e-30))
         return jnp.where(jnp.isfinite(norms), shrunk, 0.0)
 
 
 def _device(tree: PyTree) -> PyTree:
     return jax.tree.map(
-        lambda a: (
-            np.asarray(a, np.float32)
-            if np.issubdtype(np.asarray(a).dtype, np.floating)
-            else a
-        ),
+        lambda a: np.asarray(a, np.float32) if np.issubdtype(np.asarray(a).dtype, np.floating) else a,
         tree,
     )
 
@@ -236,9 +211,7 @@ class Sampled:
         keys: of the runs.
     """
 
-    def __init__(
-        self, plan: Plan, target: Target, neighbours: Neighbours, keys: Keys
-    ) -> None:
+    def __init__(self, plan: Plan, target: Target, neighbours: Neighbours, keys: Keys) -> None:
         self.plan = plan
         self.neighbours = neighbours
         self.keys = keys
@@ -250,14 +223,10 @@ class Sampled:
             burn_in=0,
             thin=plan.steps,
             curvature=None,
-            private=None
-            if plan.private is None
-            else plan.private.replaced(coordinates=None),
+            private=None if plan.private is None else plan.private.replaced(coordinates=None),
         )
 
-    def __call__(
-        self, coins: np.ndarray, count: int, starts: PyTree = None
-    ) -> np.ndarray:
+    def __call__(self, coins: np.ndarray, count: int, starts: PyTree = None) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m).
 
         Raises:
@@ -299,9 +268,7 @@ class DrawScores:
     def _log_ratio(self, position: PyTree) -> jax.Array:
         """Return temper·(log p(x|θ) − log p(x'|θ)) of each canary, (m,)."""
         here, there = (
-            jax.vmap(lambda record: self.plan.target.log_likelihood(position, record))(
-                _device(side)
-            )
+            jax.vmap(lambda record: self.plan.target.log_likelihood(position, record))(_device(side))
             for side in (self.neighbours.inside, self.neighbours.outside)
         )
         return self.plan.settings["temper"] * (here - there)
@@ -310,26 +277,16 @@ class DrawScores:
 class Continued:
     """Scores of a run that starts from a draw: the sum of the draw's score and the run's."""
 
-    def __init__(
-        self, plan: Plan, start: MechanismPlan, neighbours: Neighbours, keys: Keys
-    ) -> None:
+    def __init__(self, plan: Plan, start: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
         self.first = DrawScores(start, neighbours, keys)
-        shapes = targets.record_shapes(
-            neighbours.data(np.ones(neighbours.canaries, bool))
-        )
-        self.run = Sampled(
-            plan.chain, targets.bind(plan.target, shapes), neighbours, keys
-        )
+        shapes = targets.record_shapes(neighbours.data(np.ones(neighbours.canaries, bool)))
+        self.run = Sampled(plan.chain, targets.bind(plan.target, shapes), neighbours, keys)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m)."""
         draws = self.first.draws(coins, count)
-        starts = jax.tree.map(
-            lambda leaf: np.repeat(leaf, self.run.plan.chains, axis=0), draws
-        )
-        return np.asarray(self.first.ratio(draws), np.float64) + self.run(
-            coins, count, starts
-        )
+        starts = jax.tree.map(lambda leaf: np.repeat(leaf, self.run.plan.chains, axis=0), draws)
+        return np.asarray(self.first.ratio(draws), np.float64) + self.run(coins, count, starts)
 
 
 class Estimated:
@@ -346,16 +303,10 @@ class Estimated:
         start = plan.target.init(jax.random.key(0))
 
         def pull(side: PyTree) -> jax.Array:
-            each = jax.vmap(
-                lambda record: flat(jax.grad(plan.target.log_likelihood)(start, record))[
-                    0
-                ]
-            )
+            each = jax.vmap(lambda record: flat(jax.grad(plan.target.log_likelihood)(start, record))[0])
             return each(_device(side))
 
-        self.directions = np.asarray(
-            pull(neighbours.inside) - pull(neighbours.outside), np.float64
-        )
+        self.directions = np.asarray(pull(neighbours.inside) - pull(neighbours.outside), np.float64)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m)."""
@@ -367,22 +318,16 @@ class Estimated:
             warnings.simplefilter("ignore")
             for _ in range(count - 1):
                 streams, _ = streams_of(next(self.keys))
-                out.append(
-                    self._along(self.plan.mechanism.draw(self.plan, data, streams))
-                )
+                out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams)))
         return np.stack(out)
 
     def _along(self, draws: PyTree) -> np.ndarray:
         """Return the scores of one release, (m,), summed over its draws."""
         flattened = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(draws)]
-        return self.directions @ np.concatenate(flattened, axis=1).astype(np.float64).sum(
-            axis=0
-        )
+        return self.directions @ np.concatenate(flattened, axis=1).astype(np.float64).sum(axis=0)
 
 
-def source(
-    plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, seed: int | None
-) -> Scores:
+def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, seed: int | None) -> Scores:
     """Return the function that scores releases of a plan."""
     keys = keys_of(seed)
     if isinstance(plan, Plan):

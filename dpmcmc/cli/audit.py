@@ -85,19 +85,13 @@ def attack(
     )
     report = audited(plan, asked.name, options)
     if as_json:
-        print(
-            json.dumps(
-                {"config": asked.name, **report.to_json()}, indent=2, allow_nan=False
-            )
-        )
+        print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))
     else:
         print(rows([(asked.name, report.subject), *report.lines()[1:]]))
     check_verdict(report, config)
 
 
-def audited(
-    plan: Plan | MechanismPlan, name: str, options: dict[str, Any]
-) -> AuditReport:
+def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> AuditReport:
     """Run the audit; a refusal of one of its arguments names the option of the command line.
 
     Raises:
@@ -148,9 +142,7 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
             "the table of one label is exactly what dpmcmc plan says; audit a config with a privacy section."
         )
     if config.privacy is None:
-        raise CommandError(
-            f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit."
-        )
+        raise CommandError(f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit.")
     if not config_room.is_secret(config):
         raise CommandError(
             f"{problem.name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
@@ -159,37 +151,23 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     if config.mechanism is None:
         for name, given in (("records", problem.records), ("features", problem.features)):
             if given is not None:
-                raise CommandError(
-                    f"--{name}: a sampler is audited on its own number of records; leave it out."
-                )
+                raise CommandError(f"--{name}: a sampler is audited on its own number of records; leave it out.")
         return config_room.make_plan(config)
     if problem.steps is not None:
-        raise CommandError(
-            "--steps: only a sampler's run can be shortened; leave it out."
-        )
+        raise CommandError("--steps: only a sampler's run can be shortened; leave it out.")
     known = config_room.describe_data(config).num_records
     assert known is not None
     records = min(RECORDS, known) if problem.records is None else problem.records
     if not 1 <= records <= known:
-        raise CommandError(
-            f"--records: must lie in 1..{known}, the config's number of records, got {records}."
-        )
+        raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
     plan = config_room.make_plan(config, num_records=records)
     if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
-        raise CommandError(
-            f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}."
-        )
-    features = problem.features or (
-        min(problem.canaries or CANARIES, records) if problem.many else FEATURES
-    )
+        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
+    features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else FEATURES)
     if not isinstance(plan.target, GeneralisedLinear):
         return plan
     assert config.privacy.epsilon is not None
-    mechanism = (
-        plan.mechanism
-        if isinstance(plan, MechanismPlan)
-        else config_room.hybrid_of(config, records)
-    )
+    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else config_room.hybrid_of(config, records)
     return mechanism.plan(
         dataclasses.replace(plan.target, num_features=features),
         num_records=records,

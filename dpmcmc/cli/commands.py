@@ -83,9 +83,7 @@ def _print_version(wanted: bool) -> None:
 def _common(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     pass
@@ -109,9 +107,7 @@ def run(
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Go on with the run in this folder, which was stopped."
-        ),
+        typer.Option(metavar="DIR", help="Go on with the run in this folder, which was stopped."),
     ] = None,
     confidential: Annotated[
         str | None,
@@ -138,9 +134,7 @@ def run(
             help="Be one of several processes that share the config's mesh.",
         ),
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print only the folder of the draws.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the draws.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
@@ -213,9 +207,7 @@ def sweep(
             help="Draw the pictures of each cell too; they take longer than most cells.",
         ),
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print only the folder of the sweep.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the sweep.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run every cell of a grid of configurations, and write one table and one page."""
@@ -266,20 +258,12 @@ def suggest(
     ] = None,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
-    goal: Annotated[
-        str, typer.Option(help="Use of the draws.", **one_of(GOALS))
-    ] = "intervals",
-    target: Annotated[
-        str, typer.Option(help="Without CONFIG: the model.")
-    ] = "logistic_regression",
+    goal: Annotated[str, typer.Option(help="Use of the draws.", **one_of(GOALS))] = "intervals",
+    target: Annotated[str, typer.Option(help="Without CONFIG: the model.")] = "logistic_regression",
     num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
-    num_features: Annotated[
-        int | None, typer.Option(help="Columns of a row, public.")
-    ] = None,
+    num_features: Annotated[int | None, typer.Option(help="Columns of a row, public.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")
-    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
     picture: Annotated[
         str | None,
         typer.Option(
@@ -309,14 +293,10 @@ def suggest(
 
 @app.command(epilog="Example: dpmcmc verify runs/adult-2026-01-31-abc")
 def verify(
-    privacy: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")
-    ],
+    privacy: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its privacy.json.")],
     group: Annotated[
         int | None,
-        typer.Option(
-            metavar="K", help="Also print the guarantee for any K records together."
-        ),
+        typer.Option(metavar="K", help="Also print the guarantee for any K records together."),
     ] = None,
     delta: Annotated[
         float | None,
@@ -359,9 +339,7 @@ def receipt(
     allow_code: AllowCode = None,
     out: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Write it to this new file, outside RUN, instead."
-        ),
+        typer.Option(metavar="FILE", help="Write it to this new file, outside RUN, instead."),
     ] = None,
 ) -> None:
     """Say what a run has cost one person, from the released folder and that person's record alone."""
@@ -378,21 +356,13 @@ def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     registry: Annotated[
         bool,
-        typer.Option(
-            "--registry", help="In the form of OpenDP's registry of deployments."
-        ),
+        typer.Option("--registry", help="In the form of OpenDP's registry of deployments."),
     ] = False,
     name: Annotated[str, text("name", "TEXT", "Name of the release.")] = "",
-    curator: Annotated[
-        list[str] | None, text("curator", "WHO", "Who publishes it. May be repeated.")
-    ] = None,
+    curator: Annotated[list[str] | None, text("curator", "WHO", "Who publishes it. May be repeated.")] = None,
     use: Annotated[str, text("use", "TEXT", "Its intended use.")] = "",
-    region: Annotated[
-        str, text("region", "PLACE", "Region of the data, or whose laws apply.")
-    ] = "",
-    description: Annotated[
-        str, text("description", "TEXT", "A sentence on the release.")
-    ] = "",
+    region: Annotated[str, text("region", "PLACE", "Region of the data, or whose laws apply.")] = "",
+    description: Annotated[str, text("description", "TEXT", "A sentence on the release.")] = "",
     published: Annotated[str, text("published", "DAY", "When, as YYYY-MM-DD.")] = "",
     author: Annotated[
         list[str] | None,
@@ -414,9 +384,7 @@ def export(
             **one_of(SECTORS) | {"metavar": "SECTOR"},
         ),
     ] = None,
-    out: Annotated[
-        Path | None, text("out", "FILE", "To be written; otherwise it is printed.")
-    ] = None,
+    out: Annotated[Path | None, text("out", "FILE", "To be written; otherwise it is printed.")] = None,
 ) -> None:
     """Write the entry of a run in a registry of deployments, as YAML."""
     with _libraries():
@@ -442,9 +410,7 @@ app.add_typer(
 
 LedgerFile = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE", help="A ledger: a file, or postgresql://USER@HOST/DATABASE."
-    ),
+    typer.Argument(metavar="FILE", help="A ledger: a file, or postgresql://USER@HOST/DATABASE."),
 ]
 Receipts = Annotated[
     list[str] | None,
@@ -456,9 +422,7 @@ Receipts = Annotated[
 ]
 
 
-@_ledger.command(
-    epilog="Example: dpmcmc ledger init adult.ledger --epsilon 3 --delta 1e-5"
-)
+@_ledger.command(epilog="Example: dpmcmc ledger init adult.ledger --epsilon 3 --delta 1e-5")
 def init(
     file: Annotated[
         str,
@@ -469,18 +433,12 @@ def init(
     ],
     epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
     delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
-    name: Annotated[
-        str | None, typer.Option(help="Name of the data set; by default the file's.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the data set; by default the file's.")] = None,
     adjacency: Annotated[
         str,
-        typer.Option(
-            help="Definition of a neighbouring data set.", **one_of(ADJACENCIES)
-        ),
+        typer.Option(help="Definition of a neighbouring data set.", **one_of(ADJACENCIES)),
     ] = "replace_one",
-    num_records: Annotated[
-        int | None, typer.Option(metavar="N", help="If it is public.")
-    ] = None,
+    num_records: Annotated[int | None, typer.Option(metavar="N", help="If it is public.")] = None,
     filter: Annotated[
         str | None,
         typer.Option(
@@ -490,21 +448,15 @@ def init(
     ] = None,
     order: Annotated[
         int | None,
-        typer.Option(
-            help="Order of filter renyi; by default the best for full-batch runs."
-        ),
+        typer.Option(help="Order of filter renyi; by default the best for full-batch runs."),
     ] = None,
     typical: Annotated[
         str | None,
-        typer.Option(
-            metavar="CONFIG", help="Choose the order for runs like this one instead."
-        ),
+        typer.Option(metavar="CONFIG", help="Choose the order for runs like this one instead."),
     ] = None,
     programme: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="CONFIG", help="One of the only runs there will be; may be repeated."
-        ),
+        typer.Option(metavar="CONFIG", help="One of the only runs there will be; may be repeated."),
     ] = None,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
@@ -544,18 +496,12 @@ def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False)
     done_by.history(file, receipt, as_json)
 
 
-@_ledger.command(
-    epilog="Example: dpmcmc ledger copy adult.ledger postgresql://ana@db.example/budgets#adult"
-)
+@_ledger.command(epilog="Example: dpmcmc ledger copy adult.ledger postgresql://ana@db.example/budgets#adult")
 def copy(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The ledger; it is closed by this.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The ledger; it is closed by this.")],
     url: Annotated[
         str,
-        typer.Argument(
-            metavar="URL", help="postgresql://USER@HOST/DATABASE, without a ledger."
-        ),
+        typer.Argument(metavar="URL", help="postgresql://USER@HOST/DATABASE, without a ledger."),
     ],
 ) -> None:
     """Copy a file with all its entries into a database; the file admits no run from then on."""
@@ -571,22 +517,16 @@ def audit(
     allow_code: AllowCode = None,
     method: Annotated[
         str,
-        typer.Option(
-            help="gdp is an estimate, the others are proved.", **one_of(METHODS)
-        ),
+        typer.Option(help="gdp is an estimate, the others are proved.", **one_of(METHODS)),
     ] = "gdp",
     runs: Annotated[
         int | None,
         typer.Option(help=f"Runs on each of two data sets; {RUNS} by default."),
     ] = None,
-    confidence: Annotated[
-        float, typer.Option(help="Confidence of the bound and the verdict.")
-    ] = CONFIDENCE,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound and the verdict.")] = CONFIDENCE,
     steps: Annotated[
         int | None,
-        typer.Option(
-            help="Audit only the first steps of a sampler, against what those cost."
-        ),
+        typer.Option(help="Audit only the first steps of a sampler, against what those cost."),
     ] = None,
     target: Annotated[
         str,
@@ -597,9 +537,7 @@ def audit(
     ] = "probe",
     records: Annotated[
         int | None,
-        typer.Option(
-            help=f"Records of a mechanism's problem; {RECORDS} by default, at most the config's."
-        ),
+        typer.Option(help=f"Records of a mechanism's problem; {RECORDS} by default, at most the config's."),
     ] = None,
     features: Annotated[
         int | None,
@@ -610,18 +548,12 @@ def audit(
         typer.Option(help=f"Canaries of method one_run; {CANARIES} by default."),
     ] = None,
     bins: Annotated[int, typer.Option(help="Bins of method histogram.")] = 10,
-    alpha: Annotated[
-        float, typer.Option(help="Resolution of histogram in delta.")
-    ] = 0.05,
+    alpha: Annotated[float, typer.Option(help="Resolution of histogram in delta.")] = 0.05,
     at_epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="Where histogram tests the claimed curve; at its epsilon by default."
-        ),
+        typer.Option(help="Where histogram tests the claimed curve; at its epsilon by default."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one."""
@@ -639,9 +571,7 @@ def audit(
     }
     with _libraries():
         from dpmcmc.cli import audit as done_by
-    done_by.attack(
-        config, overrides, allow_code, options, records, features, as_json=as_json
-    )
+    done_by.attack(config, overrides, allow_code, options, records, features, as_json=as_json)
 
 
 @app.command(epilog="Example: dpmcmc data rows.parquet rows --x age,hours --y income")
@@ -653,19 +583,13 @@ def data(
             help="A Parquet or Arrow (Feather) file, or a folder of them.",
         ),
     ],
-    folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="To be made, for its owner alone.")
-    ],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="To be made, for its owner alone.")],
     x: Annotated[
         str,
-        typer.Option(
-            metavar="a,b,c", help="Columns of the features, or one column of lists."
-        ),
+        typer.Option(metavar="a,b,c", help="Columns of the features, or one column of lists."),
     ],
     y: Annotated[str, typer.Option(metavar="label", help="Column of the labels.")],
-    test: Annotated[
-        str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")
-    ] = None,
+    test: Annotated[str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")] = None,
 ) -> None:
     """Convert Parquet or Arrow files to a folder of .npy files."""
     with _libraries():

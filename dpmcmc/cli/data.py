@@ -14,13 +14,7 @@ def data(source: str, folder: str, x: str, y: str, test: str | None) -> None:
     rows = to_rows(source, folder, x=x.split(","), y=y, test=test)
     features = "1 feature" if rows.num_features == 1 else f"{rows.num_features} features"
     labels = "class numbers or counts" if rows.labels == "int32" else "real numbers"
-    print(
-        f"# {rows.num_records:,} training rows and {rows.num_test or 'no'} test rows: {features}, {labels}"
-    )
-    print(
-        "# num_records is stated in public; row_bound must be known without looking at the rows"
-    )
-    section = {
-        "data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}
-    }
+    print(f"# {rows.num_records:,} training rows and {rows.num_test or 'no'} test rows: {features}, {labels}")
+    print("# num_records is stated in public; row_bound must be known without looking at the rows")
+    section = {"data": {"path": str(rows.folder.absolute()), "num_records": rows.num_records}}
     print(yaml_of(section), end="")

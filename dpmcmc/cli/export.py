@@ -67,9 +67,7 @@ def _given(facts: dict[str, Any]) -> dict[str, Any]:
     try:
         datetime.date.fromisoformat(facts["published"])
     except ValueError:
-        raise CommandError(
-            f"--published: {facts['published']!r} is no day; give YYYY-MM-DD."
-        ) from None
+        raise CommandError(f"--published: {facts['published']!r} is no day; give YYYY-MM-DD.") from None
     return facts
 
 
@@ -91,9 +89,7 @@ def _plan(folder: Path, privacy: dict[str, Any]) -> dict[str, Any]:
         why = str(error.strerror or error)
     except (InputError, ValueError, TypeError, AttributeError, RecursionError) as error:
         why = str(error)
-    raise CommandError(
-        f"{folder}: holds no run that has ended ({why}); give the folder of one."
-    )
+    raise CommandError(f"{folder}: holds no run that has ended ({why}); give the folder of one.")
 
 
 def _columns(plan: dict[str, Any]) -> str:
@@ -119,9 +115,7 @@ def _entry(
     unit = unit_of(privacy)
     delta = float(privacy["delta"])
     epsilon = float(privacy["epsilon"])
-    unprotected = _NOT_PROTECTED.format(
-        unit=unit, count=int(plan["num_records"]), columns=_columns(plan)
-    )
+    unprotected = _NOT_PROTECTED.format(unit=unit, count=int(plan["num_records"]), columns=_columns(plan))
     told = plan.get("circumstances") or {}
     for key, what in (
         ("fit", "A fit without privacy"),
@@ -142,9 +136,7 @@ def _entry(
         basic["data_product_sector"] = given["sector"]
     whole = _WHOLE[unit]
     if unit == "label":
-        unprotected += (
-            " Unprotected too: the features of every record, which are taken as public."
-        )
+        unprotected += " Unprotected too: the features of every record, which are taken as public."
     versions = privacy.get("versions", {})
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     proved = (
@@ -193,16 +185,12 @@ def export(
 ) -> None:
     """Write the entry of a run in a registry of deployments, as YAML."""
     if not registry:
-        raise CommandError(
-            f"export: {run} can be exported in one form, that of OpenDP's registry; add --registry."
-        )
+        raise CommandError(f"export: {run} can be exported in one form, that of OpenDP's registry; add --registry.")
     folder = Path(run)
     privacy, guarantee = verified(folder / PRIVACY)
     plan = _plan(folder, privacy)
     if not math.isfinite(guarantee.epsilon):
-        raise CommandError(
-            f"{folder}: its ε is not finite, so there is nothing to register."
-        )
+        raise CommandError(f"{folder}: its ε is not finite, so there is nothing to register.")
     given = _given(needed) | {"type": kind, "sector": sector}
 
     from dpmcmc.report.words import accounting  # loads JAX
@@ -223,8 +211,6 @@ def export(
             raise CommandError(f"--out: {out} is there already; give another file.")
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     except OSError as error:
-        raise CommandError(
-            f"--out: {out} cannot be written ({error.strerror}); give another file."
-        ) from None
+        raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
     said = f"{out}; a pull request to opendp/deployments-registry-data adds it"
     print(rows([("saved", said)]))

@@ -37,10 +37,7 @@ _AGAIN = 0.2
 
 def while_importing() -> None:
     """Let SIGINT end the process while it loads, until its command begins."""
-    if (
-        signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
-        and _in_main_thread()
-    ):
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL) and _in_main_thread():
         signal.signal(signal.SIGINT, _leave)
 
 
@@ -66,9 +63,7 @@ def heeded() -> Iterator[_Command]:
     A handler that the caller has set stays.
     """
     before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
-    command = _Command(
-        alone=before is _leave, caller=sys._getframe(2)
-    )  # beyond __enter__
+    command = _Command(alone=before is _leave, caller=sys._getframe(2))  # beyond __enter__
     if before not in (signal.default_int_handler, _leave):
         yield command
         return
@@ -197,9 +192,7 @@ def outlive_readers() -> None:
 
 
 def _outliving(stream: TextIO) -> TextIO:
-    if not isinstance(
-        stream, io.TextIOWrapper
-    ):  # it is None where it is closed, and a caller may have replaced it
+    if not isinstance(stream, io.TextIOWrapper):  # it is None where it is closed, and a caller may have replaced it
         return stream
     stream.flush()
     raw = _Unread(stream.fileno(), "wb", closefd=False)

@@ -111,20 +111,14 @@ def _confirmed(file: str, receipts: list[str] | None) -> Ledger:
     return ledger
 
 
-def _planned(
-    name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None
-) -> Guarantee:
+def _planned(name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
     config = config_file.load(name, overrides, allow_code=allow_code, note=note)
     plan = config_room.make_plan(config)
     if plan.guarantee is None or not config_room.is_secret(config):
-        raise CommandError(
-            f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section."
-        )
+        raise CommandError(f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section.")
     if num_records is not None and plan.num_records != num_records:
-        raise CommandError(
-            f"{name}: is planned for {plan.num_records} records where --num-records is {num_records}."
-        )
+        raise CommandError(f"{name}: is planned for {plan.num_records} records where --num-records is {num_records}.")
     return plan.guarantee
 
 
@@ -134,14 +128,9 @@ def _receipts(path: Path, ledger: Place) -> list[Receipt]:
         body = read_json(path)
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
-        return [
-            Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger)
-            for r in found
-        ]
+        return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]
     except OSError as error:
-        raise CommandError(
-            f"{path}: cannot be read ({error.strerror}); give a run folder's privacy.json."
-        ) from None
+        raise CommandError(f"{path}: cannot be read ({error.strerror}); give a run folder's privacy.json.") from None
     except (
         AttributeError,
         KeyError,
@@ -150,9 +139,7 @@ def _receipts(path: Path, ledger: Place) -> list[Receipt]:
         ArithmeticError,
         RecursionError,
     ):
-        raise CommandError(
-            f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one."
-        ) from None
+        raise CommandError(f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one.") from None
 
 
 #: Runs that ``show`` prints, the last ones.
@@ -210,10 +197,7 @@ def _json(state: State) -> dict[str, Any]:
         "epsilon_of_spent": state.epsilon,
         "epsilon_left": state.epsilon_left,
         "joint_epsilon": state.terms.joint_epsilon,
-        "runs": [
-            {"id": r.id, "label": r.label, "outcome": r.outcome, "charges": r.charges}
-            for r in state.runs
-        ],
+        "runs": [{"id": r.id, "label": r.label, "outcome": r.outcome, "charges": r.charges} for r in state.runs],
         "entries": state.entries,
         "head": state.head,
     }

@@ -46,19 +46,13 @@ class RecordAccount:
 
     def __init__(self, config: Config, plan: AnyPlan, every: int) -> None:
         if config.privacy is None or not config_room.is_secret(config):
-            raise CommandError(
-                f"{config.name}: its run has no guarantee, so there is nothing that a record spends."
-            )
+            raise CommandError(f"{config.name}: its run has no guarantee, so there is nothing that a record spends.")
         if not isinstance(plan, Plan) or plan.starts is not None:
-            raise CommandError(
-                f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run."
-            )
+            raise CommandError(f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run.")
         try:
             per_record.check(plan, every)
         except InputError as error:
-            raise CommandError(
-                f"--{error}" if str(error).startswith("every:") else str(error)
-            ) from None
+            raise CommandError(f"--{error}" if str(error).startswith("every:") else str(error)) from None
         self.plan = plan
         self.every = every
 
@@ -85,9 +79,7 @@ class RecordAccount:
         check_room(confidential, self._account.num_bytes)
         if not kept.begun:
             start = self._account.start(life.streams)
-            kept.note(
-                start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)]
-            )
+            kept.note(start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)])
         self._start = kept.noted("start")
 
     def kept(self, everything: Result) -> Result:

@@ -91,11 +91,7 @@ class Place:
 
     def make(self, config: Config) -> None:
         """Create the folders, the config in them, and the checkpoint."""
-        wanted = [
-            path
-            for folder in (self.confidential, self.folder)
-            for path in (folder, *folder.parents)
-        ]
+        wanted = [path for folder in (self.confidential, self.folder) for path in (folder, *folder.parents)]
         self._made = [path for path in wanted if not path.exists()]
         try:
             self._fill(config)
@@ -116,12 +112,8 @@ class Place:
             refusals.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / CHECKPOINT)
             undo.callback(self.checkpoint.close)
-            if (
-                self.resumed != (self.folder / CONFIG).exists()
-            ):  # another process was faster
-                raise CommandError(
-                    f"{self._option}: another process has taken {self.folder}; give another folder."
-                )
+            if self.resumed != (self.folder / CONFIG).exists():  # another process was faster
+                raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             self._account_as_begun()
             # Written last, so that a folder with a config can be resumed.
             self.run_folder.write(CONFIG, config_room.dump(config, self.folder))
@@ -129,9 +121,7 @@ class Place:
                 self.folder,
                 self.confidential,
             ):  # left by a write that was killed
-                for left in (
-                    path for name in _WRITTEN for path in folder.glob(f".{name}.*")
-                ):
+                for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
                     left.unlink()
                 for left in (folder / "figures").glob(".*.png"):
                     left.unlink()
@@ -144,14 +134,8 @@ class Place:
             self.checkpoint.note(every=self.every)
         begun = self.checkpoint.noted("every")
         if self.every not in (None, begun):
-            said = (
-                "without an account of the records"
-                if begun is None
-                else f"with --per-record --every {begun}"
-            )
-            raise CommandError(
-                f"--per-record: the run in {self.folder} was begun {said}; leave the option out."
-            )
+            said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
+            raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")
         self.every = begun
 
     @property
@@ -174,9 +158,7 @@ class Place:
         """
         if self.resumed or self.checkpoint.begun or may_be_open(ledger, self.checkpoint):
             return False
-        with contextlib.suppress(
-            OSError
-        ):  # the same command, started again, removes the rest
+        with contextlib.suppress(OSError):  # the same command, started again, removes the rest
             # The config goes first, since a folder with a config can be resumed.
             for name in sorted(_STATED, key=CONFIG.__ne__):
                 (self.folder / name).unlink(missing_ok=True)
@@ -189,11 +171,7 @@ class Place:
     @property
     def command(self) -> str:
         """Command that goes on with the run."""
-        elsewhere = (
-            ""
-            if self.confidential == self.folder / CONFIDENTIAL
-            else f" --confidential {self.confidential}"
-        )
+        elsewhere = "" if self.confidential == self.folder / CONFIDENTIAL else f" --confidential {self.confidential}"
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
         together = " --distributed" if self.distributed else ""
         return f"dpmcmc run --resume {self.folder}{together}{elsewhere}{allowed}"
@@ -202,19 +180,11 @@ class Place:
 def new(asked: RunOptions) -> tuple[Config, Place]:
     """Return the config of a new run, and its folders."""
     if asked.config is None:
-        raise CommandError(
-            "config: give a YAML file, for example configs/adult.yaml, or --resume DIR."
-        )
-    config = config_file.load(
-        asked.config, asked.overrides, allow_code=asked.allow_code, note=note
-    )
+        raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
+    config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code, note=note)
     wanted = Path(default_folder(config.name) if asked.out is None else asked.out)
-    apart = (
-        wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
-    )
-    if _left_unbegun(wanted, apart) and (
-        asked.confidential is None or not inside(apart, wanted)
-    ):
+    apart = wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    if _left_unbegun(wanted, apart) and (asked.confidential is None or not inside(apart, wanted)):
         if (wanted / CONFIG).exists():
             return resumed(asked._replace(out=None, resume=str(wanted)))
         return config, Place(
@@ -256,13 +226,9 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
             "--resume: goes on in its own folder with its own config; leave --out out, and --set but of run.mesh."
         )
     folder = Path(asked.resume or "")
-    confidential = (
-        folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
-    )
+    confidential = folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     if not (folder / CONFIG).is_file():
-        raise CommandError(
-            f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one."
-        )
+        raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
     done = (folder / "metrics.json").exists()
     shutil.rmtree(confidential / (CHECKPOINT + REMOVED), ignore_errors=True)
     if not (confidential / CHECKPOINT).is_dir():
@@ -278,9 +244,7 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
         resumed=True,
     )
     if asked.config is not None:
-        same = config_file.load(
-            asked.config, asked.overrides, allow_code=asked.allow_code
-        )
+        same = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
         given = config_room.dump(same, folder)
         begun = config_room.dump(config, folder)
         if given != begun:
@@ -313,9 +277,7 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
     """Whether the folders hold only the files of a start that ended before anything was computed from a record."""
     kept = confidential / CHECKPOINT
     try:
-        if not confidential.is_dir() or (
-            (folder / CONFIG).exists() and not kept.is_dir()
-        ):
+        if not confidential.is_dir() or ((folder / CONFIG).exists() and not kept.is_dir()):
             return False
         found = [
             *folder.iterdir(),
@@ -336,9 +298,7 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
             left = path in folders
         else:
             names = known.get(path.parent, ())
-            left = path.name in names or any(
-                path.name.startswith(f".{name}.") for name in names
-            )
+            left = path.name in names or any(path.name.startswith(f".{name}.") for name in names)
         if not left:
             return False
     return not has_begun(kept)
@@ -349,29 +309,19 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
     folder = Path(wanted)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(
-                f"{option}: {folder} {_held(folder)}; give a folder that is new or empty."
-            )
+            raise CommandError(f"{option}: {folder} {_held(folder)}; give a folder that is new or empty.")
         folder.resolve()  # refuses a link that leads back to itself
         parent = folder.absolute()
         while not parent.exists():
             parent = parent.parent
     except OSError as error:
-        raise CommandError(
-            f"{option}: {folder} cannot be read ({error.strerror}); give another folder."
-        ) from None
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
     except RuntimeError:
-        raise CommandError(
-            f"{option}: {folder} is a link that leads back to itself; give another folder."
-        ) from None
+        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
     if checkpoint_around(folder) is not None:
-        raise CommandError(
-            f"{option}: {folder} lies in a checkpoint, which holds keys of a run; give another folder."
-        )
+        raise CommandError(f"{option}: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(
-            f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to."
-        )
+        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder
 
 
@@ -380,14 +330,8 @@ def _held(folder: Path) -> str:
     if not folder.is_dir() or not (folder / CONFIG).is_file():
         return "already holds something"
     if (folder / CONFIDENTIAL / CHECKPOINT).is_dir():
-        return (
-            f"holds a run that was begun, which goes on with dpmcmc run --resume {folder}"
-        )
-    return (
-        "already holds a run that is done"
-        if (folder / "metrics.json").exists()
-        else "already holds a run"
-    )
+        return f"holds a run that was begun, which goes on with dpmcmc run --resume {folder}"
+    return "already holds a run that is done" if (folder / "metrics.json").exists() else "already holds a run"
 
 
 def default_folder(name: str) -> Path:

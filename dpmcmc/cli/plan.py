@@ -24,11 +24,7 @@ def plan(
     asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
     made = config_room.make_plan(asked)
     if as_json:
-        print(
-            json.dumps(
-                made.to_json(config_room.is_secret(asked)), indent=2, allow_nan=False
-            )
-        )
+        print(json.dumps(made.to_json(config_room.is_secret(asked)), indent=2, allow_nan=False))
         return
     spec = config_room.describe_data(asked)
     secret = config_room.is_secret(asked)

@@ -54,9 +54,7 @@ def receipt(
             0o600,
         )
     except OSError as error:
-        raise CommandError(
-            f"--out: {out} cannot be written ({error.strerror}); give another file."
-        ) from None
+        raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
     print(rows([("saved", f"{out}, which only you can read")]))
 
 
@@ -67,14 +65,10 @@ def _check_place(out: Path, folder: Path) -> None:
         CommandError: it is one.
     """
     if inside(out, folder):
-        raise CommandError(
-            f"--out: {out} lies in the run folder, which others read; give a file of your own."
-        )
+        raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")
     try:
         there = out.exists() or out.is_symlink()
     except OSError as error:
-        raise CommandError(
-            f"--out: {out} cannot be written ({error.strerror}); give another file."
-        ) from None
+        raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
     if there:
         raise CommandError(f"--out: {out} is there already; give another file.")

@@ -58,9 +58,7 @@ def _write(error: BaseException) -> Path:
         suffix=".txt",
         dir=_folder if in_place else tempfile.mkdtemp(prefix="dpmcmc-"),
     )
-    with os.fdopen(
-        handle, "w", encoding="utf-8", errors="backslashreplace"
-    ) as stream:  # mkstemp: owner only
+    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:  # mkstemp: owner only
         stream.write(text)
     return Path(name)
 
@@ -99,17 +97,13 @@ def exit_code(work: Callable[[], object]) -> int:
     except InputError as error:
         # A config's refusals begin with their YAML path; others have the usual one of their kind.
         located = error.about and str(error).startswith(f"{error.about}: ")
-        code = _say(
-            str(error) if located or not error.section else f"{error.section}: {error}", 2
-        )
+        code = _say(str(error) if located or not error.section else f"{error.section}: {error}", 2)
         _show_rows(error.rows if isinstance(error, DataError) else ())
         return code
     except RunFailed as error:
         return _say(str(error), 1)
     except OSError as error:
-        if (
-            error.errno is None and error.filename is None
-        ):  # no file's: a library below raised it
+        if error.errno is None and error.filename is None:  # no file's: a library below raised it
             return _say(sentence(error), CODE)
         where = f"{error.filename}: " if error.filename else ""
         return _say(
@@ -133,9 +127,7 @@ def exit_code(work: Callable[[], object]) -> int:
         code = STOPPED  # a library has made another error of the interrupt
     finally:
         keep_in(None)
-    if (
-        code == STOPPED
-    ):  # typer returns it since version 0.29, where it raised Abort before
+    if code == STOPPED:  # typer returns it since version 0.29, where it raised Abort before
         return _say("stopped by the user.", STOPPED)
     return code if isinstance(code, int) else 0
 
@@ -143,9 +135,7 @@ def exit_code(work: Callable[[], object]) -> int:
 def _key_of(error: Any) -> str:
     """Return how to set the key of a config that an unknown option has the name of; empty where it has none's."""
     option = vars(error).get("option_name")
-    takes_keys = error.ctx is not None and any(
-        parameter.name == "overrides" for parameter in error.ctx.command.params
-    )
+    takes_keys = error.ctx is not None and any(parameter.name == "overrides" for parameter in error.ctx.command.params)
     if not option or not takes_keys:
         return ""
     from dpmcmc.config.model import path_of  # loads JAX

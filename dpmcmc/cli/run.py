@@ -96,9 +96,7 @@ def run(
             _account(loaded, plan, every)  # refused before a folder is made
         said_by_first(lambda: place.make(loaded))
         try:
-            folder = _carry_out(
-                loaded, plan, place, mesh, calibrate_seconds, console, pictures
-            )
+            folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console, pictures)
         finally:
             place.checkpoint.close()
     if as_json:
@@ -114,9 +112,7 @@ def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
         run_folder: of the run, which may be published.
         draws: folder of the draws; another one where these may not be.
     """
-    stated, measured = (
-        read_json(run_folder / name) for name in ("privacy.json", "metrics.json")
-    )
+    stated, measured = (read_json(run_folder / name) for name in ("privacy.json", "metrics.json"))
     promised = ("epsilon", "delta", "adjacency", "release", "unit")
     return {
         "folder": str(run_folder),
@@ -159,9 +155,7 @@ def _join(asked: RunOptions) -> None:
     """
     trusted = False
     if asked.config is not None:
-        loaded = config_file.load(
-            asked.config, asked.overrides, allow_code=asked.allow_code
-        )
+        loaded = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
         trusted = loaded.run is not None and loaded.run.trusted_network
     try:
         connect(trusted)
@@ -197,9 +191,7 @@ def _take_part(asked: RunOptions) -> None:
                 life.read(config_room.load_data(config).train)
                 life.carry_out()
     except DivergedError:
-        raise CommandError(
-            "sampler.step_size: the chain diverged; process 0 says where.", code=1
-        ) from None
+        raise CommandError("sampler.step_size: the chain diverged; process 0 says where.", code=1) from None
     except jax.errors.JaxRuntimeError as error:
         raise _lost(error, "go on as process 0 says.") from None
 
@@ -278,11 +270,7 @@ def _carry_out(
         mend = f"go on with: {place.command}" if goes_on else "start the run anew."
         raise _lost(error, mend) from None
     except (CommandError, InputError, RunFailed, OSError, MemoryError) as error:
-        if (
-            (life is None or not life.begun)
-            and not place.clear(_ledger(config))
-            and not place.resumed
-        ):
+        if (life is None or not life.begun) and not place.clear(_ledger(config)) and not place.resumed:
             raise CommandError(
                 f"{str(error).removesuffix('.')}; the ledger may hold budget for this run, which goes on with: "
                 f"{place.command}"
@@ -298,19 +286,11 @@ class _DiskFull(CommandError):
 
 def _stopped(begun: bool, place: Place) -> CommandError:
     """Say what a run that the user stopped has spent, and how to resume it."""
-    spent = (
-        "what it was to spend stays spent"
-        if begun
-        else "nothing was computed from a record, and nothing is spent"
-    )
-    return CommandError(
-        f"stopped by the user; {spent}; it goes on with: {place.command}", code=130
-    )
+    spent = "what it was to spend stays spent" if begun else "nothing was computed from a record, and nothing is spent"
+    return CommandError(f"stopped by the user; {spent}; it goes on with: {place.command}", code=130)
 
 
-def _compute_and_save(
-    run: ConfiguredRun, calibrate_seconds: float, console: Console
-) -> Path:
+def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Console) -> Path:
     """Compute, save, and close the ledger's entry; a failure is one sentence of public facts or of released values."""
     place = run.place
     try:
@@ -318,9 +298,7 @@ def _compute_and_save(
         folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         run.save_divergence(error)
-        run.open(
-            ended=True
-        )  # a run that went on elsewhere has spent more than was planned
+        run.open(ended=True)  # a run that went on elsewhere has spent more than was planned
         run.finish()
         if not run.facts.publishable(run.facts.planned):
             raise CommandError(

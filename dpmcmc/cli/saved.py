@@ -99,9 +99,7 @@ class ConfiguredRun:
             "asked": None if self.config.privacy is None else self.config.privacy.epsilon,
             "command": self.place.named,
         }
-        return PublicFacts.of(
-            self.config.name, self.plan, secret, self.data, self.place.day, **declared
-        )
+        return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day, **declared)
 
     @property
     def trace(self) -> Plan | None:
@@ -205,17 +203,13 @@ class ConfiguredRun:
             (folder.seal if ended else folder.state)(said)
         except OSError as error:
             where = error.filename or self.place.folder
-            raise CommandError(
-                f"--out: {where} cannot be written ({error.strerror}); give another folder."
-            ) from None
+            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
 
     def _write_plan(self, fit: bool = False) -> Circumstances:
         circumstances = self.facts.circumstances(fit)
         self.place.run_folder.json(
             "plan.json",
-            self.plan.to_json(self.facts.secret)
-            | circumstances.to_json()
-            | {"data": self.facts.data_json()},
+            self.plan.to_json(self.facts.secret) | circumstances.to_json() | {"data": self.facts.data_json()},
         )
         return circumstances
 
@@ -223,9 +217,7 @@ class ConfiguredRun:
         receipt = None if self.life.reservation is None else self.life.reservation.receipt
         return privacy_json(self.plan, guarantee, self.facts.data_json(), receipt)
 
-    def save(
-        self, everything: Result, calibrate_seconds: float, console: Console
-    ) -> Path:
+    def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
         """Write draws, metrics and what is confidential, then figures and the page, and print what is released.
 
         Args:
@@ -253,9 +245,7 @@ class ConfiguredRun:
         shown = {}
         if facts.test is not None:
             name = "draws" if guarantee is None else "private draws"
-            shown[name] = predictive.predict(
-                self._predicting(result), flat, dict(facts.test)
-            )
+            shown[name] = predictive.predict(self._predicting(result), flat, dict(facts.test))
             metrics |= shown[name].to_json()
         run_folder.json("metrics.json", _finite(metrics))
         fitted = self._save_confidential(result)
@@ -267,16 +257,12 @@ class ConfiguredRun:
             run_folder.json("metrics.json", _finite(metrics))
         if facts.test is not None:
             self._draw_predictions(result, shown, facts.test["y"])
-        pictures = self.pictures.save(
-            run_folder
-        )  # last, so that the results are saved even if a picture fails
+        pictures = self.pictures.save(run_folder)  # last, so that the results are saved even if a picture fails
         scores = run_text.scores(facts, metrics)
         # Whether the fit of public records worked is known only now.
         circumstances = self._write_plan(fit=metrics["non_private"] is not None)
         described = (facts.described(), facts.note(guarantee), scores, pictures)
-        context = page.Context(
-            facts.name, facts.day, *described, circumstances=circumstances
-        )
+        context = page.Context(facts.name, facts.day, *described, circumstances=circumstances)
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
             self.account.save(
@@ -305,9 +291,7 @@ class ConfiguredRun:
     def _predicting(self, result: Result) -> Target:
         """Return the target, whose labels vary as the release tells."""
         evidence = result.evidence
-        return with_label_scale(
-            self.target, None if evidence is None else evidence.label_scale
-        )
+        return with_label_scale(self.target, None if evidence is None else evidence.label_scale)
 
     def _save_confidential(self, result: Result) -> _Fitted | None:
         """Write diagnostics.json; the non-private fit, where there is one."""
@@ -316,12 +300,8 @@ class ConfiguredRun:
             body["non_private"] = fitted.summary
         body["wall_seconds"] = result.wall_seconds
         body["outside_schema"] = self._outside
-        body["about"] = (
-            "Computed from training records without privacy. Never publish or archive this folder."
-        )
-        write_json(
-            self.place.confidential / "diagnostics.json", _finite(body), mode=0o600
-        )
+        body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
+        write_json(self.place.confidential / "diagnostics.json", _finite(body), mode=0o600)
         return fitted
 
     @property
@@ -350,9 +330,7 @@ class ConfiguredRun:
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
         tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
-        rounded = dataclasses.replace(
-            result, wall_seconds=result.wall_seconds | {"run": tenths}
-        )
+        rounded = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
         return {
             "wall_seconds": wall | rounded.wall_seconds,
             "steps_per_second": rounded.steps_per_second,
@@ -366,10 +344,7 @@ class ConfiguredRun:
         plan = self.trace
         draw = self.pictures.begin
         said = (self.facts.title(guarantee), self.facts.note(guarantee))
-        if (
-            plan is not None
-            and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max()
-        ):
+        if plan is not None and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max():
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
             draw("epsilon_delta", _EPSILON_DELTA, guarantee, *said)
@@ -399,31 +374,18 @@ class ConfiguredRun:
             self.pictures.begin("prior", beside.caption, beside.rows, beside.units, *said)
         self.draw_planned(guarantee)
 
-    def _draw_predictions(
-        self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray
-    ) -> None:
+    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
         """Draw reliability of classifiers, and predicted against observed of other targets, on public test labels y."""
         said = self.facts.title(result.guarantee), self.facts.note(result.guarantee)
-        pairs = {
-            k: predictive.reliability(p.probability, y)
-            for k, p in shown.items()
-            if p.probability is not None
-        }
-        curves = {
-            name: (predictive.calibration_curve(*pair), pair[0])
-            for name, pair in pairs.items()
-        }
+        pairs = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
+        curves = {name: (predictive.calibration_curve(*pair), pair[0]) for name, pair in pairs.items()}
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
             two = target_offers(self.target).num_classes == 2
             event = "y = 1" if two else "the likeliest class being right"
-            self.pictures.begin(
-                "calibration", "Calibration on public test rows", curves, event, *said
-            )
+            self.pictures.begin("calibration", "Calibration on public test rows", curves, event, *said)
         if means:
-            self.pictures.begin(
-                "predictions", "Predictions of public test rows", means, y, *said
-            )
+            self.pictures.begin("predictions", "Predictions of public test rows", means, y, *said)
 
     def released_facts(self) -> dict[str, object]:
         """metrics.json before anything is measured."""
@@ -456,11 +418,7 @@ class ConfiguredRun:
         if self.on_disk:
             out: dict[str, object] = {"train": None, "skipped": _SKIPPED}
         else:
-            out = {
-                "train": predictive.predict(
-                    target, _some(flat), self.data.train
-                ).to_json()
-            }
+            out = {"train": predictive.predict(target, _some(flat), self.data.train).to_json()}
         if self.data.test is not None and not self.data.test_is_public:
             out |= predictive.predict(target, flat, self.data.test).to_json()
         return out
@@ -493,9 +451,7 @@ class _Fits:
         from dpmcmc.diagnostics import reference
 
         # The data's section has the facts that a target takes from them; a path is written from each cell's folder.
-        told = config.model_dump(
-            mode="json", include={"target", "data"}, exclude={"data": {"path"}}
-        )
+        told = config.model_dump(mode="json", include={"target", "data"}, exclude={"data": {"path"}})
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
         same = (
             self._of is not None

@@ -25,8 +25,6 @@ def schema(out: str | None) -> None:
     try:
         write_atomically(path, lambda file: file.write_text(text(), encoding="utf-8"))
     except OSError as error:
-        raise CommandError(
-            f"--out: {path} cannot be written ({error.strerror}); choose another file."
-        ) from None
+        raise CommandError(f"--out: {path} cannot be written ({error.strerror}); choose another file.") from None
     say(f"wrote {path}; the first line of a config beside it names it to an editor:")
     say(f"{HEADER}{path.name}")

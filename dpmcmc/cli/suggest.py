@@ -58,9 +58,7 @@ def suggest(
 ) -> None:
     """Print a config whose settings are chosen from public facts; read no record."""
     if config is None and None in (num_records, num_features, epsilon):
-        raise CommandError(
-            "suggest: give a CONFIG, or --num-records, --num-features and --epsilon."
-        )
+        raise CommandError("suggest: give a CONFIG, or --num-records, --num-features and --epsilon.")
     if picture is not None:
         _check_picture(Path(picture))
     given: dict[str, float | None] = {
@@ -76,9 +74,7 @@ def suggest(
     if config is None:
         data = {"path": _YOURS, "row_bound": 1.0}
         question.of_fit = True
-        asked = config_file.of_values(
-            {"data": data, "target": _usual(target)}, changes, question.completed
-        )
+        asked = config_file.of_values({"data": data, "target": _usual(target)}, changes, question.completed)
     else:
         asked = config_file.load(
             config,
@@ -117,21 +113,15 @@ def _check_picture(file: Path) -> None:
     if file.exists():
         raise CommandError(f"--picture: {file} exists already; choose another file.")
     if not file.parent.is_dir():
-        raise CommandError(
-            f"--picture: the folder of {file} does not exist; make it first."
-        )
+        raise CommandError(f"--picture: the folder of {file} does not exist; make it first.")
     if file.suffix not in _PICTURES:
-        raise CommandError(
-            f"--picture: {file} must end in one of {', '.join(_PICTURES)}."
-        )
+        raise CommandError(f"--picture: {file} must end in one of {', '.join(_PICTURES)}.")
 
 
 def _usual(name: str) -> dict[str, object]:
     """Return the section of a model with the prior that ``dpmcmc.fit`` takes."""
     if name not in TARGETS:
-        raise CommandError(
-            f"--target: must be one of {', '.join(TARGETS)}, got {name!r}."
-        )
+        raise CommandError(f"--target: must be one of {', '.join(TARGETS)}, got {name!r}.")
     return _section(TARGETS, usual(TARGETS[name]))
 
 
@@ -160,11 +150,7 @@ class _ConfigRequest:
         """
         promise = values.get("privacy")
         known = {field.name for field in keys(Promise)}
-        if promise is None or (
-            isinstance(promise, dict)
-            and known >= {*promise}
-            and promise.get("epsilon") is None
-        ):
+        if promise is None or (isinstance(promise, dict) and known >= {*promise} and promise.get("epsilon") is None):
             raise CommandError(
                 "privacy.epsilon: a suggestion is made for an epsilon; give it, for example --epsilon 1."
             )
@@ -172,18 +158,14 @@ class _ConfigRequest:
         self.mechanism = isinstance(mechanism, dict) and mechanism.get("name") != "hybrid"
         if not self.mechanism:
             self.anew = [key for key in _OF_METHOD if values.get(key) is not None]
-            values = {
-                key: value for key, value in values.items() if key not in _OF_METHOD
-            }
+            values = {key: value for key, value in values.items() if key not in _OF_METHOD}
             values["mechanism"] = {"name": "noise_aware"}
         if isinstance(promise, dict):
             dropped = known - {*_KEPT}
             self.anew += [f"privacy.{key}" for key in promise if key in dropped]
             self.delta = promise.get("delta") is not None
             kept = {key: value for key, value in promise.items() if key not in dropped}
-            values = values | {
-                "privacy": kept | ({} if self.delta else {"delta": _STAND_IN})
-            }
+            values = values | {"privacy": kept | ({} if self.delta else {"delta": _STAND_IN})}
         return {"name": "suggested"} | values
 
     def request(self, config: Config) -> Request:
@@ -224,11 +206,7 @@ def config_of(config: Config, plan: AnyPlan, delta: float) -> dict[str, object]:
     assert config.privacy is not None
     given = config.model_dump(mode="json", exclude_unset=True)
     said = given["privacy"] | {"delta": delta, "adjacency": config.privacy.adjacency}
-    target = {
-        key: value
-        for key, value in config.target.model_dump(mode="json").items()
-        if value is not None
-    }
+    target = {key: value for key, value in config.target.model_dump(mode="json").items() if value is not None}
     out: dict[str, object] = {
         "name": config.name,
         "data": given["data"],
@@ -252,9 +230,7 @@ def config_of(config: Config, plan: AnyPlan, delta: float) -> dict[str, object]:
     return out
 
 
-def _commented(
-    values: Mapping[str, object], reasons: Sequence[str], anew: Sequence[str]
-) -> str:
+def _commented(values: Mapping[str, object], reasons: Sequence[str], anew: Sequence[str]) -> str:
     """Return the YAML of a suggested config, with the reasons for it as comments.
 
     Args:
@@ -269,9 +245,7 @@ def _commented(
     comments = "".join(
         f"{part}\n"
         for line in lines
-        for part in textwrap.wrap(
-            printable(line), WIDTH, initial_indent="# ", subsequent_indent="#   "
-        )
+        for part in textwrap.wrap(printable(line), WIDTH, initial_indent="# ", subsequent_indent="#   ")
     )
     text = to_yaml(values)
     return comments + text.replace(
@@ -280,9 +254,7 @@ def _commented(
     )
 
 
-def _section(
-    known: Mapping[str, type], made: object, tag: str = "name"
-) -> dict[str, object]:
+def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict[str, object]:
     """Return the section that builds what is made."""
     name = next(name for name, kind in known.items() if kind is type(made))
     return {tag: name} | _said(made)
@@ -291,6 +263,4 @@ def _section(
 def _said(made: object) -> dict[str, object]:
     """Return the keys of a section whose values are not the defaults, with their values."""
     said = settings(made)
-    return {
-        field.name: said[field.name] for field in keys(type(made)) if field.name in said
-    }
+    return {field.name: said[field.name] for field in keys(type(made)) if field.name in said}

@@ -60,9 +60,7 @@ _MOST_WORKERS = 256
 #: A cell that ended without being done: it was refused before anything was computed from a record.
 REFUSED = "refused"
 #: Assumption of a sweep of which a cell was run again.
-RUN_AGAIN = (
-    "a cell was lost, and run again, for reasons that do not depend on the records."
-)
+RUN_AGAIN = "a cell was lost, and run again, for reasons that do not depend on the records."
 
 
 @dataclass
@@ -107,17 +105,11 @@ def command(
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
     if resume is not None and (out is not None or overrides or grid is not None):
-        raise CommandError(
-            "--resume: goes on in its own folder with its own grid; leave GRID, --out and --set out."
-        )
+        raise CommandError("--resume: goes on in its own folder with its own grid; leave GRID, --out and --set out.")
     if grid is None and resume is None:
-        raise CommandError(
-            "grid: give a YAML file with a section sweep, or --resume DIR."
-        )
+        raise CommandError("grid: give a YAML file with a section sweep, or --resume DIR.")
     if resume is not None and not (Path(resume) / GRID).is_file():
-        raise CommandError(
-            f"--resume: {resume} holds no {GRID}, so no sweep was begun there; start a new one."
-        )
+        raise CommandError(f"--resume: {resume} holds no {GRID}, so no sweep was begun there; start a new one.")
     if workers is not None and not 1 <= workers <= _MOST_WORKERS:
         raise CommandError(f"--workers: must lie in 1..{_MOST_WORKERS}, got {workers}.")
     loaded = grids.load(
@@ -223,9 +215,7 @@ def sweep(
 def _cluster(url: str) -> Iterator[tuple[Executor, int]]:
     """Yield (an executor of the scheduler at ``dask://HOST:PORT``, threads of its workers)."""
     if not is_cluster(url):
-        raise CommandError(
-            f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler."
-        )
+        raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")
     with connected(url, "--on", _ANSWER) as client:
         client.run_on_scheduler(_try_once)
         there = sum(client.nthreads().values())
@@ -301,17 +291,13 @@ def carry_out(
             finally:
                 sweep.give_back(reservations)
                 done = sweep.done()
-                page = sweep_page.page(
-                    grid.name, released.day, grid.keys, done.rows, done.together, done.why
-                )
+                page = sweep_page.page(grid.name, released.day, grid.keys, done.rows, done.together, done.why)
                 told = None if done.private_end else page
                 sweep_folder.publish(done.rows, told, released, public)
     finally:
         keep_in(None)
         sweep_folder.date(folder)
-    for line in sweep_page.lines(
-        done.rows, done.together, done.why, len(done.private_end)
-    ):
+    for line in sweep_page.lines(done.rows, done.together, done.why, len(done.private_end)):
         console.print(line)
     console.print(_where(done))
     return done
@@ -326,9 +312,7 @@ def _plans(grid: Grid) -> list[AnyPlan]:
         if key not in found:
             try:
                 if cell.config.run is not None and cell.config.run.mesh is not None:
-                    raise InputError(
-                        "run.mesh: a sweep gives each cell one device; leave it out"
-                    )
+                    raise InputError("run.mesh: a sweep gives each cell one device; leave it out")
                 with config_room.run_device(cell.config):
                     found[key] = config_room.make_plan(cell.config)
                 _check_charged(cell, found[key])
@@ -373,9 +357,7 @@ class _Sweep:
         self._tokens = folder / CONFIDENTIAL / "sent"
         self._cells = folder / CELLS
         self._again: dict[int, list[Path]] = {}
-        for path in sorted(
-            self._cells.glob("*-again-*"), key=lambda p: (len(p.name), p.name)
-        ):
+        for path in sorted(self._cells.glob("*-again-*"), key=lambda p: (len(p.name), p.name)):
             self._again.setdefault(int(path.name.partition("-")[0]), []).append(path)
         self._ends: dict[int, str] = {}
         self._dead: set[int] = set()
@@ -386,9 +368,7 @@ class _Sweep:
         grid = self._grid
         over = ", ".join(grid.keys) or "repeats alone"
         each = f", {grid.repeats} repeats" if grid.repeats > 1 else ""
-        self._console.print(
-            f"sweep    {grid.name}: {len(grid.cells)} cells over {over}{each}"
-        )
+        self._console.print(f"sweep    {grid.name}: {len(grid.cells)} cells over {over}{each}")
         guarantee, why = together(list(zip(grid.cells, self._plans, strict=True)))
         self._console.print(f"privacy  {sweep_page.cost(guarantee, why)}")
 
@@ -454,11 +434,7 @@ class _Sweep:
 
     def run(self, workers: int | None, executor: Executor | None, pictures: bool) -> None:
         """Send every cell that waits or was stopped, and take note of how each ends."""
-        cells = [
-            cell
-            for cell in self._grid.cells
-            if status_of(self.folder(cell)) in ("waiting", "stopped")
-        ]
+        cells = [cell for cell in self._grid.cells if status_of(self.folder(cell)) in ("waiting", "stopped")]
         # Cells of one program follow one another: numbers alone compile nothing anew.
         cells.sort(key=lambda cell: _structure(cell))
         count = len(self._grid.cells)
@@ -475,9 +451,7 @@ class _Sweep:
         ]
         finished = count - len(cells)
         try:
-            for one, end in outcomes(
-                swept_cell.carry_out, sent, workers=workers, executor=executor
-            ):
+            for one, end in outcomes(swept_cell.carry_out, sent, workers=workers, executor=executor):
                 cell = number_of[one.number]
                 if isinstance(end, Lost):
                     self._dead.add(cell.number)
@@ -515,9 +489,7 @@ class _Sweep:
 
     def _row(self, cell: Cell, status: str) -> Row:
         said = swept_cell.stated(self.folder(cell)) if status in DONE else {}
-        planned = (
-            self.plan(cell).guarantee if config_room.is_secret(cell.config) else None
-        )
+        planned = self.plan(cell).guarantee if config_room.is_secret(cell.config) else None
         epsilon = said.get("epsilon") if said else getattr(planned, "epsilon", None)
         delta = said.get("delta") if said else getattr(planned, "delta", None)
         values = {key: _plain(value) for key, value in cell.values.items()}
@@ -578,11 +550,7 @@ def together(
     found = list(cells)
     if not found:
         return None, "no cell was charged"
-    without = [
-        cell.number
-        for cell, plan in found
-        if plan.guarantee is None or not config_room.is_secret(cell.config)
-    ]
+    without = [cell.number for cell, plan in found if plan.guarantee is None or not config_room.is_secret(cell.config)]
     if without:
         return None, f"{len(without)} of {len(found)} cells have no guarantee"
     if len({plan.unit for _, plan in found}) > 1:
@@ -599,10 +567,7 @@ def together(
 
 def _structure(cell: Cell) -> tuple[str, ...]:
     """Return the values of a cell that are no numbers: cells that agree in them mostly share a program."""
-    return tuple(
-        _plain(value) if not isinstance(value, int | float) else ""
-        for value in cell.values.values()
-    )
+    return tuple(_plain(value) if not isinstance(value, int | float) else "" for value in cell.values.values())
 
 
 def _plain(value: object) -> str:
@@ -618,7 +583,5 @@ def _where(done: Swept) -> str:
             f"It may depend on the records: keep {done.folder} to yourself."
         )
     left = [row for row in done.rows if row["status"] in ("waiting", "stopped", "lost")]
-    goes_on = (
-        f"; the rest goes on with: dpmcmc sweep --resume {done.folder}" if left else ""
-    )
+    goes_on = f"; the rest goes on with: dpmcmc sweep --resume {done.folder}" if left else ""
     return f"saved    {done.folder / sweep_page.FILE}{goes_on}"

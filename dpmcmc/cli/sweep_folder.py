@@ -36,20 +36,14 @@ from dpmcmc.storage.files import (
 def check_place(folder: Path) -> None:
     """Refuse a folder that holds something else than a sweep."""
     if checkpoint_around(folder) is not None:
-        raise CommandError(
-            f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder."
-        )
+        raise CommandError(f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise CommandError(
-            f"--out: {folder} is no folder; give one that is new or empty."
-        )
+        raise CommandError(f"--out: {folder} is no folder; give one that is new or empty.")
     there = {path.name for path in folder.iterdir()}
     if there and not (folder / CONFIDENTIAL / ABOUT).exists() and there != {CONFIDENTIAL}:
-        raise CommandError(
-            f"--out: {folder} holds something else than a sweep; give a folder that is new or empty."
-        )
+        raise CommandError(f"--out: {folder} holds something else than a sweep; give a folder that is new or empty.")
 
 
 def relative(grid: Grid, folder: Path) -> dict[str, Any]:

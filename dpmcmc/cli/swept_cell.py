@@ -41,9 +41,7 @@ from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import has_begun
 from dpmcmc.storage.files import CONFIDENTIAL, PRIVACY, is_sealed, read_text, table_of
 
-Status = Literal[
-    "waiting", "stopped", "lost", "released", "withheld", "diverged", "failed"
-]
+Status = Literal["waiting", "stopped", "lost", "released", "withheld", "diverged", "failed"]
 #: Those of a cell that is done, and those of one that is charged.
 DONE = ("released", "withheld", "diverged", "failed")
 CHARGED = ("stopped", "lost", *DONE)
@@ -86,9 +84,7 @@ def carry_out(sent: Sent) -> Ended:
     try:
         os.close(os.open(sent.token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        return Ended(
-            1, "the executor sent this cell a second time, and it was left alone"
-        )
+        return Ended(1, "the executor sent this cell a second time, and it was left alone")
     except OSError as error:
         return Ended(
             2,
@@ -162,9 +158,7 @@ def made(cell: Cell, plan: AnyPlan, folder: Path) -> Reservation | None:
         LedgerError: the budget does not allow the cell.
     """
     begun = (folder / "config.yaml").exists()
-    place = Place(
-        folder, folder / CONFIDENTIAL, resumed=begun, named=str(folder / "config.yaml")
-    )
+    place = Place(folder, folder / CONFIDENTIAL, resumed=begun, named=str(folder / "config.yaml"))
     place.make(cell.config)
     try:
         promise = cell.config.privacy
@@ -220,10 +214,7 @@ def confidential_row(folder: Path) -> dict[str, Any]:
     said = table_of(folder / CONFIDENTIAL / "diagnostics.json")
     rows += [{name: of(said) for name, of in MEASURES.items()}]
     names = dict.fromkeys(name for row in rows for name in row)
-    return {
-        name: next((row[name] for row in rows if row.get(name) not in (None, "")), None)
-        for name in names
-    }
+    return {name: next((row[name] for row in rows if row.get(name) not in (None, "")), None) for name in names}
 
 
 def stated(folder: Path) -> dict[str, Any]:

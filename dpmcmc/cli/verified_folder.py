@@ -42,17 +42,13 @@ def read_json(path: Path) -> Any:
         with opened_text(path) as stream:
             text = stream.read(MOST_CHARACTERS + 1)
         if len(text) > MOST_CHARACTERS:
-            raise CommandError(
-                f"{path}: is longer than {MOST_CHARACTERS} characters; {give}."
-            )
+            raise CommandError(f"{path}: is longer than {MOST_CHARACTERS} characters; {give}.")
         return json.loads(text, parse_constant=_refused)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{path}: cannot be read ({reason}); {give}.") from None
     except (ValueError, RecursionError) as error:
-        where = (
-            f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        )
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise CommandError(f"{path}: not JSON{where}; {give}.") from None
 
 
@@ -134,19 +130,14 @@ def _went_on(stated: dict[str, Any], body: dict[str, Any]) -> bool:
         return False
     try:
         planned, charged = _counts(stated["events"]), _counts(body["events"])
-        return planned != charged and all(
-            charged.get(kind, 0) >= count for kind, count in planned.items()
-        )
+        return planned != charged and all(charged.get(kind, 0) >= count for kind, count in planned.items())
     except (TypeError, KeyError):  # no events, which are refused as such
         return False
 
 
 def _counts(events: list[dict[str, Any]]) -> dict[str, int]:
     """Return how often each kind of event occurs."""
-    return {
-        json.dumps(event | {"count": 0}, sort_keys=True): event["count"]
-        for event in events
-    }
+    return {json.dumps(event | {"count": 0}, sort_keys=True): event["count"] for event in events}
 
 
 def _of_config(config: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
@@ -194,9 +185,7 @@ def _alike(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _follows(
-    name: str, body: dict[str, Any], again: Mapping[str, Callable[[], Any]]
-) -> bool:
+def _follows(name: str, body: dict[str, Any], again: Mapping[str, Callable[[], Any]]) -> bool:
     """Return whether a key has the value that is recomputed; false of one that is not, or cannot be."""
     try:
         return name in again and name in body and _near(body[name], again[name]())

@@ -69,19 +69,11 @@ def _check_size(path: Path, events: object) -> None:
     if not isinstance(events, list):
         return
     if len(events) > _MOST_EVENTS:
-        raise CommandError(
-            f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}."
-        )
+        raise CommandError(f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}.")
     # Numbers of integer noise are many, and their distances are added up by one product.
-    counts = [
-        e.get("count")
-        for e in events
-        if isinstance(e, dict) and e.get("mechanism") != "approximate_draw"
-    ]
+    counts = [e.get("count") for e in events if isinstance(e, dict) and e.get("mechanism") != "approximate_draw"]
     # No count is printed: a whole number may be larger than any float.
-    if any(
-        isinstance(count, int | float) and count > _MOST_REPETITIONS for count in counts
-    ):
+    if any(isinstance(count, int | float) and count > _MOST_REPETITIONS for count in counts):
         raise CommandError(
             f"{path}: repeats an event more than {_MOST_REPETITIONS:g} times, which verify allows at most."
         )
@@ -104,9 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
     """The JSON of a file that holds events; refused in one sentence where it is anything else."""
     body = read_json(path)
     if not isinstance(body, dict) or not body.get("events"):
-        raise CommandError(
-            f"{path}: holds no events, so it states no guarantee to verify."
-        )
+        raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
     _check_size(path, body["events"])
     return body
 
@@ -151,9 +141,7 @@ class SavedRun:
         steps = float(_number(body.get("steps", _count(events, QUERIES))))
         chains = _number(body.get("chains", 1))
         # Steps that ask for more than a gradient; the steps between have one minibatch.
-        asking = (
-            math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
-        )
+        asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
         queries, charged = minibatches, _number(noise.get("min", math.inf))
@@ -181,15 +169,11 @@ class SavedRun:
             queries=queries + released,
             noise=charged * min(multiples),
             least=least,
-            quiet=asking
-            if "steps" in body and noise and noise["min"] == noise["max"]
-            else 0.0,
+            quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
             of_label=_of_label(body.get("settings") or {}),
-            settled=_number(
-                (body.get("settings") or {}).get("noise_multiplier", math.inf)
-            ),
+            settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
             unit=unit_of(body),
@@ -216,9 +200,7 @@ def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
     return sum(e.count for e in events if e.mechanism in mechanisms)
 
 
-def _deviations(
-    body: dict[str, Any], minibatches: float, events: tuple[Event, ...]
-) -> dict[str, float]:
+def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, ...]) -> dict[str, float]:
     """Return the least deviation of all steps of a run, by event."""
     need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
     if "steps" in body:
@@ -227,17 +209,13 @@ def _deviations(
             scheme = Poisson(_number(sampling["batch_size"]))
             records = _number(body["num_records"])
             scheme.validate(int(records))
-            need["batch_overflow"] = minibatches * scheme.truncation(
-                int(records), int(_number(sampling["slots"]))
-            )
+            need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
         if body["hardened"]:
             numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
             numbers += _number((body.get("metric") or {}).get("numbers", 0))
             need["approximate_draw"] = gaussian.deviation(gaussian.LEVELS[-1]) * numbers
     elif body.get("hardened"):
-        need["approximate_draw"] = sum(
-            e.rate * e.count for e in gaussian.releases_event(events)
-        )
+        need["approximate_draw"] = sum(e.rate * e.count for e in gaussian.releases_event(events))
     return need
 
 
@@ -245,17 +223,13 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     """Yield a clause for each part of the run that the events do not cover."""
     events = guarantee.events
     queries = [e for e in events if e.mechanism in QUERIES]
-    if "trace" in guarantee.release.split(" + ") and not any(
-        e.count and e.rate for e in queries
-    ):
+    if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):
         yield "releases a trace and charges no query for it"
     for name, least in run.deviations.items():
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    pure = math.fsum(
-        (e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure"
-    )
+    pure = math.fsum((e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure")
     if pure < run.of_label * (1 - TOLERANCE):
         yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
     asked = _count(events, QUERIES)
@@ -267,9 +241,7 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         yield f"charges for rate {rate:.6g} where the run sampled at {run.rate:.6g}"
     if drawn < run.draws:
         yield f"charges for {drawn} of {run.draws} posterior draws"
-    loudest = max(
-        (e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0
-    )
+    loudest = max((e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0)
     if loudest > run.settled * (1 + TOLERANCE):
         yield f"charges for noise multiplier {loudest:.6g} where the plan settled {run.settled:.6g}"
     charged = min((e.noise_multiplier for e in queries), default=0.0)
@@ -395,9 +367,7 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
         problem = f"{path}: states epsilon {run.epsilon:.6g}, "
         if len(few) < len(many):
             problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
-            problem += (
-                f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
-            )
+            problem += f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
             raise CommandError(problem, code=1)
         raise CommandError(
             f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
@@ -435,13 +405,9 @@ def verify(
     if path.is_dir():
         path = path / PRIVACY
     if group is not None and group < 1:
-        raise CommandError(
-            f"--group: {group} is not a number of records; give a whole number >= 1."
-        )
+        raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
     if delta is not None and not 0 < delta < 1:
-        raise CommandError(
-            f"--delta: {delta:g} is not strictly between 0 and 1; give for example 1e-6."
-        )
+        raise CommandError(f"--delta: {delta:g} is not strictly between 0 and 1; give for example 1e-6.")
     body = _read(path)
     _load_accountant(path, body.get("accountant"), allow_code)
     recompute = functools.cache(lambda: _recompute(path, body, patient))
@@ -464,8 +430,7 @@ def verify(
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
             stated["after"] = {
-                name: value if isinstance(value, str) or math.isfinite(value) else None
-                for name, value in after.items()
+                name: value if isinstance(value, str) or math.isfinite(value) else None for name, value in after.items()
             }
         print(json.dumps(stated, indent=2))
         return
@@ -505,10 +470,7 @@ def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
     """Yield lines of :func:`_afterwards`; no number is rounded toward less privacy."""
     if after is None:
         return
-    number = {
-        name: value if isinstance(value, str) else round_up(value)
-        for name, value in after.items()
-    }
+    number = {name: value if isinstance(value, str) else round_up(value) for name, value in after.items()}
     near = f", up to total variation {number['deviation']}" if after["deviation"] else ""
     yield ("at delta", f"epsilon {number['epsilon']} at delta {after['delta']:g}")
     slack = f", and delta {number['slack']} beyond it" if after["slack"] else ""
@@ -525,14 +487,8 @@ def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
     return [
         ("stated", stated),
         ("computed", str(recomputed)),
-        *(
-            (name, none if value is None else f"epsilon {value:.6g}")
-            for name, value in found.checks.items()
-        ),
-        *(
-            ("" if number else "group", one.about(found.run.unit))
-            for number, one in enumerate(together)
-        ),
+        *((name, none if value is None else f"epsilon {value:.6g}") for name, value in found.checks.items()),
+        *(("" if number else "group", one.about(found.run.unit)) for number, one in enumerate(together)),
     ]
 
 
@@ -571,9 +527,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         )
 
 
-def _stated(
-    found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]
-) -> dict[str, object]:
+def _stated(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 
@@ -587,8 +541,6 @@ def _stated(
         "accountant": recomputed.accountant,
         "assumptions": list(recomputed.assumptions),
         "accountants": {name: _finite(value) for name, value in found.checks.items()},
-        "group": [
-            {"epsilon": _finite(one.epsilon), "delta": one.delta} for one in together
-        ],
+        "group": [{"epsilon": _finite(one.epsilon), "delta": one.delta} for one in together],
         "remarks": [text for _, text in remarks],
     }

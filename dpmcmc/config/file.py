@@ -76,9 +76,7 @@ class _Loader(yaml.SafeLoader):
             raise
         except Exception:  # readers of types raise errors of many kinds
             kind = node.tag.rpartition(":")[2]
-            raise ConfigError(
-                f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it."
-            ) from None
+            raise ConfigError(f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it.") from None
 
     def _check_scalars(self, node: yaml.Node, key: str, known: set) -> None:
         """Refuse scalars without quotes that YAML reads as another value than they say.
@@ -132,13 +130,9 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise ConfigError(
-                    f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names: quote it."
-                )
+                raise ConfigError(f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names: quote it.")
             if key in seen:
-                raise ConfigError(
-                    f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them."
-                )
+                raise ConfigError(f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them.")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -181,15 +175,11 @@ def parse_yaml(text: str, where: str) -> object:
         ) from None
     except yaml.MarkedYAMLError as error:
         problem = error.problem or "not valid YAML"
-        raise ConfigError(
-            f"{where}: {problem}{_line(error.problem_mark)}; mend the YAML there."
-        ) from None
+        raise ConfigError(f"{where}: {problem}{_line(error.problem_mark)}; mend the YAML there.") from None
     except yaml.YAMLError:
         raise ConfigError(f"{where}: not valid YAML; mend it.") from None
     except RecursionError:
-        raise ConfigError(
-            f"{where}: values are nested too deeply; a config has at most a few levels."
-        ) from None
+        raise ConfigError(f"{where}: values are nested too deeply; a config has at most a few levels.") from None
 
 
 #: Most characters of a config file. One has a few hundred; a longer file is a data file or a device.
@@ -237,9 +227,7 @@ def read_values(path: str | Path) -> tuple[dict, Path, Path]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"{path}: cannot be read ({reason}); give the path of a YAML text file."
-        ) from None
+        raise ConfigError(f"{path}: cannot be read ({reason}); give the path of a YAML text file.") from None
     if len(text) > _MOST_CHARACTERS:
         raise ConfigError(
             f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
@@ -280,9 +268,7 @@ def load(
     return with_base(config, base)
 
 
-def of_text(
-    text: str, base: Path, where: str, allow_code: Collection[str] = ()
-) -> Config:
+def of_text(text: str, base: Path, where: str, allow_code: Collection[str] = ()) -> Config:
     """Return the config of a YAML that another process has sent; raises as :func:`load`.
 
     Args:
@@ -330,9 +316,7 @@ def of_values(
 IN_RUN = "lies in a run folder"
 
 
-def refuse_foreign_code(
-    path: Path | str, config: Config, allowed: Collection[str], why: str
-) -> None:
+def refuse_foreign_code(path: Path | str, config: Config, allowed: Collection[str], why: str) -> None:
     """Refuse modules that a config names which may be somebody else's, unless the user has allowed them.
 
     Args:
@@ -341,9 +325,7 @@ def refuse_foreign_code(
         allowed: modules.
         why: clause on why it may be somebody else's; empty where it may not, and then nothing is refused.
     """
-    modules = dict.fromkeys(
-        module for _, module in foreign(modules_of_ones_own(config), allowed)
-    )
+    modules = dict.fromkeys(module for _, module in foreign(modules_of_ones_own(config), allowed))
     if modules and why:
         options = " ".join(f"--allow-code {module}" for module in modules)
         raise ConfigError(
@@ -355,19 +337,13 @@ def refuse_foreign_code(
 def with_base(config: Config, folder: Path) -> Config:
     """The config with its paths made absolute, which are relative to its file's folder."""
     update = {}
-    for (name, section), key in zip(
-        config.sections("data", "privacy").items(), ("path", "ledger"), strict=True
-    ):
+    for (name, section), key in zip(config.sections("data", "privacy").items(), ("path", "ledger"), strict=True):
         path = None if section is None else dict(section).get(key)
         if section is not None and path is not None and not in_database(key, path):
             if "\0" in path:
-                raise ConfigError(
-                    f"{name}.{key}: {path!r} holds NUL, which no file's name can; name a file."
-                )
+                raise ConfigError(f"{name}.{key}: {path!r} holds NUL, which no file's name can; name a file.")
             # joining keeps an absolute path as it is
-            update[name] = section.model_copy(
-                update={key: str(folder / os.path.expanduser(path))}
-            )
+            update[name] = section.model_copy(update={key: str(folder / os.path.expanduser(path))})
     return config.model_copy(update=update)
 
 
@@ -375,13 +351,9 @@ def apply(values: dict, override: str) -> list[str]:
     """Set the key of ``a.b=value``; return the keys of the old choice that it takes away."""
     key, equals, text = override.partition("=")
     if not equals or not all(key.strip().split(".")):
-        raise ConfigError(
-            f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5."
-        )
+        raise ConfigError(f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5.")
     if not text.strip():
-        raise ConfigError(
-            f"--set {override}: give a value; null is written {key.strip()}=null."
-        )
+        raise ConfigError(f"--set {override}: give a value; null is written {key.strip()}=null.")
     value = parse_yaml(text, f"--set {key.strip()}")
     return assign(values, key.strip(), value, f"--set {override}")
 
@@ -400,9 +372,7 @@ def assign(values: dict, key: str, value: object, said: str) -> list[str]:
     for part in parts[:-1]:
         following = place.get(part)
         if not isinstance(following, dict | None):
-            raise ConfigError(
-                f"{said}: {part} is a value, not a section, in the config; name one of its sections."
-            )
+            raise ConfigError(f"{said}: {part} is a value, not a section, in the config; name one of its sections.")
         # A copy: sections that share an alias are changed one by one.
         place[part] = dict(following or {})
         place = place[part]

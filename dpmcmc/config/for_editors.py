@@ -34,8 +34,4 @@ def _untitled(schema: Any) -> Any:
         return [_untitled(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: _untitled(part)
-        for key, part in schema.items()
-        if key != "title" or not isinstance(part, str)
-    }
+    return {key: _untitled(part) for key, part in schema.items() if key != "title" or not isinstance(part, str)}

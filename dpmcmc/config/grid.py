@@ -130,9 +130,7 @@ def of_values(values: dict[str, Any], base: Path) -> Grid:
             SECTION,
             f"makes {count:,} cells, and a sweep has at most {MOST_CELLS:,}; take fewer values, or several sweeps",
         )
-    configs = [
-        (combined, _config(plain, combined, base)) for combined in _combinations(axes)
-    ]
+    configs = [(combined, _config(plain, combined, base)) for combined in _combinations(axes)]
     cells: list[Cell] = []
     for combined, config in configs:
         for repeat in range(1, repeats + 1):
@@ -143,9 +141,7 @@ def of_values(values: dict[str, Any], base: Path) -> Grid:
     try:
         about = json.loads(json.dumps({"values": values, "base": str(base)}))
     except (TypeError, ValueError):
-        raise ConfigError.at(
-            SECTION, "holds a value that JSON has not, such as a date; quote it"
-        ) from None
+        raise ConfigError.at(SECTION, "holds a value that JSON has not, such as a date; quote it") from None
     return Grid(str(name), keys, repeats, tuple(cells), about)
 
 
@@ -167,13 +163,9 @@ def _config(plain: dict[str, Any], combined: Values, base: Path) -> Config:
             place = place.get(part) if isinstance(place, dict) else None
         listed = isinstance(place, list) and error.about not in combined
         hint = (
-            f" Values to sweep over are written sweep: {{over: {{{error.about}: {_text(place)}}}}}."
-            if listed
-            else ""
+            f" Values to sweep over are written sweep: {{over: {{{error.about}: {_text(place)}}}}}." if listed else ""
         )
-        raise ConfigError(
-            f"{str(error).removesuffix('.')}{said(combined)}.{hint}", error.about
-        ) from None
+        raise ConfigError(f"{str(error).removesuffix('.')}{said(combined)}.{hint}", error.about) from None
 
 
 def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
@@ -186,9 +178,7 @@ def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
         )
     section = values[SECTION]
     if not isinstance(section, dict):
-        raise ConfigError.at(
-            SECTION, f"must be a mapping with the keys {', '.join(_KEYS)}"
-        )
+        raise ConfigError.at(SECTION, f"must be a mapping with the keys {', '.join(_KEYS)}")
     for key in section:
         if key not in _KEYS:
             raise ConfigError.at(
@@ -198,9 +188,7 @@ def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
             )
     repeats = section.get("repeats", 1)
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
-        raise ConfigError.at(
-            f"{SECTION}.repeats", f"must be a whole number >= 1, got {repeats!r}"
-        )
+        raise ConfigError.at(f"{SECTION}.repeats", f"must be a whole number >= 1, got {repeats!r}")
     over = _lists(section.get("over"), f"{SECTION}.over")
     axes = [[{key: value} for value in listed] for key, listed in over.items()]
     groups = section.get("together") or []
@@ -219,12 +207,7 @@ def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
                 where,
                 f"lists that change together have one length ({counts or 'none is given'}); make them equal",
             )
-        axes.append(
-            [
-                dict(zip(lists, each, strict=True))
-                for each in zip(*lists.values(), strict=True)
-            ]
-        )
+        axes.append([dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)])
     keys = [key for axis in axes for key in axis[0]]
     for key in keys:
         within = [other for other in keys if other.startswith(f"{key}.")]
@@ -234,9 +217,7 @@ def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
                 f"{key} is swept twice{f' (by {within[0]} too)' if within else ''}; keep one of them",
             )
     if not keys and repeats == 1:
-        raise ConfigError.at(
-            SECTION, "sweeps over nothing; give lists below over, or repeats above 1"
-        )
+        raise ConfigError.at(SECTION, "sweeps over nothing; give lists below over, or repeats above 1")
     return axes, repeats
 
 
@@ -245,14 +226,10 @@ def _lists(given: object, where: str) -> dict[str, list[Any]]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise ConfigError.at(
-            where, "must be a mapping of keys such as privacy.epsilon to lists of values"
-        )
+        raise ConfigError.at(where, "must be a mapping of keys such as privacy.epsilon to lists of values")
     for key, listed in given.items():
         if key.partition(".")[0] in _FIXED or not all(key.split(".")):
-            raise ConfigError.at(
-                where, f"{key} cannot be swept over; name a key such as privacy.epsilon"
-            )
+            raise ConfigError.at(where, f"{key} cannot be swept over; name a key such as privacy.epsilon")
         if not isinstance(listed, list) or not listed:
             raise ConfigError.at(
                 f"{where}.{key}",
@@ -272,11 +249,7 @@ def _check_seeds(cells: list[Cell]) -> None:
     """Refuse repeats of one insecure seed, which would all be one run."""
     for cell in cells:
         promise = cell.config.privacy
-        if (
-            cell.repeat > 1
-            and promise is not None
-            and promise.insecure_noise_seed is not None
-        ):
+        if cell.repeat > 1 and promise is not None and promise.insecure_noise_seed is not None:
             raise ConfigError.at(
                 f"{SECTION}.repeats",
                 "repeats of one privacy.insecure_noise_seed are one run; sweep over the seed instead",

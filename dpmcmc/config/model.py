@@ -368,19 +368,13 @@ class Config(Keyed):
         None,
         description="A one-shot mechanism, in place of sampler, sampling and run; hybrid stands beside them.",
     )
-    sampler: SamplerSection | None = Field(
-        None, description="Sampler, and its step; a one-shot mechanism has none."
-    )
-    sampling: SamplingSection | None = Field(
-        None, description="How the records of a step are drawn."
-    )
+    sampler: SamplerSection | None = Field(None, description="Sampler, and its step; a one-shot mechanism has none.")
+    sampling: SamplingSection | None = Field(None, description="How the records of a step are drawn.")
     metric: MetricSection | None = Field(
         None,
         description="Metric that the run releases first; null: gradients are clipped and noised as they are.",
     )
-    privacy: PrivacySection | None = Field(
-        description="null: no guarantee about whole records."
-    )
+    privacy: PrivacySection | None = Field(description="null: no guarantee about whole records.")
     run: RunSection | None = None
 
     @model_validator(mode="before")
@@ -394,14 +388,9 @@ class Config(Keyed):
         if not isinstance(values, dict):
             return values
         values = values | {
-            key: {"name": values[key]}
-            for key in ("target", "sampler")
-            if isinstance(values.get(key), str)
+            key: {"name": values[key]} for key in ("target", "sampler") if isinstance(values.get(key), str)
         }
-        data, target = (
-            part if isinstance(part, dict) else {}
-            for part in (values.get("data"), values.get("target"))
-        )
+        data, target = (part if isinstance(part, dict) else {} for part in (values.get("data"), values.get("target")))
         if data.get("labels") and not values.get("mechanism"):
             values = values | {"mechanism": {"name": RANDOMISED}}
         came_with = data.get("privatised")
@@ -460,11 +449,7 @@ class Config(Keyed):
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_where(key):
                 but = f" but {', '.join(sorted(WHERE))}" if key == "run" else ""
-                how = (
-                    ", as --set mechanism.name=randomised_response does"
-                    if mechanism == RANDOMISED
-                    else ""
-                )
+                how = ", as --set mechanism.name=randomised_response does" if mechanism == RANDOMISED else ""
                 yield key, f"mechanism {mechanism} takes none{but}; leave it out{how}"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
@@ -481,11 +466,7 @@ class Config(Keyed):
             return
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
-        said: set[str] = (
-            self.privacy.model_fields_set
-            if isinstance(self.privacy, BaseModel)
-            else set()
-        )
+        said: set[str] = self.privacy.model_fields_set if isinstance(self.privacy, BaseModel) else set()
         for key in self.not_taken:
             if key in said:
                 yield (
@@ -538,11 +519,7 @@ def is_secret(config: Config) -> bool:
 def modules_of_ones_own(config: Config) -> dict[str, str]:
     """Return key -> ``module:attribute`` for what is the user's: target, sampler, calibrator and accountant."""
     sections = config.sections("target", "sampler")
-    names = {
-        key: section.name
-        for key, section in sections.items()
-        if isinstance(section, CustomSection)
-    }
+    names = {key: section.name for key, section in sections.items() if isinstance(section, CustomSection)}
     for key in ("calibrator", "accountant"):
         name = "" if config.privacy is None else str(getattr(config.privacy, key))
         if is_ones_own(name):

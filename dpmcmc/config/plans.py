@@ -103,14 +103,8 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
     sampler = _sampler(config)
-    with _planned(
-        config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"
-    ):
-        metric = (
-            None
-            if config.metric is None
-            else with_public_facts(_built(config.metric), spec.facts, target)
-        )
+    with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
+        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
         promise = _privacy(config)
         schema = spec.schema
         return plan(
@@ -144,9 +138,7 @@ def run_device(config: Config) -> Iterator[None]:
     """
     with ExitStack() as stack:
         with located(config.sections("run"), "run"):
-            stack.enter_context(
-                on_device("auto" if config.run is None else config.run.device)
-            )
+            stack.enter_context(on_device("auto" if config.run is None else config.run.device))
         yield
 
 
@@ -158,11 +150,7 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
     except SAID_ALREADY:
         raise
     except Exception as error:  # a user's code may raise anything
-        found = (
-            refusal(error, config.sections(*sections), "config")
-            if isinstance(error, InputError)
-            else None
-        )
+        found = refusal(error, config.sections(*sections), "config") if isinstance(error, InputError) else None
         own = modules_of_ones_own(config)
         if own and (found is None or found.about == "config"):
             path = next(iter(own))
@@ -197,9 +185,7 @@ def _mechanism_plan(
             f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use "
             "noise_aware or a sampler alone",
         )
-    with _planned(
-        config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"
-    ):
+    with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
             mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
         else:
@@ -235,9 +221,7 @@ def _label_plan(config: Config, spec: DataSpec, target: Target, n: int) -> Mecha
 def hybrid_of(config: Config, num_records: int) -> Hybrid:
     """Return the hybrid of a config that has one, to be planned for other records than the config's."""
     length = _length(config, num_records)
-    return _hybrid(
-        config.mechanism, _sampler(config), _promise_of_mechanism(config)[1], length
-    )
+    return _hybrid(config.mechanism, _sampler(config), _promise_of_mechanism(config)[1], length)
 
 
 def _hybrid(section: Any, sampler: Sampler, promise: Privacy, length: Length) -> Hybrid:
@@ -258,9 +242,7 @@ def _promise_of_mechanism(config: Config) -> tuple[float, Privacy]:
     """(ε, promise) of a config with a mechanism, which the config's own checks require."""
     promise = _privacy(config)
     if promise is None or promise.epsilon is None:
-        raise ConfigError.at(
-            "privacy.epsilon", "a mechanism needs a target epsilon; give one"
-        )
+        raise ConfigError.at("privacy.epsilon", "a mechanism needs a target epsilon; give one")
     return promise.epsilon, promise
 
 
@@ -284,11 +266,7 @@ def _waits(target: Target) -> bool:
     """Whether a target's shapes are known from its number of features alone, and that is not said yet."""
     if isinstance(target, NumPyroTarget):
         return target.leaves is None
-    fields = (
-        {field.name for field in dataclasses.fields(target)}
-        if dataclasses.is_dataclass(target)
-        else set[str]()
-    )
+    fields = {field.name for field in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
     return "num_features" in fields and target_offers(target).num_features is None
 
 
@@ -302,10 +280,7 @@ def _privacy(config: Config) -> Privacy | None:
     """The promise without what only a config says of it."""
     if config.privacy is None:
         return None
-    values = {
-        field.name: getattr(config.privacy, field.name)
-        for field in dataclasses.fields(Privacy)
-    }
+    values = {field.name: getattr(config.privacy, field.name) for field in dataclasses.fields(Privacy)}
     if is_ones_own(name := str(config.privacy.calibrator)):
         with _about("privacy.calibrator", name):
             values["calibrator"] = own_code.found_calibrator(name)
@@ -337,9 +312,7 @@ def target_of(config: Config, spec: DataSpec) -> Target:
     else:
         with located(config.sections("target", "data"), "target"):
             target = with_public_facts(config.target.built(), spec.facts)
-    for_owners = spec.records_per_owner is not None and (
-        not config.mechanism or config.mechanism.name == "noise_aware"
-    )
+    for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
     return PerOwner(target, spec.records_per_owner) if for_owners else target
 
 
@@ -365,17 +338,13 @@ def _custom(section: str, chosen: CustomSection) -> Any:
         factory = own_code.found(section, chosen.name)
     except InputError as error:
         raise ConfigError.at(f"{section}.name", f"{chosen.name} {error}") from None
-    arguments = {
-        key: _argument(f"{section}.{key}", value) for key, value in given.items()
-    }
+    arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
     try:
         made = factory(**arguments)
         repr(made)  # plan.json holds it
         return made
     except (Exception, SystemExit) as error:  # a user's code may raise anything
-        raise ConfigError.at(
-            section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}"
-        ) from None
+        raise ConfigError.at(section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}") from None
 
 
 def _argument(path: str, value: object) -> object:
@@ -388,6 +357,4 @@ def _argument(path: str, value: object) -> object:
             return _built(section)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError.at(
-            ".".join(map(str, (path, *first["loc"]))), first["msg"]
-        ) from None
+        raise ConfigError.at(".".join(map(str, (path, *first["loc"]))), first["msg"]) from None

@@ -19,9 +19,7 @@ from dpmcmc.storage.files import CONFIG
 from dpmcmc.targets import TARGETS
 
 
-def released(
-    folder: Path, saved: SavedPlan, allow_code: Collection[str] = ()
-) -> tuple[AnyPlan, DataRequest]:
+def released(folder: Path, saved: SavedPlan, allow_code: Collection[str] = ()) -> tuple[AnyPlan, DataRequest]:
     """Return (plan of a released run, public facts of its data); no file of data is opened.
 
     A sampler's plan is made again, since no file holds the noise of each step; whoever uses it compares its events with

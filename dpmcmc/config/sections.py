@@ -104,23 +104,17 @@ def imported(name: str) -> Any:
     own = module_name.partition(".")[0] != "dpmcmc"
     # A module of this library may look for one that is not installed, and must not find it in this folder.
     if own and not {"", here} & set(sys.path):
-        sys.path.append(
-            here
-        )  # at the end of the path, so that no file of this folder replaces a library's module
+        sys.path.append(here)  # at the end of the path, so that no file of this folder replaces a library's module
     try:
         item: Any = importlib.import_module(module_name)
         before = ""
         for part in attribute.split("."):
             if before and not inspect.isclass(item):
-                raise AttributeError(
-                    f"{before} is no class, and only a class may stand before a dot"
-                )
+                raise AttributeError(f"{before} is no class, and only a class may stand before a dot")
             item = getattr(item, part)
             before = part
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise InputError(
-            f"cannot be imported ({said(error)}); it is looked for from the current folder"
-        ) from None
+        raise InputError(f"cannot be imported ({said(error)}); it is looked for from the current folder") from None
     return item
 
 
@@ -143,11 +137,7 @@ def _missing(section: str, item: object) -> str:
     """Return why an object does not declare itself a target or a sampler; empty where it does."""
     if inspect.isclass(item):
         lacks = _lacks(section, item)
-        return (
-            f"is a class that makes no {section}: it lacks {', '.join(lacks)}"
-            if lacks
-            else ""
-        )
+        return f"is a class that makes no {section}: it lacks {', '.join(lacks)}" if lacks else ""
     if not inspect.isfunction(item):
         return f"is a {type(item).__name__}, neither a class nor a function that is written in Python"
     try:
@@ -160,25 +150,13 @@ def _missing(section: str, item: object) -> str:
     if not inspect.isclass(made):
         return f"is a function that returns {made}, which is no class"
     lacks = _lacks(section, made)
-    return (
-        f"is a function that returns a {made.__name__}, which lacks {', '.join(lacks)}"
-        if lacks
-        else ""
-    )
+    return f"is a function that returns a {made.__name__}, which lacks {', '.join(lacks)}" if lacks else ""
 
 
 def _lacks(section: str, kind: type) -> list[str]:
     """Return what instances of a class lack; a dataclass's field without a default is no attribute of its class."""
-    fields = (
-        {field.name for field in dataclasses.fields(kind)}
-        if dataclasses.is_dataclass(kind)
-        else ()
-    )
-    return [
-        name
-        for name in REQUIRED[section]
-        if not hasattr(kind, name) and name not in fields
-    ]
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
+    return [name for name in REQUIRED[section] if not hasattr(kind, name) and name not in fields]
 
 
 def said(error: BaseException) -> str:
@@ -226,16 +204,13 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
         raise refusal(error, sections, otherwise) from None
 
 
-def refusal(
-    error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str
-) -> InputError:
+def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
     """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
     key = error.about.partition(".")[0]
     owners = [
         name
         for name, section in sections.items()
-        if section is not None
-        and (key in type(section).model_fields or key in (section.model_extra or {}))
+        if section is not None and (key in type(section).model_fields or key in (section.model_extra or {}))
     ]
     if owners:
         path = f"{owners[0]}.{error.about}"
@@ -257,22 +232,12 @@ def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
         path = _yaml_path(one["loc"], values)
         first = not texts
         texts.setdefault(path, []).append(_plain(one))
-        if (
-            first
-            and one["type"] not in ("refused", "missing")
-            and not _is_whole_section(one)
-        ):
+        if first and one["type"] not in ("refused", "missing") and not _is_whole_section(one):
             given = f", got {one['input']!r}"
     (path, said), *others = texts.items()
-    more = (
-        f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)"
-        if others
-        else ""
-    )
+    more = f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)" if others else ""
     # Alternatives of one value (a number, auto, a schedule) have one error each.
-    return ConfigError.at(
-        path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}"
-    )
+    return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
 
 
 _SYMBOLS = {
@@ -291,9 +256,7 @@ def _plain(error: ErrorDetails) -> str:
     if kind in _SYMBOLS:
         (bound,) = error["ctx"].values()
         return f"input should be {_SYMBOLS[kind]} {bound:g}"
-    message = _SAID.get(kind) or re.sub(
-        r"^(Value error|Assertion failed), ", "", error["msg"]
-    )
+    message = _SAID.get(kind) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     more = _MAY_SAY.get(str(error["loc"][-1]), "") if kind == "missing" else ""
     return message[0].lower() + message[1:] + more
 
@@ -311,9 +274,7 @@ def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
         if isinstance(place, dict) and part in place:
             path.append(str(part))
             place = place[part]
-        elif (
-            isinstance(place, dict) and number == len(loc) - 1
-        ):  # the key that is not there
+        elif isinstance(place, dict) and number == len(loc) - 1:  # the key that is not there
             path.append(str(part))
     return ".".join(path)
 
@@ -330,14 +291,8 @@ def of_a_size(value: _T) -> _T:
     Raises:
         InputError: a number other than 0 beyond these sizes.
     """
-    if (
-        isinstance(value, int | float)
-        and value != 0
-        and not _SMALLEST <= abs(value) <= _LARGEST
-    ):
-        raise InputError(
-            f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}"
-        )
+    if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
+        raise InputError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
     return value
 
 
@@ -377,12 +332,7 @@ class Keyed(Section):
         )
         if unknown:
             known = ", ".join(cls.model_fields)
-            raise refused(
-                *(
-                    (f"unknown key{cls.meant(key)}; known keys: {known}", (key,))
-                    for key in unknown
-                )
-            )
+            raise refused(*((f"unknown key{cls.meant(key)}; known keys: {known}", (key,)) for key in unknown))
         return values
 
     @classmethod
@@ -405,10 +355,7 @@ class Derived(Keyed):
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor; a section within this one is built."""
         values = {key: value for key, value in self if key != self.tag}
-        return {
-            key: _part(key, value) if isinstance(value, Derived) else value
-            for key, value in values.items()
-        }
+        return {key: _part(key, value) if isinstance(value, Derived) else value for key, value in values.items()}
 
     def built(self, **facts: Any) -> Any:
         """Call the constructor with its keys and with ``facts``.
@@ -432,9 +379,7 @@ def _part(key: str, section: Derived) -> Any:
         raise InputError(str(error), f"{key}.{error.about}") from None
 
 
-def refused(
-    *problems: tuple[str, tuple[str, ...]], value: object = None
-) -> ValidationError:
+def refused(*problems: tuple[str, tuple[str, ...]], value: object = None) -> ValidationError:
     """Return an error for a validator to raise, from (message, keys that lead to its place) of each problem.
 
     Args:
@@ -454,17 +399,11 @@ def refused(
 
 def keys(constructor: type) -> list[dataclasses.Field]:
     """Return the fields of a dataclass that are YAML keys."""
-    return [
-        f
-        for f in dataclasses.fields(constructor)
-        if f.init and not f.kw_only and "rest" not in f.metadata
-    ]
+    return [f for f in dataclasses.fields(constructor) if f.init and not f.kw_only and "rest" not in f.metadata]
 
 
 @functools.cache
-def derived(
-    constructor: type, tag: str = "", name: str = "", required: tuple[str, ...] = ()
-) -> type[Derived]:
+def derived(constructor: type, tag: str = "", name: str = "", required: tuple[str, ...] = ()) -> type[Derived]:
     """Return the section that builds ``constructor``.
 
     Args:
@@ -477,21 +416,13 @@ def derived(
     described = descriptions(constructor)
     fields: dict[str, Any] = {tag: (Literal[name], ...)} if tag else {}
     for field in keys(constructor):
-        default = (
-            ...
-            if field.default is dataclasses.MISSING or field.name in required
-            else field.default
-        )
+        default = ... if field.default is dataclasses.MISSING or field.name in required else field.default
         fields[field.name] = (
             _yaml_type(hints[field.name]),
             Field(default, description=described.get(field.name)),
         )
-    first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(
-        "."
-    ) + "."
-    with (
-        warnings.catch_warnings()
-    ):  # the key ``schema`` hides a method of pydantic that is not used here
+    first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
+    with warnings.catch_warnings():  # the key ``schema`` hides a method of pydantic that is not used here
         warnings.simplefilter("ignore", UserWarning)
         title = f"{constructor.__name__}Section"
         doc = " ".join(first.split())
@@ -521,9 +452,7 @@ class InEditors:
     def __init__(self, schema: Callable[[GetJsonSchemaHandler], dict[str, Any]]) -> None:
         self.schema = schema
 
-    def __get_pydantic_json_schema__(
-        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Return the schema, as pydantic asks for it."""
         return self.schema(handler)
 
@@ -563,8 +492,7 @@ def choice(
     def schema(handler: GetJsonSchemaHandler) -> dict[str, Any]:
         sections = {name: derived(made, tag, name) for name, made in known.items()}
         names: list[dict[str, Any]] = [
-            {"const": name, "description": section.__doc__}
-            for name, section in sections.items()
+            {"const": name, "description": section.__doc__} for name, section in sections.items()
         ]
         if_named: list[tuple[dict[str, Any], type[Section]]] = [
             ({"const": name}, section) for name, section in sections.items()
@@ -597,18 +525,14 @@ def descriptions(constructor: type) -> dict[str, str]:
     out: dict[str, str] = {}
     for cls in constructor.__mro__:
         text = cls.__dict__.get("__doc__") or ""
-        found = re.search(
-            r"\n\s*Args:\n(.*?)(?:\n\s*\n|\Z)", inspect.cleandoc(text) + "\n\n", re.DOTALL
-        )
+        found = re.search(r"\n\s*Args:\n(.*?)(?:\n\s*\n|\Z)", inspect.cleandoc(text) + "\n\n", re.DOTALL)
         for entry in re.split(r"\n(?=    \w)", found.group(1)) if found else []:
             name, _, rest = entry.strip().partition(":")
             sentence = " ".join(rest.split())
             # A symbol keeps its case: a in (0, 1].
             out.setdefault(
                 name,
-                sentence
-                if sentence[1:2] in (" ", ",", ":", "̂")
-                else sentence[:1].upper() + sentence[1:],
+                sentence if sentence[1:2] in (" ", ",", ":", "̂") else sentence[:1].upper() + sentence[1:],
             )
     return out
 
@@ -620,9 +544,7 @@ def _yaml_type(hint: Hint) -> Hint:
     joined = reduce(or_, plain)
     if not any(get_origin(kind) is collections.abc.Callable for kind in kinds):
         return joined
-    otherwise = TypeAdapter[object](
-        joined, config=ConfigDict(strict=True, allow_inf_nan=False)
-    )
+    otherwise = TypeAdapter[object](joined, config=ConfigDict(strict=True, allow_inf_nan=False))
 
     def validated(value: object) -> object:
         return (
@@ -649,11 +571,7 @@ def _plain_type(kind: Hint) -> Hint:
         return dict[str, Any]
     if origin in (list, tuple, collections.abc.Sequence):
         return list[Any]
-    return (
-        derived(kind)
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type)
-        else None
-    )
+    return derived(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
 
 
 #: JSON schema of the name of a schedule of optax.

@@ -69,9 +69,7 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
         origin = found.origin
         digests = {"abalone.data": found.sha256}
     rows = encode(sex, measurements, str(spec.encoding))
-    train, test = (
-        {"x": rows[part], "y": labels[part]} for part in fixed_split(_NUM_ROWS, _NUM_TEST)
-    )
+    train, test = ({"x": rows[part], "y": labels[part]} for part in fixed_split(_NUM_ROWS, _NUM_TEST))
     return DataSet(spec, train, test, True, origin, digests, COLUMNS)
 
 
@@ -90,15 +88,11 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if values[0] in SEX:
             values = [*values[1:], values[0]]
         if len(values) != 9 or values[-1] not in SEX:
-            raise DataError(
-                f"abalone.data, line {number}: not a record of Abalone: fetch the file again."
-            )
+            raise DataError(f"abalone.data, line {number}: not a record of Abalone: fetch the file again.")
         sexes.append(SEX[values[-1]])
         numbers.append([float(value) for value in values[:-1]])
     if len(numbers) != _NUM_ROWS:
-        raise DataError(
-            f"abalone.data holds {len(numbers)} records where {_NUM_ROWS} are expected: fetch it again."
-        )
+        raise DataError(f"abalone.data holds {len(numbers)} records where {_NUM_ROWS} are expected: fetch it again.")
     table = np.array(numbers)
     return np.array(sexes), table[:, :7], table[:, 7]
 
@@ -114,9 +108,7 @@ def _standin() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sex = random.randint(-1, 2, _NUM_ROWS).astype(float)
     size = random.beta(5.0, 4.0, _NUM_ROWS)[:, None]
     # Lengths grow with the size of the animal, weights with its cube.
-    shape = np.concatenate(
-        [np.repeat(size, 3, axis=1), np.repeat(size**3, 4, axis=1)], axis=1
-    )
+    shape = np.concatenate([np.repeat(size, 3, axis=1), np.repeat(size**3, 4, axis=1)], axis=1)
     measurements = 0.8 * RANGES * shape * random.lognormal(0.0, 0.1, (_NUM_ROWS, 7))
     weights = 2.0 * np.array([0.0, 3.0, 3.0, 3.0, 2.0, -2.0, 0.0, 3.0, 0.0])
     rows = encode(sex, measurements, "public").astype(float)

@@ -103,9 +103,7 @@ _LEVEL_LISTS = {
         Japan Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru Philippines Poland Portugal Puerto-Rico
         Scotland South Taiwan Thailand Trinadad&Tobago United-States Vietnam Yugoslavia""",
 }
-LEVELS: dict[str, tuple[str, ...]] = {
-    name: tuple(text.split()) for name, text in _LEVEL_LISTS.items()
-}
+LEVELS: dict[str, tuple[str, ...]] = {name: tuple(text.split()) for name, text in _LEVEL_LISTS.items()}
 
 
 def _level_columns(names: Iterable[str]) -> tuple[str, ...]:
@@ -123,9 +121,7 @@ SPEC = DataSpec(
     row_bound=1.0,
     encoding="public",
     description="UCI Adult: income above 50,000 dollars from 14 census attributes; rows of norm 1.",
-    structure=RowStructure.of_columns(
-        COLUMNS, nonnegative=("fnlwgt", "capital-gain", "capital-loss"), unit_norm=True
-    ),
+    structure=RowStructure.of_columns(COLUMNS, nonnegative=("fnlwgt", "capital-gain", "capital-loss"), unit_norm=True),
 )
 _BINS_COLUMNS = (*STEPS, *_level_columns(KEPT), "intercept")
 #: Public facts under ``bins``.
@@ -153,14 +149,10 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
     for name, size in (("adult.data", spec.num_records), ("adult.test", _NUM_TEST)):
         numeric, levels, labels = parse(files[name].content.decode("ascii"), name)
         if labels.shape[0] != size:
-            raise DataError(
-                f"{name} holds {labels.shape[0]} records where {size} are expected: fetch it again."
-            )
+            raise DataError(f"{name} holds {labels.shape[0]} records where {size} are expected: fetch it again.")
         parts.append({"x": encode(numeric, levels, str(spec.encoding)), "y": labels})
     digests = {name: file.sha256 for name, file in files.items()}
-    return DataSet(
-        spec, parts[0], parts[1], True, store.origin_of(files), digests, columns
-    )
+    return DataSet(spec, parts[0], parts[1], True, store.origin_of(files), digests, columns)
 
 
 def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -171,11 +163,7 @@ def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         DataError: a line has the wrong number of fields, or a value that the documentation does not list.
     """
-    lines = {
-        number: line
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line and line[0] != "|"
-    }
+    lines = {number: line for number, line in enumerate(text.splitlines(), start=1) if line and line[0] != "|"}
     try:
         return _parsed(lines.values())
     except (ValueError, KeyError):
@@ -188,13 +176,8 @@ def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         raise
 
 
-_RANK = {
-    column: {level: k for k, level in enumerate(levels)}
-    for column, levels in LEVELS.items()
-}
-_LABELS = {
-    label + end: k for k, label in enumerate(("<=50K", ">50K")) for end in ("", ".")
-}
+_RANK = {column: {level: k for k, level in enumerate(levels)} for column, levels in LEVELS.items()}
+_LABELS = {label + end: k for k, label in enumerate(("<=50K", ">50K")) for end in ("", ".")}
 
 
 def _parsed(lines: Collection[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -255,16 +238,12 @@ def _standin(encoding: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
             np.round(random.lognormal(12.0, 0.5, size)),
             random.randint(1, 17, size).astype(float),
             np.where(some_gain, np.round(random.lognormal(8.5, 1.0, size)), 0.0),
-            np.where(some_loss, np.round(random.normal(1900.0, 300.0, size)), 0.0).clip(
-                0.0
-            ),
+            np.where(some_loss, np.round(random.normal(1900.0, 300.0, size)), 0.0).clip(0.0),
             np.clip(np.round(random.normal(40.0, 12.0, size)), 1, 99),
         ],
         axis=1,
     )
-    levels = store.random_levels(
-        random, size, [len(column) for column in LEVELS.values()]
-    )
+    levels = store.random_levels(random, size, [len(column) for column in LEVELS.values()])
     # The labels come from one encoding whichever was asked for, so that the two describe the same people.
     weights = random.normal(size=len(COLUMNS))
     weights[: len(_STANDIN_SLOPES)] = _STANDIN_SLOPES

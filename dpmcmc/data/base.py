@@ -206,24 +206,18 @@ class DataRequest:
         except InputError as error:
             raise DataError.at(error.about, str(error)) from None
         if (self.name is None) == (self.path is None):
-            raise DataError(
-                "data: give either name (a registered data set) or path (your own .npz file or folder)."
-            )
+            raise DataError("data: give either name (a registered data set) or path (your own .npz file or folder).")
         if self.privatised is not None and self.path is not None:
             # They were given away, under the promise that they came with.
             object.__setattr__(self, "public", True)
-        said = [
-            key for key, default in _DEFAULTS.items() if getattr(self, key) != default
-        ]
+        said = [key for key, default in _DEFAULTS.items() if getattr(self, key) != default]
         for given, whose, reason in (
             (self.name, "your own file", f"{self.name} has its own"),
             (self.path, "registered sets", "your own file is used as it is"),
         ):
             wrong = [key for key in _ONLY_FOR[whose] if key in said]
             if given is not None and wrong:
-                raise DataError.at(
-                    wrong[0], f"is for {whose}, and {reason}; leave it out"
-                )
+                raise DataError.at(wrong[0], f"is for {whose}, and {reason}; leave it out")
         wrong = [key for key in ("x", "y", "row_bound", "num_features") if key in said]
         if self.schema is not None and wrong:
             raise DataError.at(wrong[0], "is said by the schema; leave it out")
@@ -232,11 +226,7 @@ class DataRequest:
     @property
     def owners(self) -> Owners | None:
         """Owners that are declared, or None where a record is a row."""
-        if (
-            self.owner is None
-            or self.num_owners is None
-            or self.records_per_owner is None
-        ):
+        if self.owner is None or self.num_owners is None or self.records_per_owner is None:
             return None
         return Owners(self.owner, self.num_owners, self.records_per_owner)
 
@@ -282,9 +272,7 @@ class DataRequest:
             DataError: an unknown key, or a value that :class:`DataRequest` refuses.
         """
         known = [one.name for one in fields(cls)]
-        if isinstance(config, os.PathLike) or (
-            isinstance(config, str) and config.endswith(".npz")
-        ):
+        if isinstance(config, os.PathLike) or (isinstance(config, str) and config.endswith(".npz")):
             given: dict[str, Any] = {"path": config}
         elif isinstance(config, str):
             given = {"name": config}
@@ -295,9 +283,7 @@ class DataRequest:
         given.update(options)
         unknown = sorted(set(given) - set(known))
         if unknown:
-            raise DataError(
-                f"data: unknown key {', '.join(unknown)}; the keys are {', '.join(known)}."
-            )
+            raise DataError(f"data: unknown key {', '.join(unknown)}; the keys are {', '.join(known)}.")
         given = {key: value for key, value in given.items() if value is not None}
         if isinstance(given.get("schema"), Mapping):
             given["schema"] = Schema.from_yaml(given["schema"])
@@ -352,9 +338,7 @@ class KnownSet:
             )
         if not self.encodings:
             if request.encoding != ENCODINGS[0]:
-                raise DataError.at(
-                    "encoding", f"{name} has only one encoding; leave the key out"
-                )
+                raise DataError.at("encoding", f"{name} has only one encoding; leave the key out")
             return self.spec
         if request.encoding in self.own_columns:
             return self.own_columns[request.encoding]

@@ -26,9 +26,7 @@ _MOST_ROWS = 1000
 #: Types of the arrays that a target takes.
 _NUMBERS = (np.integer, np.floating, np.bool_)
 #: Advice to whoever has labels that are no class numbers.
-RELABEL = (
-    "number the classes from 0 (-1 and 1 become 0 and 1), or store floats for regression"
-)
+RELABEL = "number the classes from 0 (-1 and 1 become 0 and 1), or store floats for regression"
 
 
 def check_name(name: str, about: str) -> str:
@@ -60,9 +58,7 @@ def refuse_other(array: object, name: str) -> None:
     JAX's own refusal would quote its rows.
     """
     refuse_mask(array, name)
-    dtype = getattr(
-        array, "dtype", None if hasattr(array, "__array__") else np.asarray(array).dtype
-    )
+    dtype = getattr(array, "dtype", None if hasattr(array, "__array__") else np.asarray(array).dtype)
     # To NumPy, a difference of times is a whole number.
     plain = isinstance(dtype, np.dtype) and dtype.kind != "m"
     if not isinstance(array, jax.Array) and not (
@@ -119,13 +115,9 @@ def check_records(
     """
     x_name, y_name = names
     if x.dtype.kind not in "fiub":
-        raise DataError(
-            f"{where}: {x_name!r} has type {x.dtype}: store the features as real numbers."
-        )
+        raise DataError(f"{where}: {x_name!r} has type {x.dtype}: store the features as real numbers.")
     if x.ndim != 2 or 0 in x.shape:
-        raise DataError(
-            f"{where}: {x_name!r} has shape {x.shape}: store a table of one row per record, (N, d)."
-        )
+        raise DataError(f"{where}: {x_name!r} has shape {x.shape}: store a table of one row per record, (N, d).")
     if num_features not in (None, x.shape[1]):
         raise DataError.at(
             "num_features",
@@ -133,13 +125,9 @@ def check_records(
             "the file",
         )
     if y.ndim != 1:
-        raise DataError(
-            f"{where}: {y_name!r} has shape {y.shape}: store one label per record, (N,)."
-        )
+        raise DataError(f"{where}: {y_name!r} has shape {y.shape}: store one label per record, (N,).")
     if y.dtype.kind not in "fiub":
-        raise DataError(
-            f"{where}: {y_name!r} has type {y.dtype}: store class numbers, or real numbers for regression."
-        )
+        raise DataError(f"{where}: {y_name!r} has type {y.dtype}: store class numbers, or real numbers for regression.")
     if len(x) != len(y):
         raise DataError(
             f"{where}: {x_name!r} has {len(x)} rows and {y_name!r} has {len(y)}: store one label for each row."
@@ -178,16 +166,11 @@ def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
             rows = block["x"].astype(np.float32, copy=False)
             infinite.add(
                 start,
-                ~(
-                    np.isfinite(rows).all(axis=1)
-                    & np.isfinite(block["y"].astype(np.float32))
-                ),
+                ~(np.isfinite(rows).all(axis=1) & np.isfinite(block["y"].astype(np.float32))),
             )
             if not math.isinf(bound):
                 beyond.add(start, norms(rows) > bound * (1.0 + ROUNDING_SLACK))
-    infinite.refuse(
-        f"{where}: some rows hold NaN or a value too large for float32: repair or remove them."
-    )
+    infinite.refuse(f"{where}: some rows hold NaN or a value too large for float32: repair or remove them.")
     beyond.refuse(
         f"{where}: some rows have an l2 norm above data.row_bound = {bound:g}: rescale the features, or raise "
         "row_bound."
@@ -203,9 +186,7 @@ Made = TypeVar("Made")
 _FIXED = ("num_features", "num_classes")
 
 
-def with_public_facts(
-    made: Made, facts: Mapping[str, object], model: object = None
-) -> Made:
+def with_public_facts(made: Made, facts: Mapping[str, object], model: object = None) -> Made:
     """Return a dataclass whose fields that say nothing have the facts of the same names; anything else as it is.
 
     Args:
@@ -228,18 +209,10 @@ def with_public_facts(
         if name in known and own[name] not in (None, known[name]):
             said = f"{name}: {type(made).__name__} has {own[name]}, and the data have {known[name]}"
             raise InputError(f"{said}; give the same number, or another target", name)
-    unsaid = {
-        name: fact
-        for name, fact in known.items()
-        if own[name] is None and name in _fields(made)
-    }
+    unsaid = {name: fact for name, fact in known.items() if own[name] is None and name in _fields(made)}
     return dataclasses.replace(made, **unsaid) if unsaid else made  # type: ignore[type-var]
 
 
 def _fields(item: object) -> set[str]:
     """Return the names of a dataclass's arguments; none of another object."""
-    return (
-        {field.name for field in dataclasses.fields(item) if field.init}
-        if dataclasses.is_dataclass(item)
-        else set()
-    )
+    return {field.name for field in dataclasses.fields(item) if field.init} if dataclasses.is_dataclass(item) else set()

@@ -82,9 +82,7 @@ class Range:
     def __post_init__(self) -> None:
         check_fields(self)
         ends = (self.low, self.high)
-        if not all(
-            isinstance(end, int | float) and math.isfinite(number(end)) for end in ends
-        ):
+        if not all(isinstance(end, int | float) and math.isfinite(number(end)) for end in ends):
             raise InputError(
                 f"range: ends must be finite numbers, got {shown(self.low)} and {shown(self.high)}",
                 "low",
@@ -95,13 +93,9 @@ class Range:
                 "low",
             )
         if self.scale == "log1p" and self.low <= -1:
-            raise InputError(
-                f"range: scale log1p needs a lower end above -1, got {self.low:g}", "low"
-            )
+            raise InputError(f"range: scale log1p needs a lower end above -1, got {self.low:g}", "low")
         middle, half = self.middle_and_half
-        if not (
-            math.isfinite(middle) and 0 < half < math.inf and math.isfinite(1 / half)
-        ):
+        if not (math.isfinite(middle) and 0 < half < math.inf and math.isfinite(1 / half)):
             raise InputError(
                 f"range: {self.low:g} and {self.high:g} are too far apart, or too close, for 64-bit floats",
                 "low",
@@ -135,11 +129,7 @@ class Range:
         middle, half = self.middle_and_half
         value = {name: 1 / half, "": -middle / half}
         gone = f"{name}={MISSING}"
-        return (
-            {name: value | {gone: middle / half}, gone: {gone: 1.0}}
-            if self.missing
-            else {name: value}
-        )
+        return {name: value | {gone: middle / half}, gone: {gone: 1.0}} if self.missing else {name: value}
 
     def scaled(self, column: Values) -> Encoded:
         """Return the column on [-1, 1], (N,), NaN where a value is missing.
@@ -147,9 +137,7 @@ class Range:
         Raises:
             DataError: values that are no numbers, or that are missing and may not be.
         """
-        numbers = (
-            column.numbers()
-        )  # before missing values: a column of text has another remedy
+        numbers = column.numbers()  # before missing values: a column of text has another remedy
         column.refuse_missing(self.missing)
         inside = np.clip(numbers, self.low, self.high)
         middle, half = self.middle_and_half
@@ -170,9 +158,7 @@ class Range:
         """Return values within the range, (N,), of encoded columns (N, 1 or 2); NaN where one is missing."""
         middle, half = self.middle_and_half
         on_scale = middle + half * np.clip(block[:, 0].astype(np.float64), -1.0, 1.0)
-        values = np.clip(
-            np.expm1(on_scale) if self.scale == "log1p" else on_scale, self.low, self.high
-        )
+        values = np.clip(np.expm1(on_scale) if self.scale == "log1p" else on_scale, self.low, self.high)
         return np.where(block[:, 1] > 0.5, np.nan, values) if self.missing else values
 
 
@@ -265,11 +251,7 @@ class Levels:
     @functools.cached_property
     def _spelled(self) -> dict[int | Decimal, int]:
         """Number of the level -> its place, of levels that were declared as numbers."""
-        return {
-            exact(level): k
-            for k, level in enumerate(self.levels)
-            if not isinstance(level, str | bool)
-        }
+        return {exact(level): k for k, level in enumerate(self.levels) if not isinstance(level, str | bool)}
 
     def _of_text(self, text: str) -> int:
         """Return the place of the level that takes a text, -1 where none does."""
@@ -352,9 +334,7 @@ def _declared(given: object) -> Level:
     if isinstance(level, bool):
         return level
     if not is_short(level):
-        raise InputError(
-            f"levels: numbers must be finite and of at most {LONGEST} digits", "levels"
-        )
+        raise InputError(f"levels: numbers must be finite and of at most {LONGEST} digits", "levels")
     found = exact(level)
     near = found if isinstance(found, int) else as_float(found)
     return shortest(found) if near is None else near
@@ -440,11 +420,7 @@ def to_yaml(column: Column) -> dict[str, object]:
     if isinstance(column, Range):
         first = {"range": [column.low, column.high]}
         scale = {"scale": column.scale}
-        return (
-            first
-            | (scale if column.scale != "linear" else {})
-            | ({"missing": True} if column.missing else {})
-        )
+        return first | (scale if column.scale != "linear" else {}) | ({"missing": True} if column.missing else {})
     flags = {
         name: True
         for name, said in (

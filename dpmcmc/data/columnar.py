@@ -76,28 +76,18 @@ class ColumnarFile:
             count = self.schema.names.count(name)
             if count != 1:
                 known = ", ".join(self.schema.names)
-                raise DataError(
-                    f"{self.path} has {count} columns {name!r}; name one of {known}."
-                )
+                raise DataError(f"{self.path} has {count} columns {name!r}; name one of {known}.")
         kinds = {name: self.schema.field(name).type for name in (*x, y)}
         width = len(x)
         if len(x) == 1 and is_list(kinds[x[0]]):
             width = self._width(x[0])
             if not width:
-                raise DataError(
-                    f"{self.path}: column {x[0]!r} begins with an empty list: make all lists alike."
-                )
+                raise DataError(f"{self.path}: column {x[0]!r} begins with an empty list: make all lists alike.")
             kinds[x[0]] = kinds[x[0]].value_type
         for name, kind in kinds.items():
-            if not (
-                types.is_integer(kind)
-                or types.is_floating(kind)
-                or types.is_boolean(kind)
-            ):
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
                 alone = " (a column of lists stands alone as x)" if is_list(kind) else ""
-                raise DataError(
-                    f"{self.path}: column {name!r} holds {kind}{alone}: turn it into numbers first."
-                )
+                raise DataError(f"{self.path}: column {name!r} holds {kind}{alone}: turn it into numbers first.")
         return width, np.dtype(np.float32 if types.is_floating(kinds[y]) else np.int32)
 
     def batches(self, columns: list[str], rows: int) -> Iterator[pyarrow.RecordBatch]:
@@ -111,9 +101,7 @@ class ColumnarFile:
                 for start in range(0, batch.num_rows, rows):
                     yield batch.slice(start, rows)
         except (_pyarrow().ArrowException, OSError) as error:
-            if (
-                isinstance(error, OSError) and error.errno is not None
-            ):  # the disk's error, not the content's
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's error, not the content's
                 raise
             raise damaged(self.path, error) from None
 
@@ -123,9 +111,7 @@ class ColumnarFile:
         if _pyarrow().types.is_fixed_size_list(kind):
             return int(kind.list_size)
         first = next(self.batches([name], 1), None)
-        return (
-            0 if first is None else int(first.column(0).value_lengths()[0].as_py() or 0)
-        )
+        return 0 if first is None else int(first.column(0).value_lengths()[0].as_py() or 0)
 
 
 def opened(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
@@ -147,9 +133,7 @@ def opened(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
             return _parquet(path, groups)
     except (arrow.ArrowException, OSError) as error:
         raise damaged(path, error) from None
-    raise DataError(
-        f"{path} is neither Parquet nor an Arrow IPC file: write it as one of these."
-    )
+    raise DataError(f"{path} is neither Parquet nor an Arrow IPC file: write it as one of these.")
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -160,9 +144,7 @@ def _first_bytes(path: Path) -> bytes:
 def is_list(kind: pyarrow.DataType) -> bool:
     """Return whether a type is one of lists."""
     types = _pyarrow().types
-    return (
-        types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    )
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def _pyarrow() -> ModuleType:
@@ -170,18 +152,14 @@ def _pyarrow() -> ModuleType:
         import pyarrow.dataset
         import pyarrow.parquet
     except ImportError:
-        raise DataError(
-            "Parquet and Arrow files need pyarrow: pip install pyarrow."
-        ) from None
+        raise DataError("Parquet and Arrow files need pyarrow: pip install pyarrow.") from None
     return pyarrow
 
 
 def damaged(path: Path | str, error: Exception) -> DataError:
     """Return the error of a file that cannot be read, without the reader's own words, which may quote what it read."""
     why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-    return DataError(
-        f"{path} is damaged, or of a kind that Arrow cannot read ({why}): make it anew."
-    )
+    return DataError(f"{path} is damaged, or of a kind that Arrow cannot read ({why}): make it anew.")
 
 
 def _parquet(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
@@ -195,11 +173,7 @@ def _parquet(path: Path, groups: tuple[int, int] | None = None) -> ColumnarFile:
 
     with parquet.ParquetFile(path) as file:
         held = file.metadata
-        num_rows = (
-            held.num_rows
-            if chosen is None
-            else sum(held.row_group(group).num_rows for group in chosen)
-        )
+        num_rows = held.num_rows if chosen is None else sum(held.row_group(group).num_rows for group in chosen)
         return ColumnarFile(path, num_rows, file.schema_arrow, stream)
 
 
@@ -233,16 +207,12 @@ def _arrow(path: Path) -> ColumnarFile:
         schema = reader.schema
 
     def stream(columns: list[str], rows: int) -> Iterator[pyarrow.RecordBatch]:
-        wanted = arrow.ipc.IpcReadOptions(
-            included_fields=[schema.get_field_index(name) for name in columns]
-        )
+        wanted = arrow.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in columns])
         with arrow.ipc.open_file(arrow.memory_map(str(path)), options=wanted) as reader:
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
 
-    return ColumnarFile(
-        path, arrow.dataset.dataset(path, format="ipc").count_rows(), schema, stream
-    )
+    return ColumnarFile(path, arrow.dataset.dataset(path, format="ipc").count_rows(), schema, stream)
 
 
 #: File of a folder that holds the names of the features.
@@ -299,13 +269,9 @@ def to_rows(
     """
     folder = Path(folder)
     if os.path.lexists(folder):
-        raise DataError(
-            f"{folder} exists: give a new folder, so that nothing is overwritten."
-        )
+        raise DataError(f"{folder} exists: give a new folder, so that nothing is overwritten.")
     if not folder.absolute().parent.is_dir():
-        raise DataError(
-            f"{folder} cannot be made, because {folder.absolute().parent} is no folder: make that first."
-        )
+        raise DataError(f"{folder} cannot be made, because {folder.absolute().parent} is no folder: make that first.")
     features = [x] if isinstance(x, str) else list(x)
     for name in features:
         check_name(name, "x")
@@ -314,29 +280,19 @@ def to_rows(
                 f"x: the name {name!r} is empty or has a line break, and {NAMES} has one name a line; rename it."
             )
     if not features or len({*features, y}) != len(features) + 1:
-        raise DataError(
-            f"x, y: {', '.join([*features, y])} must be one or more features and a label, each named once."
-        )
+        raise DataError(f"x, y: {', '.join([*features, y])} must be one or more features and a label, each named once.")
     parts = [_Source(source, features, y)]
     if test is not None:
         parts.append(_Source(test, features, y, parts[0].shape))
     try:
-        made = Path(
-            tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}.")
-        )  # for its owner alone
+        made = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}."))  # for its owner alone
     except OSError as error:
-        raise DataError(
-            f"{folder} cannot be made ({error.strerror}): give another folder."
-        ) from None
+        raise DataError(f"{folder} cannot be made ({error.strerror}): give another folder.") from None
     try:
         for part, suffix in zip(parts, ("", "_test"), strict=False):
             part.write(made, suffix)
         width = parts[0].shape[0]
-        names = (
-            features
-            if width == len(features)
-            else [f"{features[0]}[{k}]" for k in range(width)]
-        )
+        names = features if width == len(features) else [f"{features[0]}[{k}]" for k in range(width)]
         write_atomically(
             made / NAMES,
             lambda path: path.write_text("\n".join(names), encoding="utf-8"),
@@ -362,16 +318,12 @@ def table(source: Path) -> pyarrow.Table:
     files = [opened(path) for path in before]
     import pyarrow
 
-    batches = [
-        batch for file in files for batch in file.batches(file.schema.names, _TABLE_ROWS)
-    ]
+    batches = [batch for file in files for batch in file.batches(file.schema.names, _TABLE_ROWS)]
     check_unchanged(before)
     try:
         return pyarrow.Table.from_batches(batches, files[0].schema)
     except pyarrow.ArrowException:
-        raise DataError(
-            f"{source}: the files differ in their columns; store all alike."
-        ) from None
+        raise DataError(f"{source}: the files differ in their columns; store all alike.") from None
 
 
 def is_dataset(data: object) -> TypeGuard[Any]:
@@ -466,9 +418,7 @@ def _check_once(parts: Iterable[tuple[Path | str, Any]]) -> None:
         if len(same) == 1:
             continue
         groups = [
-            getattr(group, "id", None)
-            for _, fragment in same
-            for group in getattr(fragment, "row_groups", (None,))
+            getattr(group, "id", None) for _, fragment in same for group in getattr(fragment, "row_groups", (None,))
         ]
         if len({*groups}) < len(groups):
             raise DataError(
@@ -527,18 +477,12 @@ class _Source:
                     np.dtype(np.float32),
                 )
             )
-            y = stack.enter_context(
-                _new(folder / f"y{suffix}.npy", (self.num_rows,), kind)
-            )
+            y = stack.enter_context(_new(folder / f"y{suffix}.npy", (self.num_rows,), kind))
             written = 0
             for file in self._files:
                 start = 0
-                for batch in file.batches(
-                    [*self._x, self._y], max(_BATCH_BYTES // (4 * width), 1)
-                ):
-                    rows, labels = _arrays(
-                        batch, self._x, self._y, width, kind, file.path, start
-                    )
+                for batch in file.batches([*self._x, self._y], max(_BATCH_BYTES // (4 * width), 1)):
+                    rows, labels = _arrays(batch, self._x, self._y, width, kind, file.path, start)
                     x.write(rows.data)
                     y.write(labels.data)
                     start += len(labels)
@@ -592,23 +536,15 @@ def _paths_of(source: Path) -> list[Path]:
                 f"({', '.join(SUFFIXES)}): name such files alone."
             )
         if not found:
-            raise DataError(
-                f"{source}: there is no such file or folder; correct the path."
-            )
+            raise DataError(f"{source}: there is no such file or folder; correct the path.")
         return found
     inside = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     # Names that begin so are no data by the convention of those who write such folders (_SUCCESS, _metadata, .crc).
-    found = sorted(
-        path
-        for path in inside
-        if not any(part.startswith(("_", ".")) for part in path.parts)
-    )
+    found = sorted(path for path in inside if not any(part.startswith(("_", ".")) for part in path.parts))
     other = [path for path in found if path.suffix not in SUFFIXES]
     if other or not found:
         what = f"holds {other[0]}, which is neither" if other else "holds none"
-        raise DataError(
-            f"{source} {what}: name a folder of Parquet or Arrow files ({', '.join(SUFFIXES)}) alone."
-        )
+        raise DataError(f"{source} {what}: name a folder of Parquet or Arrow files ({', '.join(SUFFIXES)}) alone.")
     return [source / path for path in found]
 
 
@@ -635,41 +571,29 @@ def _arrays(
     bad = Marked()
     if found.dtype.kind in "iu":
         bad.add(start, (found < 0) | (found > LARGEST_CLASS))
-        bad.refuse(
-            f"{path}: column {y!r} has integers that are no class numbers: {RELABEL}."
-        )
+        bad.refuse(f"{path}: column {y!r} has integers that are no class numbers: {RELABEL}.")
     bad.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(labels)))
-    bad.refuse(
-        f"{path}: some rows hold NaN or a value too large for float32: repair or remove them."
-    )
+    bad.refuse(f"{path}: some rows hold NaN or a value too large for float32: repair or remove them.")
     return rows, labels
 
 
-def _of_lists(
-    column: pyarrow.Array, name: str, width: int, path: Path, start: int
-) -> np.ndarray:
+def _of_lists(column: pyarrow.Array, name: str, width: int, path: Path, start: int) -> np.ndarray:
     """(rows, width) of a column of lists."""
     _refuse_nulls(column, name, path, start)
     if not _pyarrow().types.is_fixed_size_list(column.type):
         bad = Marked()
         bad.add(start, column.value_lengths().to_numpy(zero_copy_only=False) != width)
-        bad.refuse(
-            f"{path}: column {name!r} has lists of unequal length: make them alike."
-        )
+        bad.refuse(f"{path}: column {name!r} has lists of unequal length: make them alike.")
     return _values(column.flatten(), name, path, start, width).reshape(len(column), width)
 
 
-def _values(
-    column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1
-) -> np.ndarray:
+def _values(column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1) -> np.ndarray:
     """Values of a column, ``width`` of them a row, which begins at row ``start``."""
     _refuse_nulls(column, name, path, start, width)
     return column.to_numpy(zero_copy_only=False)
 
 
-def _refuse_nulls(
-    column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1
-) -> None:
+def _refuse_nulls(column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1) -> None:
     bad = Marked()
     bad.add(
         start,

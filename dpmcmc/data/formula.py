@@ -193,11 +193,7 @@ class _Reader:
 
     def _said(self, expression: str) -> str:
         """Return an expression as the formula writes it."""
-        return (
-            "({}{}{})".format(*self.bars[expression])
-            if expression in self.bars
-            else expression
-        )
+        return "({}{}{})".format(*self.bars[expression]) if expression in self.bars else expression
 
     def _plain(self, term: Term) -> tuple[str, ...]:
         """Return the columns of a term; none for the intercept."""
@@ -229,14 +225,9 @@ class _Reader:
     def _offset(self, call: ast.Call) -> None:
         log = call.args[0] if len(call.args) == 1 and not call.keywords else None
         if not (
-            isinstance(log, ast.Call)
-            and isinstance(log.func, ast.Name)
-            and log.func.id == "log"
-            and len(log.args) == 1
+            isinstance(log, ast.Call) and isinstance(log.func, ast.Name) and log.func.id == "log" and len(log.args) == 1
         ):
-            raise _wrong(
-                "an offset is the log of a positive column: write offset(log(exposure))"
-            )
+            raise _wrong("an offset is the log of a positive column: write offset(log(exposure))")
         name = self._column(log.args[0], "log")
         if self.exposure not in ("", name):
             raise _wrong("two columns are offsets; give the column of their product")
@@ -284,9 +275,7 @@ class _Reader:
         if group not in self.columns:
             raise _wrong(f"{said}: one column stands right of |, the groups")
         right_side = _sides(left, said)
-        if hasattr(right_side, "lhs") or not all(
-            hasattr(term, "factors") for term in right_side
-        ):
+        if hasattr(right_side, "lhs") or not all(hasattr(term, "factors") for term in right_side):
             raise _wrong(f"{said}: columns stand left of |, or 1")
         slopes = [self._plain(term) for term in right_side]
         if not slopes or any(len(slope) > 1 for slope in slopes):
@@ -327,9 +316,7 @@ def _degree(node: ast.expr | None, function: str) -> int:
     if node is None and function != "poly":
         found = _CUBIC
     if type(found) is not int or not 1 <= found <= _MOST_DEGREE:
-        raise _wrong(
-            f"{function}(): degree must be a whole number from 1 to {_MOST_DEGREE}"
-        )
+        raise _wrong(f"{function}(): degree must be a whole number from 1 to {_MOST_DEGREE}")
     return found
 
 
@@ -351,9 +338,7 @@ def _sides(formula: str, given: str) -> Any:
         from formulaic.errors import FormulaicError
         from formulaic.parser import DefaultFormulaParser
     except ImportError:
-        raise InputError(
-            "formula: needs formulaic: pip install formulaic", "formula"
-        ) from None
+        raise InputError("formula: needs formulaic: pip install formulaic", "formula") from None
     try:
         sides = Formula(formula)
         tree = DefaultFormulaParser().get_ast(formula)
@@ -391,9 +376,5 @@ def _unknown(expression: str, columns: tuple[str, ...]) -> str:
     if call is None:
         return f"{expression} is no column of the schema ({', '.join(columns)})"
     fitted = call.group(1) in _READ_DATA
-    why = (
-        "would be fitted to the data, which publishes what it reads"
-        if fitted
-        else "of a column has no public range"
-    )
+    why = "would be fitted to the data, which publishes what it reads" if fitted else "of a column has no public range"
     return f"{call.group(1)}() {why}; give the column scale='log1p', or declare the range of a column made beforehand"

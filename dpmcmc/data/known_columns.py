@@ -34,15 +34,10 @@ def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 def sums_of_words(table: Table, names: Iterable[str]) -> dict[str, int | None]:
     """Return the sum of each column's digests, by name; None of a column that cannot be read."""
-    return {
-        name: None if words is None else _in_any_order(words)
-        for name, words in _words(table, names)
-    }
+    return {name: None if words is None else _in_any_order(words) for name, words in _words(table, names)}
 
 
-def _words(
-    table: Table, names: Iterable[str]
-) -> Iterator[tuple[str, list[str | None] | None]]:
+def _words(table: Table, names: Iterable[str]) -> Iterator[tuple[str, list[str | None] | None]]:
     """Yield (name, words of a column in their order; None where it cannot be read)."""
     there = in_memory(table)
     for name in names:
@@ -55,11 +50,7 @@ def _words(
 
 def as_known(sums: Mapping[str, int | None]) -> dict[str, np.ndarray]:
     """Return sums of columns as bytes, by the names that a ledger knows them by; None is left out."""
-    return {
-        ANY_ORDER.format(name=name): as_bytes(one)
-        for name, one in sums.items()
-        if one is not None
-    }
+    return {ANY_ORDER.format(name=name): as_bytes(one) for name, one in sums.items() if one is not None}
 
 
 def as_bytes(total: int) -> np.ndarray:
@@ -69,8 +60,7 @@ def as_bytes(total: int) -> np.ndarray:
 
 def _in_any_order(words: list[str | None]) -> int:
     digests = (
-        count
-        * int.from_bytes(hashlib.sha256(json.dumps(word).encode()).digest(), "little")
+        count * int.from_bytes(hashlib.sha256(json.dumps(word).encode()).digest(), "little")
         for word, count in Counter(words).items()
     )
     return sum(digests) % _MODULUS

@@ -46,13 +46,9 @@ def read(
     owners = request.owners
     if owners is not None:
         owner = np.zeros(len(rows["x"]), np.int64)
-        rows = user_file.by_owner(
-            rows, owner, num_owners=1, records_per_owner=owners.rows
-        )
+        rows = user_file.by_owner(rows, owner, num_owners=1, records_per_owner=owners.rows)
     elif len(rows["x"]) != 1:
-        raise DataError(
-            f"{source}: has more rows than one, and a record is one row: leave the others out."
-        )
+        raise DataError(f"{source}: has more rows than one, and a record is one row: leave the others out.")
     return rows, outside
 
 
@@ -78,9 +74,7 @@ def _rows(
     if names is None or LABEL not in there:
         own = "" if raw is None else f"{', '.join(raw.names)}; or of "
         encoded = f"{_said(names)} and {LABEL}" if names else "an .npz with x and y"
-        raise DataError(
-            f"{source}: a record of this run is a row of {own}{encoded}: write it so."
-        )
+        raise DataError(f"{source}: a record of this run is a row of {own}{encoded}: write it so.")
     lacks = [name for name in names if name not in there]
     if lacks:
         raise DataError(
@@ -186,7 +180,5 @@ def _codes(column: Values, known: tuple[str, ...]) -> np.ndarray:
     column.refuse_missing(False)
     places = {name: k for k, name in enumerate(known)}
     codes = np.array([places.get(str(value).strip(), -1) for value in column.values])
-    column.refuse(
-        codes < 0, "a value that is no level", f"give one of {', '.join(known)}"
-    )
+    column.refuse(codes < 0, "a value that is no level", f"give one of {', '.join(known)}")
     return codes

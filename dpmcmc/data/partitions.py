@@ -197,9 +197,7 @@ def _of_files(path: Path) -> _Found | None:
     if alone and path.suffix.lower() not in columnar.SUFFIXES:
         return None
     seen = stamps_of(columnar.paths_of(path))
-    below = (
-        path if path.is_dir() else Path(os.path.commonpath([one.parent for one in seen]))
-    )
+    below = path if path.is_dir() else Path(os.path.commonpath([one.parent for one in seen]))
     parts = [part for one in seen for part in _of_file(one, str(one.relative_to(below)))]
     return None if alone and len(parts) == 1 else (parts, seen, "")
 
@@ -210,8 +208,7 @@ def _of_file(path: Path, name: str) -> list[FilePart]:
         return [FilePart(name, path)]
     starts = (0, *ends)
     return [
-        FilePart(f"{name} from row group {first}", path, (first, end))
-        for first, end in zip(starts, ends, strict=False)
+        FilePart(f"{name} from row group {first}", path, (first, end)) for first, end in zip(starts, ends, strict=False)
     ]
 
 
@@ -275,9 +272,7 @@ class EncodedPartition:
         """Name of the partition."""
         return self.part.name
 
-    def batches(
-        self, more: Sequence[str] = ()
-    ) -> Iterator[tuple[Any, dict[str, np.ndarray], dict[str, int]]]:
+    def batches(self, more: Sequence[str] = ()) -> Iterator[tuple[Any, dict[str, np.ndarray], dict[str, int]]]:
         """Yield at most ``ROWS`` rows, their records, and how many values lay outside the schema by column.
 
         Args:
@@ -365,7 +360,4 @@ class EncodedPartitions:
             kinds["offset"] = (np.float32, ())
         if schema.weights:
             kinds["weight"] = (np.float32, ())
-        return {
-            name: np.broadcast_to(kind(0), (num_records, *shape))
-            for name, (kind, shape) in kinds.items()
-        }
+        return {name: np.broadcast_to(kind(0), (num_records, *shape)) for name, (kind, shape) in kinds.items()}

@@ -109,12 +109,8 @@ class Schema:
 
     def __post_init__(self) -> None:
         given = self.columns
-        if not isinstance(given, Mapping) or not all(
-            isinstance(name, str) and name for name in given
-        ):
-            raise InputError(
-                "columns must map names to Range, Levels or Counts", "columns"
-            )
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
+            raise InputError("columns must map names to Range, Levels or Counts", "columns")
         for name in given:
             check_name(name, "columns")
         object.__setattr__(
@@ -128,9 +124,7 @@ class Schema:
                 "label, formula, offset, weights: must be texts; quote them in YAML",
                 "formula",
             )
-        terms: tuple[tuple[str, ...], ...] = tuple(
-            (name,) for name in self.columns if name not in apart
-        )
+        terms: tuple[tuple[str, ...], ...] = tuple((name,) for name in self.columns if name not in apart)
         factors: dict[str, Any] = dict(self.columns)
         exposure = self.offset
         if self.formula is not None:
@@ -184,9 +178,7 @@ class Schema:
             column = self.columns[self.weights]
             checked_weights(self.weights, column, self.mean_weight)
         elif self.mean_weight is not None:
-            raise InputError(
-                "mean_weight: there are no weights; name their column", "mean_weight"
-            )
+            raise InputError("mean_weight: there are no weights; name their column", "mean_weight")
 
     def _check_polynomials(self) -> None:
         """Refuse polynomials without a constant, whose span would depend on where they are centred."""
@@ -209,9 +201,7 @@ class Schema:
                 "label",
             )
         if not self.terms and not self.intercept:
-            raise InputError(
-                "columns: no feature is left; declare one, or an intercept", "columns"
-            )
+            raise InputError("columns: no feature is left; declare one, or an intercept", "columns")
         for name in self.sources:
             column = self.columns[name]
             if isinstance(column, Levels) and column.ordered:
@@ -225,9 +215,7 @@ class Schema:
                     f"columns.{name}",
                 )
             if name == self.label:
-                raise InputError(
-                    f"formula: the label {name} is a feature too; leave it out", "formula"
-                )
+                raise InputError(f"formula: the label {name} is a feature too; leave it out", "formula")
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
             raise InputError(
@@ -239,9 +227,7 @@ class Schema:
         return hash((tuple(self.columns.items()), self._said))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Schema) or [*self.columns.items()] != [
-            *other.columns.items()
-        ]:
+        if not isinstance(other, Schema) or [*self.columns.items()] != [*other.columns.items()]:
             return False
         return self._said == other._said
 
@@ -261,9 +247,7 @@ class Schema:
 
         Those of made factors are as in ``bs(age)[1]``, ``1|clinic=north``, ``age|clinic=north``.
         """
-        return tuple(
-            self._joined(parts) or INTERCEPT for block in self.blocks for parts in block
-        )
+        return tuple(self._joined(parts) or INTERCEPT for block in self.blocks for parts in block)
 
     def _joined(self, parts: tuple[str, ...]) -> str:
         """Return the name of a product; a slope of groups is written ``age|clinic=north``."""
@@ -275,9 +259,7 @@ class Schema:
     @functools.cached_property
     def _group_parts(self) -> frozenset[str]:
         """Encoded columns of groups, and the groups' own names."""
-        groups = {
-            name: one for name, one in self._factors.items() if isinstance(one, Group)
-        }
+        groups = {name: one for name, one in self._factors.items() if isinstance(one, Group)}
         ends = (f"{name}{end}" for name, one in groups.items() for end in one.suffixes)
         return frozenset([*groups, *ends])
 
@@ -304,11 +286,7 @@ class Schema:
         if isinstance(basis, Basis):
             return f"{basis.call.function}({self.own_name(basis.source)})[{end}"
         column = self.columns.get(name)
-        return (
-            f"log1p({name})"
-            if isinstance(column, Range) and column.scale == "log1p"
-            else name
-        )
+        return f"log1p({name})" if isinstance(column, Range) and column.scale == "log1p" else name
 
     @functools.cached_property
     def answers(self) -> tuple[tuple[str, ...], ...]:
@@ -316,12 +294,7 @@ class Schema:
         out: list[tuple[str, ...]] = []
         for term, block in zip((*self.terms, ()), self.blocks, strict=False):
             of_term = [self._joined(term), *term, *map(self._source, term)]
-            out += [
-                tuple(dict.fromkeys([self._joined(parts), *of_term]))
-                if term
-                else (INTERCEPT,)
-                for parts in block
-            ]
+            out += [tuple(dict.fromkeys([self._joined(parts), *of_term])) if term else (INTERCEPT,) for parts in block]
         return tuple(out)
 
     @functools.cached_property
@@ -401,9 +374,7 @@ class Schema:
         only_levels = len(hot) == len(self.terms)
         if self.intercept:
             return RowStructure(start, tuple(hot), tuple(nonnegative), only_levels)
-        return RowStructure(
-            nonnegative=(*nonnegative, *itertools.chain(*hot)), unit_norm=only_levels
-        )
+        return RowStructure(nonnegative=(*nonnegative, *itertools.chain(*hot)), unit_norm=only_levels)
 
     @functools.cached_property
     def outcome(self) -> Label:
@@ -499,9 +470,7 @@ class Schema:
         """
         return self.encode_counted(table)[0]
 
-    def encode_counted(
-        self, table: Table
-    ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    def encode_counted(self, table: Table) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the records of a table, and how many of its values lay outside the schema.
 
         The counts, column -> values clipped or sent to ``other``, are functions of private records: they are for the
@@ -544,16 +513,10 @@ class Schema:
 
     def _rows(self, found: Mapping[str, Values]) -> tuple[np.ndarray, dict[str, int]]:
         if not found:
-            raise DataError(
-                "data: the schema has no feature but the intercept, so no column tells the number of rows."
-            )
-        pairs = [
-            [*zip(*one, strict=True)]
-            for one in zip(self.terms, self._span.encoders, strict=False)
-        ]
+            raise DataError("data: the schema has no feature but the intercept, so no column tells the number of rows.")
+        pairs = [[*zip(*one, strict=True)] for one in zip(self.terms, self._span.encoders, strict=False)]
         encoded = {
-            (name, encoder): encoder.encode(found[self._source(name)])
-            for name, encoder in itertools.chain(*pairs)
+            (name, encoder): encoder.encode(found[self._source(name)]) for name, encoder in itertools.chain(*pairs)
         }
         count = len(next(iter(found.values())).values)
         x = np.full((count, self.num_features), self.row_scale, np.float32)
@@ -598,9 +561,7 @@ class Schema:
                 found.setdefault(self._source(term[0]), values)
         lost = [name for name in self.sources if name not in found]
         if lost:
-            raise InputError(
-                f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula"
-            )
+            raise InputError(f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula")
         return found
 
     def decode(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -615,11 +576,7 @@ class Schema:
         if isinstance(kind, Levels):
             label = np.array(kind.texts, object)[np.asarray(y, int)]
         else:
-            label = (
-                kind.decoded(y[:, None])
-                if isinstance(kind, Range)
-                else np.clip(y, 0, kind.largest).astype(int)
-            )
+            label = kind.decoded(y[:, None]) if isinstance(kind, Range) else np.clip(y, 0, kind.largest).astype(int)
         return {**self.decode_features(x), self.label: label}
 
     def label_of(self, predicted: np.ndarray) -> np.ndarray:

@@ -45,10 +45,7 @@ class Span:
     @functools.cached_property
     def spanned(self) -> dict[frozenset[str], int]:
         """Each product of factors that a term contains in its columns -> the earliest such term."""
-        levels = [
-            [name for name in term if isinstance(self.named[name], Levels)]
-            for term in self.terms
-        ]
+        levels = [[name for name in term if isinstance(self.named[name], Levels)] for term in self.terms]
         order = sorted(range(len(levels)), key=lambda at: len(levels[at]))
         return {
             frozenset(self.terms[at]).difference(gone): at
@@ -73,14 +70,8 @@ class Span:
     @functools.cached_property
     def blocks(self) -> list[list[tuple[str, ...]]]:
         """Parts of each encoded column, one of each factor, term by term."""
-        parts = {
-            name: [f"{name}{end}" for end in self.named[name].suffixes]
-            for name in itertools.chain(*self.terms)
-        }
-        return [
-            list(itertools.product(*(parts[name] for name in term)))
-            for term in self.terms
-        ]
+        parts = {name: [f"{name}{end}" for end in self.named[name].suffixes] for name in itertools.chain(*self.terms)}
+        return [list(itertools.product(*(parts[name] for name in term))) for term in self.terms]
 
     @functools.cached_property
     def constant(self) -> np.ndarray:
@@ -97,14 +88,8 @@ class Span:
             for name, encoder in zip(self.terms[at], self.encoders[at], strict=True):
                 if isinstance(encoder, Range | Basis):
                     sums |= encoder.own_units(name)
-            for chosen in itertools.product(
-                *(sums[part].items() for part in product.values())
-            ):
-                left = {
-                    name: part
-                    for name, (part, _) in zip(product, chosen, strict=True)
-                    if part
-                }
+            for chosen in itertools.product(*(sums[part].items() for part in product.values())):
+                left = {name: part for name, (part, _) in zip(product, chosen, strict=True) if part}
                 weight = math.prod(weight for _, weight in chosen)
                 if weight:
                     out[:, column] += weight * self._sum(left)
@@ -137,8 +122,7 @@ class Span:
         told = {
             name: part
             for name, part in product.items()
-            if not isinstance(self.named[name], Levels)
-            or part != f"{name}{self.named[name].suffixes[0]}"
+            if not isinstance(self.named[name], Levels) or part != f"{name}{self.named[name].suffixes[0]}"
         }
         if self.spanned[frozenset(told)] == at:
             return np.eye(1, len(self._columns), column)[0]
@@ -153,6 +137,4 @@ class Span:
 
 
 def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
-    return itertools.chain.from_iterable(
-        itertools.combinations(names, count) for count in range(len(names) + 1)
-    )
+    return itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))

@@ -92,12 +92,8 @@ def load_two_normals(spec: DataSpec, request: DataRequest) -> DataSet:
     for size in (TWO_NORMALS.num_records or 0, _NUM_TEST):
         y = random.randint(0, 2, size=size).astype(np.int32)
         points = random.normal(size=(size, 2)) + _MEAN * (2.0 * y[:, None] - 1.0)
-        parts.append(
-            {"x": clipped_rows(with_intercept(points) / _SCALE, spec.row_bound), "y": y}
-        )
-    return DataSet(
-        spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "intercept")
-    )
+        parts.append({"x": clipped_rows(with_intercept(points) / _SCALE, spec.row_bound), "y": y})
+    return DataSet(spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "intercept"))
 
 
 def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
@@ -125,9 +121,7 @@ def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
 
 def ratings_films() -> np.ndarray:
     """V, (30, 3), of the films of ``ratings``: a user's ratings have covariance VVᵀ + 0.25² I."""
-    return np.random.RandomState(_RATINGS_SEED).normal(
-        0.0, _FILM_SCALE, (ITEMS, RATINGS_RANK)
-    )
+    return np.random.RandomState(_RATINGS_SEED).normal(0.0, _FILM_SCALE, (ITEMS, RATINGS_RANK))
 
 
 def load_ratings(spec: DataSpec, request: DataRequest) -> DataSet:
@@ -147,17 +141,11 @@ def load_ratings(spec: DataSpec, request: DataRequest) -> DataSet:
                 "y": (ratings * asked).sum(axis=1).astype(np.float32),
             }
         )
-    columns = [
-        f"{kind} {film}"
-        for kind in ("rating", "shown", "asked")
-        for film in range(1, ITEMS + 1)
-    ]
+    columns = [f"{kind} {film}" for kind in ("rating", "shown", "asked") for film in range(1, ITEMS + 1)]
     return DataSet(spec, parts[0], parts[1], True, "generated", {}, tuple(columns))
 
 
-def random_levels(
-    random: np.random.RandomState, num_rows: int, sizes: Sequence[int]
-) -> np.ndarray:
+def random_levels(random: np.random.RandomState, num_rows: int, sizes: Sequence[int]) -> np.ndarray:
     """Level numbers (num_rows, len(sizes)), int64; level k of a column has weight 1 / (k + 1)."""
     columns = []
     for size in sizes:
@@ -252,9 +240,7 @@ def find(name: str) -> FoundFile:
     if named:
         folder = Path(os.path.expanduser(named))
         if not folder.is_dir():
-            raise DataError(
-                f"DPMCMC_DATA names {folder}, which is not a folder: correct or unset it."
-            )
+            raise DataError(f"DPMCMC_DATA names {folder}, which is not a folder: correct or unset it.")
         found = _read(folder / name, name, "DPMCMC_DATA")
         if found is not None:
             return found
@@ -294,9 +280,7 @@ def _read(path: Path, name: str, origin: str) -> FoundFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as reason:
-        raise DataError(
-            f"{path} cannot be read ({reason}): mend its permissions or move it away."
-        ) from reason
+        raise DataError(f"{path} cannot be read ({reason}): mend its permissions or move it away.") from reason
     remedy = f"delete it, or replace it by {KNOWN_FILES[name].url}"
     return FoundFile(
         content,
@@ -320,14 +304,10 @@ def _download(name: str) -> FoundFile:
         # off leaves nothing that a later run could mistake for the file.
         with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:
             downloader = pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS)
-            fetched = pooch.retrieve(
-                url, known_hash=None, fname=name, path=folder, downloader=downloader
-            )
+            fetched = pooch.retrieve(url, known_hash=None, fname=name, path=folder, downloader=downloader)
             content = Path(fetched).read_bytes()
             remedy = "nothing was kept, so get the file by another way and set DPMCMC_DATA to its folder"
-            digest = _digest(
-                content, name, f"{url} answered with something else than {name}", remedy
-            )
+            digest = _digest(content, name, f"{url} answered with something else than {name}", remedy)
             os.replace(fetched, cache / name)
     except OSError as reason:
         folder_text = os.environ.get("DPMCMC_DATA") or "unset"
@@ -346,9 +326,7 @@ def _digest(content: bytes, name: str, otherwise: str, remedy: str) -> str:
     digest = hashlib.sha256(content).hexdigest()
     known = KNOWN_FILES[name].sha256
     if digest not in known:
-        raise DataError(
-            f"{otherwise}: expected SHA-256 {' or '.join(known)}, found {digest}; {remedy}."
-        )
+        raise DataError(f"{otherwise}: expected SHA-256 {' or '.join(known)}, found {digest}; {remedy}.")
     return digest
 
 
@@ -467,9 +445,7 @@ def load_diabetes(spec: DataSpec, request: DataRequest) -> DataSet:
 
 def _classified(spec: DataSpec, bundle: Bunch, upper: np.ndarray) -> DataSet:
     """Rows of norm 1 from columns of public range [0, upper], and class numbers."""
-    scaled = ranged_columns(
-        np.asarray(bundle.data, dtype=float), upper, str(spec.encoding)
-    )
+    scaled = ranged_columns(np.asarray(bundle.data, dtype=float), upper, str(spec.encoding))
     return _split(
         spec,
         bundle,

@@ -41,28 +41,18 @@ class RowStructure:
     def __post_init__(self) -> None:
         columns = [column for block in self.blocks for column in block]
         if not all(self.blocks):
-            raise InputError(
-                "blocks: a one-hot block has no columns; leave it out", "blocks"
-            )
+            raise InputError("blocks: a one-hot block has no columns; leave it out", "blocks")
         if self.blocks and self.constant is None:
-            raise InputError(
-                "blocks: one-hot blocks are declared relative to the intercept; give its column, constant"
-            )
+            raise InputError("blocks: one-hot blocks are declared relative to the intercept; give its column, constant")
         if len(set(columns)) != len(columns) or self.constant in columns:
-            raise InputError(
-                "blocks: a column belongs to one block at most, and the intercept to none"
-            )
+            raise InputError("blocks: a column belongs to one block at most, and the intercept to none")
 
     def check(self, num_features: int) -> None:
         """Raise ValueError where a declared column is beyond the row."""
-        columns = [column for block in self.blocks for column in block] + list(
-            self.nonnegative
-        )
+        columns = [column for block in self.blocks for column in block] + list(self.nonnegative)
         for column in columns + ([] if self.constant is None else [self.constant]):
             if not 0 <= column < num_features:
-                raise InputError(
-                    f"structure: declares column {column}, and rows have {num_features}"
-                )
+                raise InputError(f"structure: declares column {column}, and rows have {num_features}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON values; :meth:`of_json` takes them."""
@@ -72,14 +62,10 @@ class RowStructure:
     def of_json(cls, facts: dict[str, Any]) -> Self:
         """Return the structure of :meth:`to_json`."""
         blocks = tuple(tuple(block) for block in facts["blocks"])
-        return cls(
-            **{**facts, "blocks": blocks, "nonnegative": tuple(facts["nonnegative"])}
-        )
+        return cls(**{**facts, "blocks": blocks, "nonnegative": tuple(facts["nonnegative"])})
 
     @classmethod
-    def of_columns(
-        cls, columns: Sequence[str], *, nonnegative: Sequence[str] = (), unit_norm: bool
-    ) -> RowStructure:
+    def of_columns(cls, columns: Sequence[str], *, nonnegative: Sequence[str] = (), unit_norm: bool) -> RowStructure:
         """Return the structure that column names state: ``name=level`` is one of a block, ``intercept`` the intercept.
 
         Args:

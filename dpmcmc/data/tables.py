@@ -71,9 +71,7 @@ class Values(NamedTuple):
     def refuse(self, bad: np.ndarray, what: str, how: str) -> None:
         """Raise DataError where a row of ``bad``, (N,), is marked; its ``rows`` are these."""
         if bad.any():
-            raise DataError(
-                f"data: column {self.name!r} has {what}: {how}.", rows=np.flatnonzero(bad)
-            )
+            raise DataError(f"data: column {self.name!r} has {what}: {how}.", rows=np.flatnonzero(bad))
 
     def refuse_missing(self, allowed: bool) -> None:
         """Raise DataError where a value is missing, unless that is allowed."""
@@ -87,9 +85,7 @@ class Values(NamedTuple):
         Raises:
             DataError: a value is no number.
         """
-        how = (
-            "a column with a range or counts holds numbers; mend them, or declare levels"
-        )
+        how = "a column with a range or counts holds numbers; mend them, or declare levels"
         if self.values.dtype != object:
             return np.where(self.missing, np.nan, self.values.astype(np.float64))
         found = np.array([number(value) for value in self.values], np.float64)
@@ -139,9 +135,7 @@ def plain(value: object) -> Cell:
         return str.__str__(value)
     if isinstance(value, np.bool_):
         return bool(value)
-    if isinstance(value, Integral) and not isinstance(
-        value, np.timedelta64
-    ):  # a whole number to NumPy
+    if isinstance(value, Integral) and not isinstance(value, np.timedelta64):  # a whole number to NumPy
         return int(value)
     if isinstance(value, float | np.floating):
         return float(value)
@@ -155,11 +149,7 @@ def plain(value: object) -> Cell:
 
 def is_missing(value: Cell) -> bool:
     """Return whether a value is None or not a number, quiet or signalling."""
-    return (
-        value is None
-        or (isinstance(value, Decimal) and value.is_nan())
-        or (type(value) is float and value != value)
-    )
+    return value is None or (isinstance(value, Decimal) and value.is_nan()) or (type(value) is float and value != value)
 
 
 def missing_of(values: list[Cell]) -> np.ndarray:
@@ -186,11 +176,7 @@ def exact(value: int | float | Decimal) -> int | Decimal:
     """
     if isinstance(value, float):
         return int(value) if value.is_integer() else Decimal(repr(value))
-    if (
-        isinstance(value, Decimal)
-        and value == value.to_integral_value()
-        and value.adjusted() < LONGEST
-    ):
+    if isinstance(value, Decimal) and value == value.to_integral_value() and value.adjusted() < LONGEST:
         return int(value)
     return value
 
@@ -200,11 +186,7 @@ def is_short(value: int | float | Decimal) -> bool:
     if isinstance(value, int):
         return abs(value) < 10**LONGEST
     number = Decimal(value)
-    return (
-        number.is_finite()
-        and -LONGEST < number.adjusted() < LONGEST
-        and len(number.as_tuple().digits) < LONGEST
-    )
+    return number.is_finite() and -LONGEST < number.adjusted() < LONGEST and len(number.as_tuple().digits) < LONGEST
 
 
 def as_float(value: Decimal) -> float | None:
@@ -240,9 +222,7 @@ def word(value: Cell) -> str:
         return str(value).lower()
     found = number(value)
     if math.isfinite(found):
-        return (
-            str(int(found)) if found == int(found) and abs(found) < 2**53 else repr(found)
-        )
+        return str(int(found)) if found == int(found) and abs(found) < 2**53 else repr(found)
     if isinstance(value, int):
         return hex(value)  # digits of so large a number are more than Python writes
     text = str(value).strip()
@@ -332,9 +312,7 @@ def _read(column: Held) -> Read:
     if isinstance(column, Sequence) and not isinstance(column, str | bytes | bytearray):
         # NumPy would choose one type for a list, and one row would decide how the others are read.
         return _objects(column), None
-    raise _Refused(
-        f"is of type {type(column).__name__}: give an array or a list with one value for each row"
-    )
+    raise _Refused(f"is of type {type(column).__name__}: give an array or a list with one value for each row")
 
 
 def _arrow_columns() -> tuple[type, ...]:
@@ -359,9 +337,7 @@ def _numpy(array: np.ndarray) -> Read:
 
 
 def _no_place(kind: object) -> _Refused:
-    short = re.split(r"[<(\[{]", str(kind))[
-        0
-    ]  # brackets may list the levels of the column
+    short = re.split(r"[<(\[{]", str(kind))[0]  # brackets may list the levels of the column
     return _Refused(f"holds {short}: turn it into numbers, texts or truth values")
 
 
@@ -371,9 +347,7 @@ def _taken(entries: Read, codes: Read) -> Read:
     at, missing = codes
     absent = (at < 0) | (False if missing is None else missing)
     if (at[~absent] >= len(values)).any():
-        raise _Refused(
-            "is damaged, because it names an entry that its dictionary lacks: make it anew"
-        )
+        raise _Refused("is damaged, because it names an entry that its dictionary lacks: make it anew")
     if not len(values):
         return np.full(len(at), None, object), None
     at = np.where(absent, 0, at).astype(np.int64)
@@ -384,9 +358,7 @@ def _pandas(column: Held) -> Read:
     """Read a Series, an Index or an array of pandas."""
     dtype = column.dtype
     pandas = sys.modules["pandas"]
-    array: Held = (
-        column.array if isinstance(column, pandas.Series | pandas.Index) else column
-    )
+    array: Held = column.array if isinstance(column, pandas.Series | pandas.Index) else column
     kind = type(dtype).__name__
     if isinstance(dtype, np.dtype):
         return _numpy(np.asarray(column))
@@ -407,14 +379,8 @@ def _polars(column: Held) -> Read:
     """Read a Series of polars."""
     kind = column.dtype.base_type().__name__
     dtype = column.dtype
-    if (
-        kind == "Boolean"
-        or (dtype.is_integer() and not kind.endswith("128"))
-        or dtype.is_float()
-    ):
-        return column.fill_null(
-            False if kind == "Boolean" else 0
-        ).to_numpy(), column.is_null().to_numpy()
+    if kind == "Boolean" or (dtype.is_integer() and not kind.endswith("128")) or dtype.is_float():
+        return column.fill_null(False if kind == "Boolean" else 0).to_numpy(), column.is_null().to_numpy()
     if kind in (
         "Int128",
         "UInt128",
@@ -437,10 +403,7 @@ def _arrow(column: pyarrow.Array | pyarrow.ChunkedArray) -> Read:
     parts = [_chunk(chunk) for chunk in chunks or [pyarrow.array([], column.type)]]
     if len(parts) == 1:
         return parts[0]
-    masks = [
-        np.zeros(len(values), bool) if missing is None else missing
-        for values, missing in parts
-    ]
+    masks = [np.zeros(len(values), bool) if missing is None else missing for values, missing in parts]
     return np.concatenate([values for values, _ in parts]), np.concatenate(masks)
 
 
@@ -477,17 +440,10 @@ def _texts(array: pyarrow.Array) -> np.ndarray:
     import pyarrow
 
     try:
-        return (
-            _objects(array.to_pylist())
-            if str(array.type) == "string_view"
-            else array.to_numpy(zero_copy_only=False)
-        )
+        return _objects(array.to_pylist()) if str(array.type) == "string_view" else array.to_numpy(zero_copy_only=False)
     except (UnicodeDecodeError, pyarrow.ArrowException):  # it quotes the text
         held = (scalar.as_buffer() for scalar in array)
-        decoded = (
-            None if one is None else one.to_pybytes().decode("utf-8", "surrogateescape")
-            for one in held
-        )
+        decoded = (None if one is None else one.to_pybytes().decode("utf-8", "surrogateescape") for one in held)
         return np.fromiter(decoded, object, len(array))
 
 
@@ -535,9 +491,7 @@ def in_memory(table: Table) -> Frame | Mapping[str, Any]:
         return table
     kind = type(table).__name__
     if kind == _LAZY:
-        raise DataError(
-            "data: a LazyFrame is a query and holds no rows yet: give what its collect() returns."
-        )
+        raise DataError("data: a LazyFrame is a query and holds no rows yet: give what its collect() returns.")
     if hasattr(table, "columns"):
         if _library(table):
             return table
@@ -553,10 +507,7 @@ def in_memory(table: Table) -> Frame | Mapping[str, Any]:
 
 def _library(data: object) -> bool:
     """Return whether an object is one of pandas, polars or Arrow."""
-    return any(
-        kind.__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
-        for kind in type(data).__mro__
-    )
+    return any(kind.__module__.partition(".")[0] in ("pandas", "polars", "pyarrow") for kind in type(data).__mro__)
 
 
 def _fields(data: object) -> tuple[str, ...] | None:
@@ -595,9 +546,7 @@ def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Val
     first = names[0] if names else ""
     for name in names:
         if len(found[name].values) != len(found[first].values):
-            raise DataError(
-                f"data: columns {first!r} and {name!r} differ in length: give one value for each row."
-            )
+            raise DataError(f"data: columns {first!r} and {name!r} differ in length: give one value for each row.")
         if not len(found[name].values):
             raise DataError("data: the table has no row: give one that has.")
     return found
@@ -625,27 +574,19 @@ def _csv(path: Path) -> dict[str, list[str | None]]:
             # An empty line is the missing value of a table's only column.
             rows = [row or [""] for row in reader]
     except FileNotFoundError:
-        raise DataError(
-            f"data.path: there is no file {path}: correct the path."
-        ) from None
+        raise DataError(f"data.path: there is no file {path}: correct the path.") from None
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(
-            f"{path} is no CSV file with a header ({type(error).__name__}): write it anew."
-        ) from None
+        raise DataError(f"{path} is no CSV file with a header ({type(error).__name__}): write it anew.") from None
     if not names or len(set(names)) < len(names):
         raise DataError(f"{path}: the header names no column, or one twice: mend it.")
     ragged = [number for number, row in enumerate(rows) if len(row) != len(names)]
     if ragged:
         said = "every row, also an empty line, needs the fields of the header, and some have more or fewer: mend them."
         raise DataError(f"{path}: {said}", rows=ragged)
-    return {
-        name: [row[k].strip() or None for row in rows] for k, name in enumerate(names)
-    }
+    return {name: [row[k].strip() or None for row in rows] for k, name in enumerate(names)}
 
 
-def template(
-    table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None = None
-) -> str:
+def template(table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None = None) -> str:
     """Return a schema to fill in, made of column names, their types and a formula alone.
 
     Args:
@@ -655,9 +596,7 @@ def template(
     names = column_names(table)
     label = "..."
     if isinstance(asked, str):
-        with contextlib.suppress(
-            InputError
-        ):  # a formula that cannot be read: all columns are listed
+        with contextlib.suppress(InputError):  # a formula that cannot be read: all columns are listed
             found = formula.parsed(asked, tuple(names))
             label = found.label or label
             names = found.columns

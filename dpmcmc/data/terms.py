@@ -213,9 +213,7 @@ def made_factors(found: Parsed, columns: dict[str, Column]) -> dict[str, Factor]
     made: dict[str, Factor] = {**calls, **groups}
     for name in made:
         if name in columns:
-            raise InputError(
-                f"formula: {name} is a column too; rename the column", "columns"
-            )
+            raise InputError(f"formula: {name} is a column too; rename the column", "columns")
     for term in found.terms:
         slope, *rest = term
         if rest and rest[-1] in groups and not _is_slope(columns[slope]):
@@ -261,9 +259,7 @@ def checked_weights(name: str, column: Column, mean: float | None) -> Range:
             f"weights: {name} needs Range(low, high) with low >= 0, without missing=True",
             "weights",
         )
-    if mean is not None and not (
-        type(mean) in (int, float) and mean > 0 and column.low <= mean <= column.high
-    ):
+    if mean is not None and not (type(mean) in (int, float) and mean > 0 and column.low <= mean <= column.high):
         raise InputError(
             f"mean_weight: must be a public number > 0 within the range of {name}",
             "mean_weight",

@@ -72,15 +72,11 @@ def by_owner(
         refuse_mask(array, f"data: {name!r}")
     arrays = {name: np.asarray(array) for name, array in rows.items()}
     if MASK in arrays:
-        raise DataError(
-            f"data: an array named {MASK!r} has no place beside owners, whose padding it names; rename it."
-        )
+        raise DataError(f"data: an array named {MASK!r} has no place beside owners, whose padding it names; rename it.")
     owner = checked_owner(owner, num_owners)
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != len(owner):
-            raise DataError(
-                f"data: {name!r} has shape {array.shape} where there are {len(owner)} owners of rows."
-            )
+            raise DataError(f"data: {name!r} has shape {array.shape} where there are {len(owner)} owners of rows.")
     # A stable sort keeps each owner's rows in their order; the place of a row is its rank among its owner's.
     order = np.argsort(owner, kind="stable")
     of_row = owner[order]
@@ -125,11 +121,7 @@ def check_counts(num_owners: int, records_per_owner: int) -> None:
         ("num_owners", num_owners),
         ("records_per_owner", records_per_owner),
     ):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, np.integer))
-            or value < 1
-        ):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise DataError(f"data.{name}: {value!r} is not a whole number >= 1.")
 
 
@@ -141,9 +133,7 @@ def describe(request: DataRequest) -> DataSpec:
     path = Path(str(request.path))
     return DataSpec(
         name=(path.parent if is_glob(path) else path).stem,
-        num_records=request.num_records
-        if owners is None
-        else owners.count - _held_out(owners.count, request),
+        num_records=request.num_records if owners is None else owners.count - _held_out(owners.count, request),
         num_features=request.num_features if schema is None else schema.num_features,
         num_classes=None if schema is None else schema.outcome.num_classes,
         public=request.public,
@@ -225,10 +215,7 @@ def load(request: DataRequest) -> DataSet:
         found = tables.columns(table, more).items()
         # Numbers that are no owners' stay so as int64, which has no infinity.
         ends = (-1, 0 if owners is None else owners.count)
-        arrays = {
-            name: np.clip(column.whole_numbers(), *ends).astype(np.int64)
-            for name, column in found
-        }
+        arrays = {name: np.clip(column.whole_numbers(), *ends).astype(np.int64) for name, column in found}
     elif path.suffix.lower() in tables.SUFFIXES:
         raise DataError.at("schema", f"{tables.no_schema(path)}")
     else:
@@ -321,30 +308,20 @@ def _split_owners(
             "fewer",
         ) from None
     # Owners without rows leave nothing to test on.
-    return train, None if kept.all() else {
-        name: array[~kept] for name, array in rows.items()
-    }
+    return train, None if kept.all() else {name: array[~kept] for name, array in rows.items()}
 
 
 def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise DataError(
-            f"data.path: there is no file {path}: correct the path (a relative one starts at the config)."
-        )
+        raise DataError(f"data.path: there is no file {path}: correct the path (a relative one starts at the config).")
     try:
         with opened(path) as stream:
             if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
-                raise DataError(
-                    f"{path} holds a single array: store both arrays together with numpy.savez."
-                )
+                raise DataError(f"{path} holds a single array: store both arrays together with numpy.savez.")
             with zipfile.ZipFile(stream) as archive:
                 entries = archive.infolist()
                 held = {info.filename.removesuffix(".npy"): info for info in entries}
-                twice = [
-                    name
-                    for name in names
-                    if sum(e.filename.removesuffix(".npy") == name for e in entries) > 1
-                ]
+                twice = [name for name in names if sum(e.filename.removesuffix(".npy") == name for e in entries) > 1]
                 if twice:
                     raise DataError(
                         f"{path} has more than one array {', '.join(map(repr, twice))} (x and x.npy are one name): "
@@ -360,21 +337,15 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     except DataError:
         raise
     except MemoryError:
-        raise DataError(
-            f"{path} holds more than there is memory for: store fewer or smaller arrays."
-        ) from None
-    except (
-        Exception
-    ) as reason:  # a damaged archive makes zipfile and NumPy raise anything
+        raise DataError(f"{path} holds more than there is memory for: store fewer or smaller arrays.") from None
+    except Exception as reason:  # a damaged archive makes zipfile and NumPy raise anything
         raise DataError(
             f"{path} is damaged, is no .npz archive, or holds Python objects ({type(reason).__name__}): write plain "
             "numbers with numpy.savez."
         ) from reason
 
 
-def _array(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path
-) -> np.ndarray:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path) -> np.ndarray:
     """Return one array of an archive."""
     with archive.open(info) as member:
         try:
@@ -419,8 +390,7 @@ def load_folder(request: DataRequest) -> DataSet:
     folder = path_of(request)
     _check_request(request, folder)
     train: dict[str, np.ndarray] = {
-        name: _mapped(folder, array, "float" if name == "x" else "real")
-        for name, array in _names(request)
+        name: _mapped(folder, array, "float" if name == "x" else "real") for name, array in _names(request)
     }
     x = train["x"]
     y = train["y"]
@@ -431,12 +401,8 @@ def load_folder(request: DataRequest) -> DataSet:
             f"declares {request.num_records} training records, and {request.x}.npy has {len(x)}: correct the "
             f"declaration or {folder}",
         )
-    check_records(
-        x, y, (request.x, request.y), str(folder), spec.row_bound, request.num_features
-    )
-    columns = _columns(folder, x.shape[1]) or tuple(
-        f"{request.x}[{k}]" for k in range(x.shape[1])
-    )
+    check_records(x, y, (request.x, request.y), str(folder), spec.row_bound, request.num_features)
+    columns = _columns(folder, x.shape[1]) or tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     test = _test_rows(request, folder, spec.row_bound, x.shape[1])
     return DataSet(spec, train, test, request.public, "user file", {}, columns)
 
@@ -447,15 +413,11 @@ def _columns(folder: Path, count: int) -> tuple[str, ...]:
     try:
         found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     except (OSError, ValueError) as reason:
-        raise DataError(
-            f"{path} cannot be read ({type(reason).__name__}): write names in UTF-8, one a line."
-        ) from None
+        raise DataError(f"{path} cannot be read ({type(reason).__name__}): write names in UTF-8, one a line.") from None
     for name in found:
         check_name(name, str(path))
     if found and len(found) != count:
-        raise DataError(
-            f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it."
-        )
+        raise DataError(f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it.")
     return tuple(found)
 
 
@@ -478,9 +440,7 @@ def _check_request(request: DataRequest, folder: Path) -> None:
         )
     for key, name in _names(request):
         if Path(name).name != name:
-            raise DataError(
-                f"data.{key}: {name!r} is no name of a file in {folder}; give it without folder and .npy."
-            )
+            raise DataError(f"data.{key}: {name!r} is no name of a file in {folder}; give it without folder and .npy.")
 
 
 def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
@@ -496,26 +456,17 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
             start = stream.tell()
             size = stream.seek(0, os.SEEK_END)
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}): mend its permissions."
-        ) from None
+        raise DataError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from None
     except Exception as reason:  # a damaged header makes NumPy raise anything
         raise DataError(
             f"{path} is damaged or is no .npy file ({type(reason).__name__}): write plain numbers with numpy.save."
         ) from None
     if dtype.hasobject:
-        raise DataError(
-            f"{path} holds Python objects: write plain numbers with numpy.save."
-        )
+        raise DataError(f"{path} holds Python objects: write plain numbers with numpy.save.")
     if dtype.kind not in ("f" if wanted == "float" else "fiub") or not dtype.isnative:
         kind = "float32" if wanted == "float" else "whole numbers or floats"
-        raise DataError(
-            f"{path} has type {dtype}: store {kind} in the byte order of this machine."
-        )
-    if (
-        any(length < 0 for length in shape)
-        or math.prod(shape) * dtype.itemsize != size - start
-    ):
+        raise DataError(f"{path} has type {dtype}: store {kind} in the byte order of this machine.")
+    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize != size - start:
         raise DataError(
             f"{path} is damaged: its header states {shape} numbers of {dtype.itemsize} bytes, and {size - start} bytes "
             "follow; write it again with numpy.save."
@@ -530,9 +481,7 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
     return np.memmap(path, dtype, "r", start, shape)
 
 
-def _test_rows(
-    request: DataRequest, folder: Path, bound: float, num_features: int
-) -> dict[str, np.ndarray] | None:
+def _test_rows(request: DataRequest, folder: Path, bound: float, num_features: int) -> dict[str, np.ndarray] | None:
     """Test rows in memory, or None where there are none."""
     names = {key: f"{name}{_SUFFIX}" for key, name in _names(request)}
     if not any((folder / f"{name}.npy").exists() for name in names.values()):

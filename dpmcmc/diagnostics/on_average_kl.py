@@ -65,9 +65,7 @@ class OnAverageKL:
     __radd__ = __mul__ = __rmul__ = __add__
 
 
-def from_divergences(
-    divergences: ArrayLike, method: str = "closed form of each pair"
-) -> OnAverageKL:
+def from_divergences(divergences: ArrayLike, method: str = "closed form of each pair") -> OnAverageKL:
     """Return the mean of KL(A(Z) ‖ A([Z₋₁, z])) over independent pairs, (repeats,), with its standard error.
 
     Raises:
@@ -92,9 +90,7 @@ def from_risks(train: ArrayLike, fresh: ArrayLike, gamma: float) -> OnAverageKL:
     train = np.asarray(train, np.float64)
     fresh = np.asarray(fresh, np.float64)
     if train.shape != fresh.shape:
-        raise InputError(
-            f"train, fresh: must be of one shape, got {train.shape} and {fresh.shape}."
-        )
+        raise InputError(f"train, fresh: must be of one shape, got {train.shape} and {fresh.shape}.")
     return _mean(gamma * (fresh - train), "risk gap, fresh and training records")
 
 
@@ -117,11 +113,7 @@ def agree(first: OnAverageKL, second: OnAverageKL, level: float = 1e-3) -> bool:
 
 def _mean(values: np.ndarray, method: str) -> OnAverageKL:
     if values.ndim != 1 or len(values) < 2:
-        raise InputError(
-            f"repeats: needs at least two values in one dimension, got shape {values.shape}."
-        )
+        raise InputError(f"repeats: needs at least two values in one dimension, got shape {values.shape}.")
     if not np.isfinite(values).all():
         raise InputError("repeats: a value is not finite; the mean would be of no use.")
-    return OnAverageKL(
-        float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), method
-    )
+    return OnAverageKL(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), method)

@@ -120,9 +120,7 @@ class PersonalReceipt:
             worst = f"ε = {most} for a record whose gradient is clipped at every step, by the same method"
         else:
             loss = f"ε is at most {own}, {against}, except with probability {self.failure:.3g} over the run's noise"
-            worst = (
-                f"ε is at most {most} for any record, except with the same probability"
-            )
+            worst = f"ε is at most {most} for any record, except with the same probability"
         out = [
             ("your loss", loss),
             ("at worst", worst),
@@ -130,9 +128,7 @@ class PersonalReceipt:
         ]
         if self.clipped_share is not None:
             share = f"{100 * self.clipped_share:.0f} % of the steps"
-            out.append(
-                ("clipped", f"your record's gradient reached the clip norm in {share}")
-            )
+            out.append(("clipped", f"your record's gradient reached the clip norm in {share}"))
         if self.moved:
             named = ", ".join(self.moved)
             out.append(
@@ -221,15 +217,10 @@ def _encoded(record: PyTree, schema: Schema | None) -> tuple[PyTree, tuple[str, 
             "record",
         )
     if isinstance(record, Mapping):
-        record = {
-            name: np.atleast_1d(np.asarray(value, object))
-            for name, value in record.items()
-        }
+        record = {name: np.atleast_1d(np.asarray(value, object)) for name, value in record.items()}
     encoded, counts = schema.encode_counted(record)
     if len(encoded["x"]) != 1:
-        raise DataError(
-            "record: a receipt is of one record, and the table has more rows: give one."
-        )
+        raise DataError("record: a receipt is of one record, and the table has more rows: give one.")
     return encoded, tuple(name for name, count in counts.items() if count)
 
 
@@ -257,9 +248,7 @@ def _of_steps(
     moved: tuple[str, ...],
 ) -> PersonalReceipt:
     """Return the receipt of a sampler's run."""
-    charged = plan.guarantee is not None and _charged(plan.guarantee) == _charged(
-        guarantee
-    )
+    charged = plan.guarantee is not None and _charged(plan.guarantee) == _charged(guarantee)
     if not charged or plan.sections != result.plan.sections:
         raise InputError(
             "plan: has other settings, or other charged events, than the run, so its loss is not the run's; make it "
@@ -283,9 +272,7 @@ def _of_steps(
             raise
         raise _refused(str(error).replace("plan: ", "the run ", 1), guarantee) from None
     start = _start(account, guarantee)
-    fits = jax.tree.map(
-        lambda first, all_: first.shape[1:] == all_.shape[2:], start, result.positions
-    )
+    fits = jax.tree.map(lambda first, all_: first.shape[1:] == all_.shape[2:], start, result.positions)
     if not all(jax.tree.leaves(fits)):
         raise _misfit()
     found = account.of_one(record, before_each_step(start, result.positions))
@@ -308,10 +295,7 @@ def _misfit() -> InputError:
 def _start(account: Account, guarantee: Guarantee) -> PyTree:
     """Return where the chains begin, which is public if no key decides it."""
     first, other = (
-        account.start(
-            Streams(*jax.random.split(jax.random.key(seed), len(Streams._fields)))
-        )
-        for seed in (0, 1)
+        account.start(Streams(*jax.random.split(jax.random.key(seed), len(Streams._fields)))) for seed in (0, 1)
     )
     same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), first, other)
     if not all(jax.tree.leaves(same)):
@@ -375,18 +359,14 @@ def _of_objective(
     tail = -float(ndtri(_SMALL * failure / 2))
     tau = settings["output_noise_std"]
     error = np.linalg.norm(x) * (
-        settings["gradient_tolerance"] / settings["regularisation"]
-        + tau * tail
-        + _ROUNDED * np.linalg.norm(theta)
+        settings["gradient_tolerance"] / settings["regularisation"] + tau * tail + _ROUNDED * np.linalg.norm(theta)
     )
     # The noise on the computed minimiser is an event of its own, with the same distance under every adjacency.
     noise = next(event for event in guarantee.events if event.mechanism == "gaussian")
     apart = guarantee.adjacency.sensitivity / noise.noise_multiplier
     second = apart**2 / 2 + apart * tail
     chance = (1 - 2 * _SMALL) * failure
-    mine = released.loss(
-        theta, x, record["y"][0], failure=chance, margin_error=float(error)
-    )
+    mine = released.loss(theta, x, record["y"][0], failure=chance, margin_error=float(error))
     return PersonalReceipt(
         mine + second,
         released.worst_case(failure=chance) + second,
@@ -396,24 +376,16 @@ def _of_objective(
     )
 
 
-def _objective_of(
-    plan: AnyPlan, guarantee: Guarantee
-) -> tuple[Mapping[str, float], float]:
+def _objective_of(plan: AnyPlan, guarantee: Guarantee) -> tuple[Mapping[str, float], float]:
     """Return (settled numbers, c that residuals are clipped to) of a release by objective perturbation.
 
     Raises:
         UnsupportedCombination: it is another release.
     """
     name = ObjectivePerturbation.__name__
-    if isinstance(plan, MechanismPlan) and isinstance(
-        plan.mechanism, ObjectivePerturbation
-    ):
+    if isinstance(plan, MechanismPlan) and isinstance(plan.mechanism, ObjectivePerturbation):
         return plan.settings, plan.mechanism.clip or 1.0
-    if (
-        isinstance(plan, SavedPlan)
-        and plan.label == name
-        and not isinstance(plan.target, SavedTarget)
-    ):
+    if isinstance(plan, SavedPlan) and plan.label == name and not isinstance(plan.target, SavedTarget):
         return plan.stated["settings"], plan.sections["mechanism"].get("clip", 1.0)
     raise _refused(
         f"no formula is known for the loss of one record in {plan.label}; one is for a sampler's own run and for "

@@ -84,9 +84,7 @@ class MaximumAPosteriori:
 
 
 @on_one_blas_thread
-def fit(
-    target: Target, records: PyTree, steps: int = 400
-) -> Laplace | MaximumAPosteriori:
+def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumAPosteriori:
     """Return Laplace's approximation, or where there is none the MAP alone, with the reason.
 
     Args:
@@ -104,9 +102,7 @@ def fit(
         return dataclasses.replace(point, reason=str(error))
 
 
-def maximum_a_posteriori(
-    target: Target, records: PyTree, steps: int = 400
-) -> MaximumAPosteriori:
+def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> MaximumAPosteriori:
     """Return the MAP by optax L-BFGS on full batches, from the target's starting point under a fixed key.
 
     Raises:
@@ -171,9 +167,7 @@ def laplace(
     count = length_of(records)
     size = ravel_pytree(target.init(jax.random.key(0)))[0].size
     if size > _MOST_PARAMETERS:
-        raise InputError(
-            f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}"
-        )
+        raise InputError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
     point = maximum_a_posteriori(target, records, steps) if at is None else at
     gradient = jax.grad(_mean_loss(target, point.unravel))
 
@@ -186,21 +180,14 @@ def laplace(
         # last one fill its batch, since a shorter one is traced and compiled anew.
         return jax.lax.map(column, jnp.eye(size + -size % 16, size), batch_size=16)[:size]
 
-    precision = (
-        np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64)
-        * count
-    )
+    precision = np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64) * count
     precision = (precision + precision.T) / 2
     if not np.all(np.isfinite(precision)) or np.any(np.linalg.eigvalsh(precision) <= 0):
-        raise InputError(
-            "the Hessian at the MAP is not positive definite; the target has no Laplace fit"
-        )
+        raise InputError("the Hessian at the MAP is not positive definite; the target has no Laplace fit")
     return Laplace(point.mean, np.linalg.inv(precision), point.unravel)
 
 
-def _mean_loss(
-    target: Target, unravel: Unravel
-) -> Callable[[jax.Array, PyTree], jax.Array]:
+def _mean_loss(target: Target, unravel: Unravel) -> Callable[[jax.Array, PyTree], jax.Array]:
     """Return the potential over N, which keeps float32 gradients well scaled, as a function of (flat, records).
 
     Records are an argument of everything compiled: a closure would write them into the compilation cache.
@@ -234,8 +221,6 @@ def distance(reference: Laplace, flat_draws: PyTree) -> dict[str, float | None]:
     return {
         "wasserstein_mean": float(w1.mean()),
         "wasserstein_max": float(w1.max()),
-        "std_ratio": float(np.median(flat.std(axis=0) / reference.std))
-        if count > 1
-        else None,
+        "std_ratio": float(np.median(flat.std(axis=0) / reference.std)) if count > 1 else None,
         "coverage_90": float(np.mean((low <= reference.mean) & (reference.mean <= high))),
     }

@@ -58,9 +58,7 @@ from dpmcmc.targets.transformed import Whitened, WhitenedRows
 INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
 
 
-def with_charged_again(
-    planned: Guarantee, kept: Kept, more: tuple[Event, ...] = ()
-) -> Guarantee:
+def with_charged_again(planned: Guarantee, kept: Kept, more: tuple[Event, ...] = ()) -> Guarantee:
     """The plan's guarantee, with what the checkpoint says was charged again, and with what is about to be.
 
     Args:
@@ -109,9 +107,7 @@ class Lane:
         supplies: what its chunks find in the place of records, one after another.
     """
 
-    def __init__(
-        self, rows: list[KeptDraws], block: Cells, states: PyTree, sizes: Sizes
-    ) -> None:
+    def __init__(self, rows: list[KeptDraws], block: Cells, states: PyTree, sizes: Sizes) -> None:
         self.rows = rows
         self.cells = block
         self.states = states
@@ -133,16 +129,12 @@ class Lane:
                 self.supplies.close()
 
 
-def take_chunk(
-    workers: Executor, executable: jax.stages.Compiled, lanes: list[Lane], first: int
-) -> list[list[PyTree]]:
+def take_chunk(workers: Executor, executable: jax.stages.Compiled, lanes: list[Lane], first: int) -> list[list[PyTree]]:
     """Take the steps of a chunk from ``first`` on, all lanes in parallel; returns what each keeps on the way."""
 
     def take(lane: Lane) -> list[PyTree]:
         noise, kept = lane.schedules(first)
-        results = executable(
-            lane.states, lane.cells, np.int32(first), noise, kept, next(lane.supplies)
-        )
+        results = executable(lane.states, lane.cells, np.int32(first), noise, kept, next(lane.supplies))
         lane.states, *output = jax.block_until_ready(results)
         return output
 
@@ -169,17 +161,13 @@ class KeptDraws:
 def joined(traces: list[KeptDraws]) -> PyTree:
     """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
     shape = len(traces), sum(length_of(piece) for piece in traces[0].pieces)
-    out = jax.tree.map(
-        lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0]
-    )
+    out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
     for chain, trace in enumerate(traces):
         begin = 0
         while trace.pieces:
             piece = trace.pieces.pop(0)
             end = begin + length_of(piece)
-            for whole, part in zip(
-                jax.tree.leaves(out), jax.tree.leaves(piece), strict=True
-            ):
+            for whole, part in zip(jax.tree.leaves(out), jax.tree.leaves(piece), strict=True):
                 whole[chain, begin:end] = part
             begin = end
     return out
@@ -189,9 +177,7 @@ def split(states: PyTree, parts: int) -> list[PyTree]:
     """States of a block as those of its parts, one after another."""
     leaves, structure = jax.tree.flatten(states)
     every = [jnp.split(leaf, parts) for leaf in leaves]
-    return [
-        jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)
-    ]
+    return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
 
 
 def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
@@ -201,9 +187,7 @@ def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
     return steps[(since > 0) & (since % plan.thin == 0)]
 
 
-def lane_schedules(
-    rows: list[KeptDraws], sizes: Sizes, first: int
-) -> tuple[np.ndarray, np.ndarray]:
+def lane_schedules(rows: list[KeptDraws], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
     """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
     width = sizes.steps
     noise = np.zeros((sizes.lane, width), np.float32)
@@ -232,9 +216,7 @@ def hand_out(
     for at, row in enumerate(rows):
         if counts[at]:
             # A copy, so that the rest of the chunk can go.
-            row.pieces.append(
-                jax.tree.map(lambda leaf, at=at: leaf[: counts[at], at].copy(), kept)
-            )
+            row.pieces.append(jax.tree.map(lambda leaf, at=at: leaf[: counts[at], at].copy(), kept))
         if not finite[at] and row.failure is None:
             row.failure = min(first + width, row.plan.steps), row.norm
         row.norm = float(norms[at])
@@ -283,9 +265,7 @@ class Blocks:
         point: Point | None,
     ) -> None:
         supplied = on_disk(records)
-        self._program = (
-            dataclasses.replace(program, supplied=True) if supplied else program
-        )
+        self._program = dataclasses.replace(program, supplied=True) if supplied else program
         self._runs = runs
         self.point = point
         # Chains that end together stand side by side, so that none waits for another.
@@ -297,9 +277,7 @@ class Blocks:
         size = self.sizes
         shapes = (size.block, size.lanes, size.room, _facts((self._cells, records)))
         self._functions = compiled(self._program, size.steps, ahead, shapes)
-        self._shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records
-        )
+        self._shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records)
         self._first = self._started(0)
         self._records = records if supplied else self._prepared(records)
 
@@ -312,19 +290,13 @@ class Blocks:
 
     def _prepared(self, records: PyTree) -> PyTree:
         mesh = self._program.mesh
-        return self._functions.prepared(
-            records if mesh is None else spread(records, mesh, DATA)
-        )
+        return self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
 
     def _measured(self, records: PyTree) -> tuple[compilation.Sizes, bool]:
         """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program = self._program
         shapes, drawn = state_shapes(program, self._cells)
-        block = (
-            compilation.cells_at_once(program, shapes, records)
-            if self.point is None
-            else self.point.shape[0]
-        )
+        block = compilation.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
         lanes = compilation.lanes_of(block, program)
         work = block * compilation.cell_bytes(program, shapes, records)
         drawn_ahead = compilation.draws_ahead(
@@ -337,9 +309,7 @@ class Blocks:
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
         longest = self._runs[self._owners[-1]].plan.steps
-        steps = compilation.chunk_steps(
-            longest, step_bytes * block, work, program.platform
-        )
+        steps = compilation.chunk_steps(longest, step_bytes * block, work, program.platform)
         if self.point is not None:
             steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in self._runs) + 1
@@ -349,9 +319,7 @@ class Blocks:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
         size = self.sizes
         firsts = range(start, start + size.block, size.lane)
-        lanes = [
-            _block(self._cells, first, size.lane, self._program.mesh) for first in firsts
-        ]
+        lanes = [_block(self._cells, first, size.lane, self._program.mesh) for first in firsts]
         return [(cells, self._functions.start(cells)) for cells in lanes]
 
     def _arguments(self) -> tuple[PyTree, ...]:
@@ -377,9 +345,7 @@ class Blocks:
         )
         with traced_for(self._program.platform):
             executable, option = _executable(self._functions, self._arguments(), options)
-        guaranteed = any(
-            run.secret and run.plan.guarantee is not None for run in self._runs
-        )
+        guaranteed = any(run.secret and run.plan.guarantee is not None for run in self._runs)
         if guaranteed and option not in self._functions.tested:
             for at in self._unlike():
                 block = _block(self._cells, at, size.lane, self._program.mesh)
@@ -426,12 +392,8 @@ class Blocks:
 
     def restore(self, point: Point) -> None:
         """Give every chain the draws that its run has committed."""
-        structure = jax.tree.structure(
-            jax.eval_shape(self._functions.chunk, *self._arguments())[1]
-        )
-        for trace, pieces, norm in zip(
-            self.traces, point.pieces, point.norms, strict=True
-        ):
+        structure = jax.tree.structure(jax.eval_shape(self._functions.chunk, *self._arguments())[1])
+        for trace, pieces, norm in zip(self.traces, point.pieces, point.norms, strict=True):
             trace.pieces = [jax.tree.unflatten(structure, leaves) for leaves in pieces]
             trace.norm = norm
 
@@ -441,10 +403,7 @@ class Blocks:
 
     def chains_done(self, start: int, first: int) -> float:
         """Steps of a block's chunk that begins at step ``first``, each chain's divided by the chains of its plan."""
-        return sum(
-            min(self.sizes.steps, max(row.plan.steps - first, 0)) / row.plan.chains
-            for row in self.rows(start)
-        )
+        return sum(min(self.sizes.steps, max(row.plan.steps - first, 0)) / row.plan.chains for row in self.rows(start))
 
     def left(self) -> Iterator[tuple[int, int]]:
         """(first cell, next step) of each block that has steps to take, unless every run in it has diverged."""
@@ -456,19 +415,13 @@ class Blocks:
 
     def failed(self) -> set[int]:
         """Runs of which a chain has diverged."""
-        return {
-            i
-            for i, trace in zip(self._owners, self.traces, strict=True)
-            if trace.failure is not None
-        }
+        return {i for i, trace in zip(self._owners, self.traces, strict=True) if trace.failure is not None}
 
     def all_failed(self, start: int) -> bool:
         """Whether every run of the block that begins at this cell has a chain that has diverged."""
         return self.failed().issuperset(self._owners[start : start + self.sizes.block])
 
-    def outcomes(
-        self, seconds: dict[str, float], kept: Kept | None
-    ) -> list[Result | DivergedError]:
+    def outcomes(self, seconds: dict[str, float], kept: Kept | None) -> list[Result | DivergedError]:
         """Outcome of each run.
 
         Args:
@@ -479,11 +432,7 @@ class Blocks:
         constrain: dict[int, Callable[[PyTree], PyTree]] = {}
         found: list[Result | DivergedError] = []
         for i, run in enumerate(self._runs):
-            chains = [
-                trace
-                for owner, trace in zip(self._owners, self.traces, strict=True)
-                if owner == i
-            ]
+            chains = [trace for owner, trace in zip(self._owners, self.traces, strict=True) if owner == i]
             plan = run.plan
             target = run.target
             guarantee = plan.guarantee if run.secret else None
@@ -507,14 +456,9 @@ class Blocks:
             to_own = target_offers(target).constrain
             if to_own is not None:
                 # Draws in the model's own coordinates; repeats of a target share what is compiled for it.
-                call = constrain.setdefault(
-                    id(target), jax.jit(jax.vmap(jax.vmap(to_own)))
-                )
+                call = constrain.setdefault(id(target), jax.jit(jax.vmap(jax.vmap(to_own))))
                 draws = jax.tree.map(np.asarray, call(positions))
-            share = {
-                name: value * plan.steps * plan.chains / total
-                for name, value in seconds.items()
-            }
+            share = {name: value * plan.steps * plan.chains / total for name, value in seconds.items()}
             found.append(
                 Result(
                     plan,
@@ -536,9 +480,7 @@ def _facts(tree: PyTree) -> tuple:
     return structure, *((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _executable(
-    functions: Compiled, arguments: tuple, options: dict[str, str | bool]
-) -> tuple[Executable, Options]:
+def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | bool]) -> tuple[Executable, Options]:
     """(executable of a chunk, by what it is kept); the program that draws ahead of it is compiled meanwhile."""
     option = tuple(sorted(options.items()))
     if option not in functions.executables:
@@ -555,9 +497,7 @@ def _executable(
                         noise,
                     )
                 )
-            functions.executables[option] = functions.chunk.lower(*arguments).compile(
-                options
-            )
+            functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
             for future in drawn:
                 future.result()
     return functions.executables[option], option
@@ -574,17 +514,12 @@ def _cells(program: Program, runs: Sequence[BoundPlan], owners: Sequence[int]) -
     at = np.array(owners)
     each_run = [program.numbers(run.plan, run.target) for run in runs]
     numbers = jax.tree.map(lambda *values: np.array(values)[at], *each_run)
-    streams = Streams(
-        *(_keys_at(keys, at) for keys in zip(*(run.streams for run in runs), strict=True))
-    )
+    streams = Streams(*(_keys_at(keys, at) for keys in zip(*(run.streams for run in runs), strict=True)))
     steps = jnp.asarray(np.array([runs[i].plan.steps for i in owners], np.int32))
     start = None
     if runs[0].starts is not None:
         numbered = zip(owners, chain, strict=True)
-        each = [
-            jax.tree.map(lambda leaf, c=c: np.asarray(leaf)[c], runs[i].starts)
-            for i, c in numbered
-        ]
+        each = [jax.tree.map(lambda leaf, c=c: np.asarray(leaf)[c], runs[i].starts) for i, c in numbered]
         start = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *each)
     return Cells(numbers, streams, jnp.asarray(chain), steps, start)
 
@@ -594,9 +529,7 @@ def _keys_at(keys: Sequence[jax.Array] | jax.Array, at: np.ndarray) -> jax.Array
     each = [keys] if isinstance(keys, jax.Array) else keys
     words = np.stack([np.asarray(jax.random.key_data(key)) for key in each])
     words = words[0] if isinstance(keys, jax.Array) else words
-    return jax.random.wrap_key_data(
-        jnp.asarray(words[at]), impl=jax.random.key_impl(each[0])
-    )
+    return jax.random.wrap_key_data(jnp.asarray(words[at]), impl=jax.random.key_impl(each[0]))
 
 
 def _block(cells: Cells, start: int, size: int, mesh: Mesh | None) -> Cells:
@@ -606,9 +539,7 @@ def _block(cells: Cells, start: int, size: int, mesh: Mesh | None) -> Cells:
     near = np.minimum(at, count - 1)
     streams = Streams(*(_keys_at(keys, near) for keys in cells.streams))
     own = cells.numbers, cells.chain, cells.steps, cells.start
-    numbers, chain, steps, begin = jax.tree.map(
-        lambda leaf: jnp.asarray(np.asarray(leaf)[near]), own
-    )
+    numbers, chain, steps, begin = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[near]), own)
     steps = jnp.asarray(np.where(at < count, np.asarray(steps), 0).astype(np.int32))
     block = Cells(numbers, streams, chain, steps, begin)
     return block if mesh is None else spread(block, mesh, CHAIN)

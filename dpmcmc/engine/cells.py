@@ -65,9 +65,7 @@ def alone(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("w")
     except OSError as error:
-        raise InputError(
-            f"--out: {folder} cannot be made ({error.strerror}); give another folder"
-        ) from None
+        raise InputError(f"--out: {folder} cannot be made ({error.strerror}); give another folder") from None
     with file:
         try:
             lock(file.fileno())
@@ -143,9 +141,7 @@ class Table:
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows, each in the place of one with its key; they are on the disk when this returns."""
         for row in rows:
-            self._rows[self._key_of(row)] = {
-                name: text_of(row.get(name)) for name in self.columns
-            }
+            self._rows[self._key_of(row)] = {name: text_of(row.get(name)) for name in self.columns}
         text = csv_of(self.columns, self._rows.values())
         write_atomically(self.path, lambda path: path.write_bytes(text.encode()))
 
@@ -158,10 +154,7 @@ class Table:
         """Return the key of a row; 1, 1.0 and a text of either are one value of it."""
         values = (number_of(row[name]) for name in self._key)
         return tuple(
-            str(int(value))
-            if isinstance(value, float) and value.is_integer()
-            else text_of(value)
-            for value in values
+            str(int(value)) if isinstance(value, float) and value.is_integer() else text_of(value) for value in values
         )
 
     def _check_about(self, about: Mapping[str, Any]) -> None:
@@ -173,9 +166,7 @@ class Table:
             return
         before = table_of(path)
         if not before:
-            raise InputError(
-                f"--out: {path} is damaged; give another folder, or remove that one"
-            )
+            raise InputError(f"--out: {path} is damaged; give another folder, or remove that one")
         changed = difference(before, now)
         if changed:
             raise InputError(
@@ -234,13 +225,9 @@ def read_rows(path: Path, columns: Sequence[str], option: str = "--out") -> list
             rows = list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            f"{option}: {path} cannot be read ({reason}); make it anew"
-        ) from None
+        raise InputError(f"{option}: {path} cannot be read ({reason}); make it anew") from None
     if missing:
-        raise InputError(
-            f"{option}: {path} has no column {', '.join(sorted(missing))}; make it anew"
-        )
+        raise InputError(f"{option}: {path} has no column {', '.join(sorted(missing))}; make it anew")
     return rows
 
 
@@ -343,9 +330,7 @@ def _carried_out(
                 free.append(slot)
                 try:
                     outcome, raised = future.result()
-                except (
-                    Exception
-                ) as error:  # the executor's: the work's own come as values
+                except Exception as error:  # the executor's: the work's own come as values
                     slot.lost()
                     yield task, Lost(type(error).__name__)
                     continue

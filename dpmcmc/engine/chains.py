@@ -75,15 +75,9 @@ def check_records(plan: Plan, data: PyTree, host: bool = False) -> PyTree:
             return leaf
         array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
         if host:
-            dtype = (
-                jnp.float32
-                if jnp.issubdtype(array.dtype, jnp.floating)
-                else jnp.asarray(array[:0]).dtype
-            )
+            dtype = jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else jnp.asarray(array[:0]).dtype
             return np.asarray(array, dtype)
-        return jnp.asarray(
-            array, jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None
-        )
+        return jnp.asarray(array, jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None)
 
     targets.check(plan.target, data)
     return jax.tree.map(convert, data)
@@ -105,9 +99,7 @@ def check_on_disk(plan: Plan, data: PyTree) -> None:
             "Poisson, or arrays in memory"
         )
     if plan.second is not None and plan.second.own_batch:
-        raise InputError(
-            "own_batch: not with memory-mapped records; set it to false, or use arrays in memory"
-        )
+        raise InputError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
 
 
 def check_room(target: Target, draws: int, bytes_of_a_number: int = 8) -> None:
@@ -152,9 +144,7 @@ def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:
     found = jax.tree.map(np.shape, starts)
     same: bool = jax.tree.structure(starts) == jax.tree.structure(wanted)  # type: ignore[operator]
     if not same or found != shapes:
-        raise InputError(
-            f"starts must have shapes {shapes}, one start for each chain, got {found}"
-        )
+        raise InputError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(starts)):
         raise InputError("starts must be finite")
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)
@@ -183,9 +173,7 @@ class Commits:
             self._began -= self._point.seconds
             blocks.restore(self._point)
         elif kept is not None:
-            self._point = kept.start(
-                (blocks.sizes.block, blocks.sizes.steps), len(blocks.traces)
-            )
+            self._point = kept.start((blocks.sizes.block, blocks.sizes.steps), len(blocks.traces))
 
     @property
     def seconds(self) -> float:
@@ -203,12 +191,8 @@ class Commits:
         if self._kept is None or self._point is None or self._blocks.failed():
             return
         if after >= steps or self._kept.due(self._point, after):
-            joined = jax.tree.map(
-                lambda *leaves: jnp.concatenate(leaves), *(lane.states for lane in lanes)
-            )
-            self._kept.commit(
-                self._point, after, joined, self._blocks.traces, steps, self.seconds
-            )
+            joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(lane.states for lane in lanes))
+            self._kept.commit(self._point, after, joined, self._blocks.traces, steps, self.seconds)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -305,9 +289,7 @@ class Metric:
         if asked.of_rows:
             noisy = release.release(np.asarray(records["x"]), key)
         else:
-            noisy = release.release(
-                gradient_rows(target, target.init(jax.random.key(0)), records), key
-            )
+            noisy = release.release(gradient_rows(target, target.init(jax.random.key(0)), records), key)
             std = noisy.noise_std * math.sqrt(len(noisy.gram))
             trace = float(np.clip(np.trace(noisy.gram), std, release.rows.largest_trace))
             noisy = noisy._replace(trace=trace, trace_std=std)
@@ -364,9 +346,7 @@ class DrawnRandomness:
     def stand_in(self, chains: Chains) -> None:
         """Put zeros in the place of the start; see :class:`Before`."""
         shapes = jax.eval_shape(chains.model.init, jax.random.key(0))
-        chains.starts = jax.tree.map(
-            lambda leaf: jnp.zeros((self._plan.chains, *leaf.shape), jnp.float32), shapes
-        )
+        chains.starts = jax.tree.map(lambda leaf: jnp.zeros((self._plan.chains, *leaf.shape), jnp.float32), shapes)
 
     def streams(self, streams: Streams) -> Streams:
         """Return keys of the draw, which are none of the chain's; see :class:`Before`."""
@@ -383,18 +363,14 @@ class DrawnRandomness:
 
     def of(self, arrays: dict[str, np.ndarray]) -> PyTree:
         """Return the draw; see :class:`Release`."""
-        target = targets.bind(
-            self._plan.target, targets.record_shapes(self._work.records)
-        )
+        target = targets.bind(self._plan.target, targets.record_shapes(self._work.records))
         structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
         return jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
 
     def given(self, made: PyTree, run: BoundPlan, records: PyTree) -> Given:
         """Return the run from the draw; see :class:`Before`."""
         chains = self._plan.chains
-        starts = jax.tree.map(
-            lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), chains, axis=0), made
-        )
+        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), chains, axis=0), made)
         return run._replace(starts=starts), records
 
 
@@ -441,26 +417,18 @@ class Chains:
         self.before = _works_before(plan)
         self._mesh: Mesh | None = None
 
-    def read(
-        self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
-    ) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         plan = self._plan
         check_on_disk(plan, data)
         for stage in self.before:
             data = stage.read(data, mesh)
-        if (
-            isinstance(like, Chains)
-            and like._plan.target is plan.target
-            and like._plan.num_records == plan.num_records
-        ):
+        if isinstance(like, Chains) and like._plan.target is plan.target and like._plan.num_records == plan.num_records:
             self.records = like.records
             self.model = like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
-            self.model, rows = targets.on_rows(
-                targets.bind(plan.target, targets.record_shapes(records)), records
-            )
+            self.model, rows = targets.on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
             self.records = rows if like is None else like.records
         check_room(self.model, plan.num_draws * plan.chains)
         self._mesh = mesh
@@ -490,22 +458,16 @@ class Chains:
         run = self.bound(session.streams, session.secret)
         records = self.records
         for at, stage in enumerate(self.before):
-            made = released(
-                at, stage, stage.streams(session.streams), session, last=False
-            )
+            made = released(at, stage, stage.streams(session.streams), session, last=False)
             run, records = stage.given(made, run, records)
         return run, records
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Take the steps, chunk by chunk; see :class:`Work`."""
-        report = (
-            None if progress is None else lambda done: progress(done, self._plan.steps)
-        )
+        report = None if progress is None else lambda done: progress(done, self._plan.steps)
         run = self.bound(session.streams, session.secret)
         begin = functools.partial(self.begin, session)
-        (outcome,) = run_together(
-            self.program(), [run], self.records, report, session.kept, begin
-        )
+        (outcome,) = run_together(self.program(), [run], self.records, report, session.kept, begin)
         if isinstance(outcome, DivergedError):
             raise outcome
         return outcome
@@ -534,11 +496,7 @@ class Chains:
             until = min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        lost = [
-            work.stage.charge.again
-            for at, work in enumerate(self.before)
-            if kept.kept(at) is None
-        ]
+        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.kept(at) is None]
         steps = charged_again(plan.private.guarantee, again)
         return (
             *itertools.chain(*lost),

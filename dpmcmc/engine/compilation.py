@@ -84,11 +84,7 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     alone = program.slots < program.num_records and model_sums_rows(program)
     few = 1 if alone else suited.cells
     most = max(suited.lane // each, min(few, MOST_WORK // each), 1)
-    parts = (
-        sizes(program.mesh)[0]
-        if program.mesh is not None
-        else min(cores(program.platform), count)
-    )
+    parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(program.platform), count)
     even = math.ceil(count / math.ceil(count / (most * parts)))
     return math.ceil(even / parts) * parts
 
@@ -105,9 +101,7 @@ def model_sums_rows(program: Program) -> bool:
     return program.target.without().clipped_gradient_sum is not None
 
 
-def compiler_options(
-    lane_work: int, lanes: int, platform: str, sums_rows: bool = True
-) -> dict[str, str | bool]:
+def compiler_options(lane_work: int, lanes: int, platform: str, sums_rows: bool = True) -> dict[str, str | bool]:
     """Return options of a platform's compiler for so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
@@ -120,14 +114,9 @@ def compiler_options(
     return VECTORS if idle and lane_work > hardware(platform).work else ONE_THREAD
 
 
-def draws_ahead(
-    lane_work: int, lanes: int, platform: str, sums_rows: bool = True
-) -> bool:
+def draws_ahead(lane_work: int, lanes: int, platform: str, sums_rows: bool = True) -> bool:
     """Whether so many lanes leave a core idle, on which the randomness of their next steps can be drawn."""
-    return (
-        lanes < cores(platform)
-        and compiler_options(lane_work, lanes, platform, sums_rows) == ONE_THREAD
-    )
+    return lanes < cores(platform) and compiler_options(lane_work, lanes, platform, sums_rows) == ONE_THREAD
 
 
 def lanes_of(size: int, program: Program) -> int:
@@ -161,9 +150,7 @@ def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:
     if most <= DRAWN_STEPS:
         return most
     # Groups of steps that are drawn together divide a call.
-    return min(
-        math.ceil(most / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1)
-    )
+    return min(math.ceil(most / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1))
 
 
 #: Compiler options, sorted: by them an executable is kept.
@@ -197,9 +184,7 @@ class Compiled(NamedTuple):
     tested: set[Options]
 
 
-def compiled(
-    program: Program, width: int, ahead: bool, shapes: Hashable = None
-) -> Compiled:
+def compiled(program: Program, width: int, ahead: bool, shapes: Hashable = None) -> Compiled:
     """A program's functions for chunks of so many steps, shared by runs of equal programs.
 
     Args:
@@ -239,20 +224,14 @@ KEPT_PROGRAMS = 32
 def _shapes_cached(
     program: Program, structure: jax.tree_util.PyTreeDef, leaves: tuple
 ) -> tuple[PyTree, DrawnRandomness]:
-    cells = jax.tree.unflatten(
-        structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]
-    )
+    cells = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     # On a mesh the randomness is that of all its shards together.
     whole = program if program.mesh is None else dataclasses.replace(program, mesh=None)
-    return jax.eval_shape(
-        jax.vmap(program.traced.start), cells
-    ).position, whole.traced.drawn(cells)
+    return jax.eval_shape(jax.vmap(program.traced.start), cells).position, whole.traced.drawn(cells)
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _compile_cached(
-    program: Program, width: int, ahead: bool, shapes: Hashable
-) -> Compiled:
+def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable) -> Compiled:
     calls = DeviceCalls(program, width, ahead)
     draw: Callable[..., DrawnRandomness] = calls.draw
     chunk: Callable[..., tuple] = calls.chunk

@@ -81,11 +81,7 @@ def hardware(platform: str) -> Hardware:
 
 def platform_of(mesh: Mesh | None) -> str:
     """Return the platform that programs are compiled for: of a mesh, or without one of JAX's default device."""
-    devices = (
-        jax.device_put(np.float32(0)).devices()
-        if mesh is None
-        else set(mesh.devices.flat)
-    )
+    devices = jax.device_put(np.float32(0)).devices() if mesh is None else set(mesh.devices.flat)
     return next(iter(devices)).platform
 
 
@@ -119,9 +115,7 @@ def on_device(device: Device) -> Iterator[None]:
         hides = os.environ.get("JAX_PLATFORMS")
         why = f", where JAX_PLATFORMS is {hides!r}" if hides else ""
         mend = "" if device == "cpu" else ", or install jax[cuda13] where there is a GPU"
-        raise InputError(
-            f"device: JAX finds no {device} here{why}; use auto{mend}", "device"
-        ) from None
+        raise InputError(f"device: JAX finds no {device} here{why}; use auto{mend}", "device") from None
     settings: Any = jax.config
     before = settings.jax_default_device
     jax.config.update("jax_default_device", chosen)
@@ -133,11 +127,7 @@ def on_device(device: Device) -> Iterator[None]:
 
 def device_used(mesh: Mesh | None) -> dict[str, str | int]:
     """Return the devices of a run: ``platform`` and ``kind`` by JAX's names, and their ``count``. A public fact."""
-    devices = (
-        list(jax.device_put(np.float32(0)).devices())
-        if mesh is None
-        else list(mesh.devices.flat)
-    )
+    devices = list(jax.device_put(np.float32(0)).devices()) if mesh is None else list(mesh.devices.flat)
     first = devices[0]
     return {
         "platform": first.platform,
@@ -221,9 +211,7 @@ def checked(mesh: Mesh | None) -> Mesh | None:
         ValueError: it has others.
     """
     if mesh is not None and tuple(mesh.axis_names) != (CHAIN, DATA):
-        raise InputError(
-            f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}"
-        )
+        raise InputError(f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}")
     return mesh
 
 
@@ -266,9 +254,7 @@ def spread(tree: PyTree, mesh: Mesh, axis: str) -> PyTree:
             assert index is not None
             own = host[index]
             start, stop, _ = index[0].indices(rows)
-            return np.pad(
-                own, [(0, stop - start - len(own))] + [(0, 0)] * (host.ndim - 1)
-            )
+            return np.pad(own, [(0, stop - start - len(own))] + [(0, 0)] * (host.ndim - 1))
 
         return jax.make_array_from_callback((rows, *host.shape[1:]), sharding, part)
 

@@ -195,17 +195,13 @@ class Life:
             self.reservation = self._ledger
         elif self._ledger is not None:
             planned = self.plan.guarantee if self.secret else None
-            self.reservation = Reservation(
-                self._ledger, planned, self._label, kept, self.plan.num_records
-            )
+            self.reservation = Reservation(self._ledger, planned, self._label, kept, self.plan.num_records)
         receipt = None if self.reservation is None else self.reservation.receipt
         return {
             "begun": self.begun,
             "folder": None if kept is None else str(kept.folder),
             "again": [] if kept is None else kept.again,
-            "receipt": None
-            if receipt is None
-            else receipt.to_json() | {"path": str(receipt.path)},
+            "receipt": None if receipt is None else receipt.to_json() | {"path": str(receipt.path)},
         }
 
     def __exit__(
@@ -230,11 +226,7 @@ class Life:
         if planned is not None and self._assumed:
             assumptions = (*planned.assumptions, self._assumed)
             planned = dataclasses.replace(planned, assumptions=assumptions)
-        return (
-            planned
-            if planned is None or self.kept is None
-            else with_charged_again(planned, self.kept)
-        )
+        return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
 
     def read(self, data: PyTree, starts: PyTree = None, like: Life | None = None) -> None:
         """Read the records; see :func:`sample` for what is refused.
@@ -272,9 +264,7 @@ class Life:
         fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = keys_of_first(lambda: self._keys(fresh, (known, starts)), fresh)
 
-    def _identify(
-        self, known: PyTree, columns: Callable[[], dict[str, np.ndarray]]
-    ) -> None:
+    def _identify(self, known: PyTree, columns: Callable[[], dict[str, np.ndarray]]) -> None:
         if self.reservation is not None:
             self.reservation.identify(known, columns)
 
@@ -285,9 +275,7 @@ class Life:
         shape = None if self.mesh is None else sizes(self.mesh)
         records = self.work.records
         workers = records.rounding if isinstance(records, PartitionedRecords) else ""
-        streams: Streams = self._own.keys(
-            self.plan, data, fresh, self.secret, shape, workers
-        )
+        streams: Streams = self._own.keys(self.plan, data, fresh, self.secret, shape, workers)
         self._new = self._own.new
         self._claims = self._own.claims
         return streams
@@ -357,9 +345,7 @@ class Life:
         if not self.secret or self.plan.guarantee is None:
             return (), ""
         events, why = self.work.repeated(kept)
-        with_charged_again(
-            self.plan.guarantee, kept, events
-        )  # raises where nothing covers both
+        with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
         return events, why
 
     def carry_out(self, progress: Progress | None = None) -> Result:
@@ -376,9 +362,7 @@ class Life:
             raise  # the other processes may not have this error
         except LostPartition:  # as if the run had been killed there
             raise
-        except (
-            RuntimeError
-        ) as error:  # a chain diverged, or no draw was made, which is told too
+        except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
             failed = error
         said_by_first(lambda: self._finish(failed is not None))
         if failed is not None:
@@ -580,16 +564,12 @@ def sample_all(
     starts = [None] * len(plans) if starts is None else list(starts)
     for name, given in (("keys", len(keys)), ("starts", len(starts))):
         if given != len(plans):
-            raise InputError(
-                f"{name} must be one per plan: got {given} for {len(plans)} plans"
-            )
+            raise InputError(f"{name} must be one per plan: got {given} for {len(plans)} plans")
     if not plans:
         return []
     with contextlib.ExitStack() as stack:
         lives = [
-            stack.enter_context(
-                Life(plan, key=key, ledger=ledger, mesh=mesh, label="sweep")
-            )
+            stack.enter_context(Life(plan, key=key, ledger=ledger, mesh=mesh, label="sweep"))
             for plan, key in zip(plans, keys, strict=True)
         ]
         _read(lives, data, starts)
@@ -615,9 +595,7 @@ def _grouped(lives: list[Life]) -> list[_Group]:
     groups: dict[Hashable, _Group] = {}
     for at, life in enumerate(lives):
         if not isinstance(life.work, Chains):
-            raise InputError(
-                f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample"
-            )
+            raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
         run = life.work.bound(life.streams, life.secret)
         program = life.work.program()
         # Runs that release something first begin in metrics or at starts of their own.
@@ -639,13 +617,8 @@ class _Group:
 
     def add(self, at: int, program: Program, run: BoundPlan, life: Life) -> None:
         """Add a run with its program, which may have fewer slots and other numbers of draws than the group's."""
-        levels = tuple(
-            tuple(sorted({*a, *b}))
-            for a, b in zip(program.levels, self.program.levels, strict=True)
-        )
-        self.program = dataclasses.replace(
-            program, slots=max(program.slots, self.program.slots), levels=levels
-        )
+        levels = tuple(tuple(sorted({*a, *b})) for a, b in zip(program.levels, self.program.levels, strict=True))
+        self.program = dataclasses.replace(program, slots=max(program.slots, self.program.slots), levels=levels)
         self.places.append(at)
         self.runs.append(run)
         self.lives.append(life)
@@ -659,9 +632,7 @@ class _Group:
         return given
 
 
-def _run(
-    groups: list[_Group], records: PyTree, progress: Progress | None
-) -> list[Result | DivergedError]:
+def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> list[Result | DivergedError]:
     found: dict[int, Result | DivergedError] = {}
     total = sum(run.plan.steps for group in groups for run in group.runs)
     before = 0
@@ -672,9 +643,7 @@ def _run(
                 progress(before + done, total)
 
         with group.lives[0]._losses():
-            outcomes = run_together(
-                group.program, group.runs, records, report, None, group.begin
-            )
+            outcomes = run_together(group.program, group.runs, records, report, None, group.begin)
         found |= zip(group.places, outcomes, strict=True)
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.
@@ -695,6 +664,4 @@ def _identity(program: Program, run: BoundPlan) -> Hashable:
 
 def _alike(program: Program) -> Program:
     """Return a program without what those of one group may differ in; whether they are private is not among it."""
-    return dataclasses.replace(
-        program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels)
-    )
+    return dataclasses.replace(program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels))

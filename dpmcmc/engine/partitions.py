@@ -189,9 +189,7 @@ def packed(records: PyTree) -> PyTree:
 
 def unpacked(records: PyTree) -> PyTree:
     """Return records as they were."""
-    return jax.tree.map(
-        lambda one: one.array, records, is_leaf=lambda node: isinstance(node, Packed)
-    )
+    return jax.tree.map(lambda one: one.array, records, is_leaf=lambda node: isinstance(node, Packed))
 
 
 def _size(block: PyTree) -> int:
@@ -240,9 +238,7 @@ class _Kept:
         """Return the bytes that may be kept of a partition: all beside those of the run's others."""
         with self._lock:
             others = sum(
-                held.bytes
-                for key, held in self._held.items()
-                if key[0] == share.run and key[1] != share.number
+                held.bytes for key, held in self._held.items() if key[0] == share.run and key[1] != share.number
             )
         return self._most - others
 
@@ -343,13 +339,9 @@ class Task:
             rows = error.rows if isinstance(error, DataError) else ()
             failure = (str(error), error.about, rows)
         except MemoryError:
-            said = (
-                "does not fit in the memory of a worker: make files or row groups smaller"
-            )
+            said = "does not fit in the memory of a worker: make files or row groups smaller"
             failure = (f"data: {share.part.name} {said}.", "", ())
-        except (
-            Exception
-        ) as error:  # a file system, a reader: their words may quote what they read
+        except Exception as error:  # a file system, a reader: their words may quote what they read
             said = f"cannot be computed ({type(error).__name__}): see that workers can read it"
             failure = (f"data: {share.part.name} {said}.", "", ())
         return dataclasses.replace(answer, failure=failure)
@@ -388,9 +380,7 @@ class _Check:
             except DataError as error:
                 raise in_partition(error, share.part.name, count) from None
             count += length_of(records)
-            outside = {
-                name: outside.get(name, 0) + number for name, number in counts.items()
-            }
+            outside = {name: outside.get(name, 0) + number for name, number in counts.items()}
             keeping.add(records)
         keeping.end(str(found))
         return (count, outside), str(found)
@@ -447,17 +437,13 @@ class PartitionedRecords:
         made = jax.tree.map(np.zeros_like, self.data.shaped(1))
         for _, prepare in self.steps:
             made = prepare(made)
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made
-        )
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made)
 
     def counted(self) -> int:
         """Return the number of rows that the partitions state."""
         return sum(answer.value for answer in self._answers(_count))
 
-    def checked(
-        self, check: Callable[[PyTree], object], num_records: int
-    ) -> PartitionedRecords:
+    def checked(self, check: Callable[[PyTree], object], num_records: int) -> PartitionedRecords:
         """Return the records, all of which have been read and looked at.
 
         Args:
@@ -489,9 +475,7 @@ class PartitionedRecords:
             for name, number in answer.value[1].items():
                 outside[name] = outside.get(name, 0) + number
         digests = tuple(answer.digest for answer in answers)
-        found = dataclasses.replace(
-            self, rows=rows, digests=digests, outside=outside, rounding=kinds.pop()
-        )
+        found = dataclasses.replace(self, rows=rows, digests=digests, outside=outside, rounding=kinds.pop())
         if self.data.assumption:
             found._answers(_read_again)
         return found
@@ -512,9 +496,7 @@ class PartitionedRecords:
         except DataError as error:  # all of them were fine when they were checked
             raise LostPartition(str(error).removesuffix(".")) from None
         if any(answer.rounding != self.rounding for answer in answers):
-            raise LostPartition(
-                "engine: a worker has joined whose processor, versions or code differ"
-            )
+            raise LostPartition("engine: a worker has joined whose processor, versions or code differ")
         return added(answer.value for answer in answers if answer.value is not None)
 
     @functools.cached_property
@@ -551,9 +533,7 @@ class PartitionedRecords:
         digests = self.digests or [""] * len(self.data.parts)
         shares = [
             Share(self.run, number, part, digest, self.steps)
-            for number, (part, digest) in enumerate(
-                zip(self.data.parts, digests, strict=True)
-            )
+            for number, (part, digest) in enumerate(zip(self.data.parts, digests, strict=True))
         ]
         names = [part.name for part in self.data.parts]
         answers = self.engine.results(Task(do), shares, names)
@@ -572,8 +552,7 @@ def check_each_once(answers: Sequence[Answer], shares: Sequence[Share]) -> None:
     """
     found = [answer.share for answer in answers]
     if found != [(share.run, share.number) for share in shares] or any(
-        share.digest not in ("", answer.digest)
-        for share, answer in zip(shares, answers, strict=True)
+        share.digest not in ("", answer.digest) for share, answer in zip(shares, answers, strict=True)
     ):
         raise LostPartition(
             "engine: a worker has answered for another partition than it was asked for, twice, or not at all"
@@ -590,10 +569,7 @@ class _Digests:
 
     def __call__(self, records: PyTree) -> tuple[np.ndarray, ...]:
         rows = np.concatenate(
-            [
-                np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)
-                for leaf in jax.tree.leaves(records)
-            ],
+            [np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in jax.tree.leaves(records)],
             axis=1,
         )
         digests = b"".join(hashlib.sha256(row).digest() for row in rows)

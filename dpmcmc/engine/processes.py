@@ -124,9 +124,7 @@ def ended(code: int) -> int:
     return code
 
 
-def _fail(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not isinstance(error, SaidByFirst):
         sys.__excepthook__(kind, error, trace)
     ended(1)
@@ -275,9 +273,7 @@ class CheckpointOfFirst:
         again: events, as JSON, that were charged for steps taken again elsewhere.
     """
 
-    def __init__(
-        self, own: Checkpoint | None, folder: str, again: list[dict[str, Any]]
-    ) -> None:
+    def __init__(self, own: Checkpoint | None, folder: str, again: list[dict[str, Any]]) -> None:
         self._own = own
         self.folder = Path(folder)
         self.again = again

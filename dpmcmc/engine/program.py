@@ -146,15 +146,9 @@ class Recorded(SamplerOffers):
         """State at a starting point."""
         zeros = jax.tree.map(jnp.zeros_like, position)
         size = jnp.size(position)
-        none = (
-            None
-            if self.thin == 1 or size > LARGEST
-            else jnp.zeros((size, size), jnp.float32)
-        )
+        none = None if self.thin == 1 or size > LARGEST else jnp.zeros((size, size), jnp.float32)
         weight = jnp.zeros((), jnp.float32)
-        return RecordedState(
-            self.sampler.init(key, position), Means(zeros, zeros), weight, none, none
-        )
+        return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), weight, none, none)
 
     def step(
         self,
@@ -171,21 +165,15 @@ class Recorded(SamplerOffers):
         weight = more + before
         share = more / weight
         now = Means(state.position, gradient.value)
-        means = jax.tree.map(
-            lambda mean, new: mean + share * (new - mean), state.means, now
-        )
+        means = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.means, now)
         within = state.within
         scatter = state.scatter
         if within is not None:
             away = state.position - state.means.positions
-            within = jnp.where(begins, 0.0, within) + before * share * jnp.outer(
-                away, away
-            )
+            within = jnp.where(begins, 0.0, within) + before * share * jnp.outer(away, away)
             done = (t >= self.burn_in) & ((t + 1 - self.burn_in) % self.thin == 0)
             scatter = scatter + jnp.where(done, within, 0.0)
-        return RecordedState(following, means, weight, within, scatter), RecordedInfo(
-            info, means
-        )
+        return RecordedState(following, means, weight, within, scatter), RecordedInfo(info, means)
 
 
 def recorded(plan: Plan) -> Sampler | Recorded:
@@ -200,11 +188,7 @@ def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
     Other leaves, such as a sampler's matrices, would be copied in every step for nothing. A state that computes its
     position stays as a whole: steps that are not charged must not decide whether a chain has diverged.
     """
-    read = (
-        (following.position, following.scatter)
-        if isinstance(following, RecordedState)
-        else following.position
-    )
+    read = (following.position, following.scatter) if isinstance(following, RecordedState) else following.position
     ends = {id(leaf) for leaf in jax.tree.leaves(read)}
     apart = ends <= {id(leaf) for leaf in jax.tree.leaves(following)}
 
@@ -222,9 +206,7 @@ def with_scatter(output: PyTree, states: PyTree) -> PyTree:
     if not isinstance(states, RecordedState) or states.scatter is None:
         return output
     positions, info = output
-    return positions, info._replace(
-        means=info.means._replace(scatter=states.scatter[None])
-    )
+    return positions, info._replace(means=info.means._replace(scatter=states.scatter[None]))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -246,23 +228,12 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
     mask = draws.batch[1] if hardware(program.platform).branches else None
     # Steps are compiled twice for it, which only those of a linear model are worth; shards, each with a batch of its
     # own, would have to go the same way; and rows from the disk come with all their slots.
-    if (
-        mask is None
-        or draws.second_batch is not None
-        or program.mesh is not None
-        or program.supplied
-    ):
+    if mask is None or draws.second_batch is not None or program.mesh is not None or program.supplied:
         return None
     target = program.target.without()
-    if (
-        program.sampler.without().metric is not None
-        or target.prepared is None
-        or target.clipped_gradient_sum is None
-    ):
+    if program.sampler.without().metric is not None or target.prepared is None or target.clipped_gradient_sum is None:
         return None
-    short, _ = program.sampling.capacity(
-        program.num_records, RARE / (mask.size // mask.shape[-1])
-    )
+    short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
     return short if short < mask.shape[-1] else None
 
 
@@ -315,15 +286,11 @@ class Traced:
 
     def _draw(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         with traced_for(self._program.platform):
-            return self._program.draw(
-                cell, jax.eval_shape(self.start, cell).position, t, noise_std
-            )
+            return self._program.draw(cell, jax.eval_shape(self.start, cell).position, t, noise_std)
 
     def drawn(self, cells: Cells) -> DrawnRandomness:
         """Shapes of the randomness of one step of one of these cells."""
-        cell = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), cells
-        )
+        cell = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), cells)
         return jax.eval_shape(self.draw, cell, np.int32(0), np.float32(0))
 
 
@@ -394,9 +361,7 @@ class Program:
             mesh: devices that share the work, or None for one.
             open_numbers: whether numbers are arguments; False compiles them in.
         """
-        structure = Structure.of(
-            target_offers(plan.target if target is None else target), open_numbers
-        )
+        structure = Structure.of(target_offers(plan.target if target is None else target), open_numbers)
         # A sum of a class that JAX does not know may want C as a Python number.
         own_sum = structure.whole and structure.without().clipped_gradient_sum is not None
         clip: float | Literal["open"] | None = None
@@ -472,17 +437,13 @@ class Program:
         prepare = self.target.without().prepared
         return records if prepare is None else prepare(records)
 
-    def draw(
-        self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array
-    ) -> DrawnRandomness:
+    def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
         # Before the first step is one more, whose noise a part of is taken back too.
         before = cell.streams.at(cell.chain, t - 1).noise if self.sampling.phi else None
         batch = t if isinstance(self.sampling, Cyclic) else keys.batch
-        return self.query(cell).draw(
-            like, batch, keys.noise, noise_std, before
-        ), keys.dynamics
+        return self.query(cell).draw(like, batch, keys.noise, noise_std, before), keys.dynamics
 
     def advance(
         self,
@@ -496,9 +457,7 @@ class Program:
         """(state after step t, info); what is read at the end stays as it was where the cell has done all its steps."""
         draws, key = drawn
         gradient = self.query(cell).answer(state.position, records, draws, noise_std, t)
-        following, info = self.sampler.fill(cell.numbers.get("sampler", ())).step(
-            key, state, gradient, t
-        )
+        following, info = self.sampler.fill(cell.numbers.get("sampler", ())).step(key, state, gradient, t)
         return going_on(t < cell.steps, following, state), info
 
     def step(
@@ -550,18 +509,12 @@ class DeviceCalls:
         draw_cells = jax.vmap(program.traced.draw, in_axes=(0, None, 0))
         self._draw_steps = jax.vmap(draw_cells, in_axes=(None, 0, 0))
         rows = 0 if program.supplied else None
-        self._advance_cells = jax.vmap(
-            self._advance_cell, in_axes=(0, 0, None, 0, rows, 0)
-        )
+        self._advance_cells = jax.vmap(self._advance_cell, in_axes=(0, 0, None, 0, rows, 0))
 
-    def draw(
-        self, cells: Cells, first: jax.Array, noise_std: jax.Array
-    ) -> DrawnRandomness:
+    def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """Everything random of a chunk's queries, drawn for a group of steps at a time."""
         inputs = (self._steps_from(first), noise_std.T)
-        return map_in_groups(
-            lambda its: self._draw_steps(cells, *its), inputs, self._group_steps(cells)
-        )
+        return map_in_groups(lambda its: self._draw_steps(cells, *its), inputs, self._group_steps(cells))
 
     def chunk(
         self,
@@ -573,15 +526,9 @@ class DeviceCalls:
         records: PyTree,
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array]:
         """The steps of a chunk, and what is kept of them; shapes are those of ``compilation.Compiled.chunk``."""
-        states, output = self._take_steps(
-            states, cells, (self._steps_from(first), noise_std.T), records
-        )
-        leaves = [
-            leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)
-        ]
-        finite = jnp.all(
-            jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0
-        )
+        states, output = self._take_steps(states, cells, (self._steps_from(first), noise_std.T), records)
+        leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
         at = jnp.arange(kept.shape[0])
         output = jax.tree.map(lambda leaf: leaf[kept.T, at], output)
@@ -602,29 +549,21 @@ class DeviceCalls:
     def _steps_from(self, first: jax.Array) -> jax.Array:
         return first + jnp.arange(self._width, dtype=jnp.int32)
 
-    def _take_steps(
-        self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def _take_steps(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
         """(states after the steps, (position, info) after each), a group of steps at a time."""
         given, drawn = records if self._ahead else (records, None)
         rows, records = (given, None) if self._program.supplied else (None, given)
 
         def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
             inputs, drawn, rows = its
-            take = functools.partial(
-                self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows
-            )
+            take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
             take = functools.partial(take, records=records)
             return unless_done(self._program, cells, inputs[0][0], take, states)
 
         size = self._group_steps(cells)
-        groups = jax.tree.map(
-            lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows)
-        )
+        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
         states, output = jax.lax.scan(group, states, groups)
-        return states, jax.tree.map(
-            lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output
-        )
+        return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
 
     def _take_group(
         self,
@@ -639,9 +578,7 @@ class DeviceCalls:
         draws, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
 
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
-            return lambda states: self._scan(
-                states, cells, (*inputs, (draws, keys), rows), records
-            )
+            return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
         short = slots(self._program, draws)
         if short is None:
@@ -649,9 +586,7 @@ class DeviceCalls:
         within, beyond = split(draws, short)
         return jax.lax.cond(beyond, taken(draws), taken(within), states)
 
-    def _scan(
-        self, states: PyTree, cells: Cells, steps: tuple, records: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def _scan(self, states: PyTree, cells: Cells, steps: tuple, records: PyTree) -> tuple[PyTree, PyTree]:
         """Steps one after another, whose randomness has been drawn."""
 
         def body(states: PyTree, step: tuple) -> tuple[PyTree, PyTree]:
@@ -670,8 +605,6 @@ class DeviceCalls:
         step_bytes = cells.chain.shape[0] * num_bytes(self._program.traced.drawn(cells))
         most = max(
             1,
-            min(
-                DRAWN_STEPS, hardware(self._program.platform).drawn // max(step_bytes, 1)
-            ),
+            min(DRAWN_STEPS, hardware(self._program.platform).drawn // max(step_bytes, 1)),
         )
         return max(size for size in range(1, most + 1) if self._width % size == 0)

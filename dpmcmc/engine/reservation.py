@@ -110,9 +110,7 @@ class Reservation:
         self._events = run_length(guarantee.events)
         self._name = ""
 
-    def identify(
-        self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict
-    ) -> None:
+    def identify(self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict) -> None:
         """Refuse records of another data set than the ledger's.
 
         Args:
@@ -126,10 +124,7 @@ class Reservation:
             return
         self.ledger.identify(
             lambda key: fingerprint(key, data),
-            lambda key: {
-                name: fingerprint(key, {name: column})
-                for name, column in columns().items()
-            },
+            lambda key: {name: fingerprint(key, {name: column}) for name, column in columns().items()},
         )
 
     def start(
@@ -149,9 +144,7 @@ class Reservation:
             LedgerError: it is not what was reserved, or the reservation has been used or settled.
         """
         if guarantee is None or run_length(guarantee.events) != self._events:
-            raise LedgerError(
-                f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself."
-            )
+            raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
         # A run that failed at its end computes that end again, and nothing else.
         complete = kept is not None and (kept.complete or bool(kept.noted(_FAILED)))
         self._name = self._claim(kept, claims, complete)
@@ -173,9 +166,7 @@ class Reservation:
         if failed:
             kept.note(**{_FAILED: True})
 
-    def _claim(
-        self, kept: Checkpoint | None, claims: Collection[str], complete: bool
-    ) -> str:
+    def _claim(self, kept: Checkpoint | None, claims: Collection[str], complete: bool) -> str:
         """Return a fresh name by which the ledger knows the run from now on; on the disk of both."""
         name = secrets.token_hex(16)
         if kept is not None:
@@ -198,9 +189,7 @@ class Reservation:
         if not self._settles:
             return
         try:
-            self.ledger.settle(self.receipt) if ended else self.ledger.give_back(
-                self.receipt
-            )
+            self.ledger.settle(self.receipt) if ended else self.ledger.give_back(self.receipt)
         except (LedgerError, OSError) as error:
             # The run's result must not be lost.
             warnings.warn(
@@ -264,9 +253,7 @@ def _paths(
     """Return the paths of what is confidential, by argument."""
     kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
     book = ledger.ledger if isinstance(ledger, Reservation) else ledger
-    where = (
-        book.path if isinstance(book, Ledger) else None if book is None else place(book)
-    )
+    where = book.path if isinstance(book, Ledger) else None if book is None else place(book)
     # A ledger in a database lies in no folder.
     found = {"checkpoint": None if kept is None else Path(kept), "ledger": where}
     return {name: path for name, path in found.items() if isinstance(path, Path)}

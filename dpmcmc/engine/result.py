@@ -161,9 +161,7 @@ class Result:
         return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
 
     def __post_init__(self) -> None:
-        if isinstance(
-            self.plan.target, LastLayer
-        ):  # its coefficients are of features, and not of columns
+        if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
             object.__setattr__(self, "columns", None)
         elif self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
@@ -187,11 +185,7 @@ class Result:
 
     def named(self, data: object) -> Result:
         """Return the result with the names of a data set's columns; of other data, the result as it is."""
-        return (
-            dataclasses.replace(self, columns=data.columns)
-            if isinstance(data, DataSet)
-            else self
-        )
+        return dataclasses.replace(self, columns=data.columns) if isinstance(data, DataSet) else self
 
     @property
     def path(self) -> PyTree | None:
@@ -229,9 +223,7 @@ class Result:
         Raises:
             UnsupportedCombination: no posterior follows from it; the reason, and what would be needed.
         """
-        return self.plan.released_path or trace_of(
-            self.plan, self.released, self.means, self.metric
-        )
+        return self.plan.released_path or trace_of(self.plan, self.released, self.means, self.metric)
 
     @on_one_blas_thread
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
@@ -323,11 +315,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         summary = self.summary(most=ROWS)
-        costs = (
-            line
-            for line in self.verdict.lines()
-            if line[0] not in ("usable for", *self.verdict.reasons)
-        )
+        costs = (line for line in self.verdict.lines() if line[0] not in ("usable for", *self.verdict.reasons))
         return html_table([("result", repr(self)), *costs]) + summary._repr_html_()
 
     @on_one_blas_thread
@@ -356,9 +344,7 @@ class Result:
         summary = self._summary(level, original_units, most)
         if self.uncharged is None or self.uncharged.runs < _SEVERAL:
             return summary
-        return dataclasses.replace(
-            summary, said=(*summary.said, ("together", str(self.uncharged)))
-        )
+        return dataclasses.replace(summary, said=(*summary.said, ("together", str(self.uncharged))))
 
     def _summary(
         self,
@@ -379,9 +365,7 @@ class Result:
         return Summary.of_draws(shown, level, self.verdict, chains, weak)
 
     @on_one_blas_thread
-    def effects(
-        self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9
-    ) -> Effects:
+    def effects(self, contrast: Mapping[str, float] | None = None, *, level: float = 0.9) -> Effects:
         """Return odds or rate ratios and average marginal effects of the columns, or a contrast, with intervals.
 
         They are functions of the draws and of what the release holds, and cost nothing more (``report/effects.py``).
@@ -401,13 +385,9 @@ class Result:
                 "with a schema"
             )
         if INTERVALS not in self.usable_for:
-            raise UnsupportedCombination(
-                f"effects: the draws are not for intervals. {self.verdict.reasons[INTERVALS]}"
-            )
+            raise UnsupportedCombination(f"effects: the draws are not for intervals. {self.verdict.reasons[INTERVALS]}")
         draws = np.asarray(self.flat_draws())
-        return effects_of(
-            draws, self.plan.target, self.plan.schema, self.evidence, level, contrast
-        )
+        return effects_of(draws, self.plan.target, self.plan.schema, self.evidence, level, contrast)
 
     def _reading(self, original_units: bool | None) -> Reading:
         return Reading(self.plan.target, self.plan.schema, self.columns, original_units)
@@ -416,9 +396,7 @@ class Result:
         """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
         return self.summary(level, original_units, ROWS).plot()
 
-    def predict(
-        self, x: np.ndarray | Table | None = None, **arguments: np.ndarray
-    ) -> np.ndarray:
+    def predict(self, x: np.ndarray | Table | None = None, **arguments: np.ndarray) -> np.ndarray:
         """Return the posterior predictive mean of rows; it costs nothing more.
 
         Args:
@@ -437,15 +415,10 @@ class Result:
         if (is_table(x) or isinstance(x, Mapping)) and not arguments:
             if self.plan.schema is None:
                 raise no_schema(x)
-            return self.plan.schema.label_of(
-                self.predict(**self.plan.schema.encode_inputs(x))
-            )
+            return self.plan.schema.label_of(self.predict(**self.plan.schema.encode_inputs(x)))
         target, _ = by_row(self.plan.target, {})
         if isinstance(target, NumPyroTarget):
-            inputs = {
-                name: np.asarray(value)
-                for name, value in (arguments | ({} if x is None else {"x": x})).items()
-            }
+            inputs = {name: np.asarray(value) for name, value in (arguments | ({} if x is None else {"x": x})).items()}
             return predictive.mean(target.predictor(inputs), self.flat_draws(), inputs)
         offset = target_offers(target).offset_bound is not None
         wanted = {"offset"} if offset else set()
@@ -464,9 +437,7 @@ class Result:
         target, rows = by_row(bind(target, record_shapes(rows)), rows)
         return predictive.mean(target, self.flat_draws(), rows["x"])
 
-    def to_arviz(
-        self, original_units: bool = False
-    ) -> arviz.InferenceData | xarray.DataTree:
+    def to_arviz(self, original_units: bool = False) -> arviz.InferenceData | xarray.DataTree:
         """Return the groups of ``draws.nc`` for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
 
         The group ``posterior`` holds what may be reported. There is none where nothing may be (``result_folder.py``).
@@ -508,9 +479,7 @@ class Result:
     def _groups(self) -> dict[str, Group]:
         """Return the groups of ``draws.nc``."""
         chains = self.plan.has_chains
-        return groups(
-            self.draws, self.released, self.positions, self.info, self.verdict, chains
-        )
+        return groups(self.draws, self.released, self.positions, self.info, self.verdict, chains)
 
     def page(self, context: Context | None = None) -> str:
         """Return the page of the run, ``report.html``: one HTML file that needs no network.
@@ -559,21 +528,16 @@ class Result:
         """
         check_free(folder)
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
-        run_folder = RunFolder(
-            Path(folder), day or today(), owner_only=not (covered or public)
-        )
+        run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
         said = privacy_json(self.plan, self.guarantee, receipt=self.receipt)
         circumstances = Circumstances.of_plan(self.plan, public)
         drawn = netcdf(self)
-        shown = self.page(
-            Context(title(self.plan), run_folder.day, circumstances=circumstances)
-        )
+        shown = self.page(Context(title(self.plan), run_folder.day, circumstances=circumstances))
         run_folder.make()
         run_folder.state(said)
         run_folder.json(
             "plan.json",
-            self.plan.to_json(secret=self.guarantee is not None)
-            | circumstances.to_json(),
+            self.plan.to_json(secret=self.guarantee is not None) | circumstances.to_json(),
         )
         run_folder.write("draws.nc", drawn)
         self.write_trace(run_folder)

@@ -193,9 +193,7 @@ def _write(file: h5netcdf.File, name: str, variables: Variables) -> None:
             if dimension not in group.dimensions:
                 group.dimensions[dimension] = size
         if array.dtype.kind == "U":
-            group.create_variable(
-                variable, dimensions, h5py.string_dtype(), data=array.astype(object)
-            )
+            group.create_variable(variable, dimensions, h5py.string_dtype(), data=array.astype(object))
         elif array.dtype == bool:
             made = group.create_variable(variable, dimensions, data=array.astype(np.int8))
             made.attrs["dtype"] = "bool"
@@ -215,15 +213,9 @@ def _variables(tree: PyTree, columns: Sequence[str] | None) -> Variables:
             array,
         )
         named = ((dimension, values) for dimension, values in along if values is not None)
-        coordinates |= {
-            dimension: ((dimension,), np.array(values)) for dimension, values in named
-        }
+        coordinates |= {dimension: ((dimension,), np.array(values)) for dimension, values in named}
     chains, draws = next(iter(variables.values()))[1].shape[:2]
-    return (
-        {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))}
-        | coordinates
-        | variables
-    )
+    return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -245,9 +237,7 @@ def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
         raise _none_there(folder, error) from None
     try:
         result = _loaded(make, folder, facts, target)
-    except (
-        Exception
-    ) as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
+    except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
         raise _none_there(folder, error) from None
     if not has_digests(facts):
         warnings.warn(
@@ -265,17 +255,13 @@ def _none_there(folder: Path, error: Exception) -> InputError:
     return InputError(f"{said} result.save", "folder")
 
 
-def _loaded(
-    make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None
-) -> _R:
+def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None) -> _R:
     """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
     plan, judged = (read_json(folder / name) for name in ("plan.json", "metrics.json"))
     held = _held(read_bytes(folder / "draws.nc"))
     name = next(name for name in (PATH, DRAWS, POSTERIOR) if name in held)
     released = _draws(held[name])
-    positions = (
-        _draws(held[_UNCONSTRAINED + name]) if _UNCONSTRAINED + name in held else released
-    )
+    positions = _draws(held[_UNCONSTRAINED + name]) if _UNCONSTRAINED + name in held else released
     stats = next((name for name in ("sample_stats", "path_stats") if name in held), None)
     info = None if stats is None else held[stats].leaves
     guarantee = Guarantee.from_json(facts) if facts["events"] else None
@@ -343,15 +329,10 @@ def _held(content: bytes) -> dict[str, _Held]:
             for stored in (*arrays.values(), *([column] if named else [])):
                 room -= math.prod(stored.shape) * stored.dtype.itemsize
             if room < 0:
-                raise InputError(
-                    f"draws.nc asks for more than its {len(content):,} bytes"
-                )
+                raise InputError(f"draws.nc asks for more than its {len(content):,} bytes")
             told = "facts" in group.attrs and group.attrs.get_id("facts").shape == ()
             found[name] = _Held(
-                {
-                    inner.removeprefix(_CLASHING): _array(stored)
-                    for inner, stored in arrays.items()
-                },
+                {inner.removeprefix(_CLASHING): _array(stored) for inner, stored in arrays.items()},
                 _texts(column, len(content)) if named else None,
                 group.attrs["facts"] if told else None,
             )

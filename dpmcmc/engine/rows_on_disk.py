@@ -45,9 +45,7 @@ class DrawnAhead:
         """Shapes of what :meth:`chunks` yields."""
         return self._records, jax.eval_shape(self._draw, cells, np.int32(0), noise_std)
 
-    def chunks(
-        self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]
-    ) -> Iterator[PyTree]:
+    def chunks(self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]) -> Iterator[PyTree]:
         """(records, randomness) of the chunk that begins at each of these steps.
 
         Args:
@@ -57,16 +55,12 @@ class DrawnAhead:
         """
 
         def drawn(first: int) -> PyTree:
-            return self._records, jax.block_until_ready(
-                self._draw(cells, np.int32(first), schedules(first)[0])
-            )
+            return self._records, jax.block_until_ready(self._draw(cells, np.int32(first), schedules(first)[0]))
 
         return one_ahead(drawn, firsts, "draws")
 
 
-def one_ahead(
-    make: Callable[[int], PyTree], firsts: Iterable[int], name: str
-) -> Iterator[PyTree]:
+def one_ahead(make: Callable[[int], PyTree], firsts: Iterable[int], name: str) -> Iterator[PyTree]:
     """Yield what a function makes for each of these steps; a thread of this name makes the next one meanwhile."""
     with ThreadPoolExecutor(1, name) as maker:
         waiting: Future | None = None
@@ -138,9 +132,7 @@ def check_mapped(records: PyTree) -> None:
         check_unchanged(getattr(leaf, "seen", {}))
 
 
-def supply_of(
-    program: Program, functions: Compiled, records: PyTree
-) -> Supply | DrawnAhead | None:
+def supply_of(program: Program, functions: Compiled, records: PyTree) -> Supply | DrawnAhead | None:
     """Return the maker of what each chunk is given, or None where that is the records alone.
 
     Args:
@@ -179,21 +171,15 @@ class Supply:
         assert indices is not None
         assert mask is not None
         rows = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                (*indices.shape, *leaf.shape[1:]), _dtype(leaf)
-            ),
+            lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)),
             self._records,
         )
         if self._mesh is not None:
             rows, mask = _placed((rows, mask), self._mesh, BATCHES)
-            draws, keys = _placed(
-                (draws._replace(batch=(None, None)), keys), self._mesh, STEPS
-            )
+            draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
-    def chunks(
-        self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]
-    ) -> Iterator[PyTree]:
+    def chunks(self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]) -> Iterator[PyTree]:
         """(rows, draws) of the chunk that begins at each of these steps; the next one's are read meanwhile.
 
         Args:
@@ -203,43 +189,33 @@ class Supply:
         """
         # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
         jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), self._records)
-        return one_ahead(
-            lambda first: self._read(cells, first, schedules(first)[0]), firsts, "rows"
-        )
+        return one_ahead(lambda first: self._read(cells, first, schedules(first)[0]), firsts, "rows")
 
     def _read(self, cells: Cells, first: int, noise_std: np.ndarray) -> PyTree:
         draws, keys = self._draw(cells, np.int32(first), noise_std)
         indices, mask = draws.batch
         assert indices is not None
         assert mask is not None
-        rows = jax.tree.map(
-            functools.partial(self._rows, indices=indices, mask=mask), self._records
-        )
+        rows = jax.tree.map(functools.partial(self._rows, indices=indices, mask=mask), self._records)
         try:
             check_mapped(self._records)
         except DataError as error:  # the run has begun
             raise LostPartition(str(error).removesuffix(".")) from None
         return rows, (draws._replace(batch=(None, mask)), keys)
 
-    def _rows(
-        self, leaf: np.ndarray, indices: jax.Array, mask: jax.Array
-    ) -> np.ndarray | jax.Array:
+    def _rows(self, leaf: np.ndarray, indices: jax.Array, mask: jax.Array) -> np.ndarray | jax.Array:
         """The rows of batches, (*indices.shape, ...); on a mesh each where it is used."""
         if self._mesh is None:
             return _selected(leaf, np.asarray(indices), np.asarray(mask))
         shards = sizes(self._mesh)[1]
         slots = indices.shape[2] // shards
         parts = []
-        for here, chosen in zip(
-            indices.addressable_shards, mask.addressable_shards, strict=True
-        ):
+        for here, chosen in zip(indices.addressable_shards, mask.addressable_shards, strict=True):
             # Indices are within the shard, which its own slots say.
             first = (here.index[2].start or 0) // slots * shard_rows(len(leaf), shards)
             part = _selected(leaf, np.asarray(here.data) + first, np.asarray(chosen.data))
             parts.append(jax.device_put(part, here.device))
-        return jax.make_array_from_single_device_arrays(
-            (*indices.shape, *leaf.shape[1:]), indices.sharding, parts
-        )
+        return jax.make_array_from_single_device_arrays((*indices.shape, *leaf.shape[1:]), indices.sharding, parts)
 
 
 def _placed(shapes: PyTree, mesh: Mesh, spec: PartitionSpec) -> PyTree:

@@ -133,9 +133,7 @@ def check_steps(
     reference: _Reference | None = None
     given = made_up
     if not program.supplied:
-        given = functions.prepared(
-            made_up if program.mesh is None else spread(made_up, program.mesh, DATA)
-        )
+        given = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
     supply = supply_of(program, functions, given)
     for key in range(_KEYS):
         cells = _known_cells(block, key, steps)
@@ -144,12 +142,8 @@ def check_steps(
         cell, begin = jax.tree.map(_first, (cells, _fetched(states)))
         if reference is None:
             reference = _Reference(program, cell, begin, made_up, noise[0, :steps])
-        (supplied,) = (
-            [given] if supply is None else supply.chunks(placed, [0], lambda _: (noise,))
-        )
-        states, output, *_ = executable(
-            states, placed, np.int32(0), noise, kept, supplied
-        )
+        (supplied,) = [given] if supply is None else supply.chunks(placed, [0], lambda _: (noise,))
+        states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)
         found = jax.tree.map(_side_by_side, *on_host((states.position, output[0])))
         if reference.agrees(cell, begin, found):
             return
@@ -163,14 +157,10 @@ def _known_cells(block: Cells, key: int, steps: int) -> Cells:
 
     def known(keys: jax.Array) -> jax.Array:
         words = rng.integers(0, 1 << 32, jax.random.key_data(keys).shape[1:], np.uint32)
-        return jax.random.wrap_key_data(
-            jnp.asarray(np.tile(words, (size, 1))), impl=jax.random.key_impl(keys)
-        )
+        return jax.random.wrap_key_data(jnp.asarray(np.tile(words, (size, 1))), impl=jax.random.key_impl(keys))
 
     return Cells(
-        jax.tree.map(
-            lambda leaf: np.repeat(leaf[:1], size, axis=0), on_host(block.numbers)
-        ),
+        jax.tree.map(lambda leaf: np.repeat(leaf[:1], size, axis=0), on_host(block.numbers)),
         Streams(*map(known, block.streams)),
         np.zeros(size, np.int32),  # type: ignore[arg-type]
         np.full(size, steps, np.int32),  # type: ignore[arg-type]
@@ -218,9 +208,7 @@ def _fetched(tree: PyTree) -> PyTree:
     def fetched(leaf: jax.Array) -> np.ndarray | jax.Array:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             words = on_host(jax.random.key_data(leaf))
-            return jax.random.wrap_key_data(
-                jnp.asarray(words), impl=jax.random.key_impl(leaf)
-            )
+            return jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(leaf))
         return on_host(leaf)
 
     return jax.tree.map(fetched, tree)
@@ -270,21 +258,15 @@ class _Reference:
         self._noise = noise
         self._device = _device()
         self._shards = sizes(program.mesh)[1]
-        self._records = (
-            self._one_row(records) if program.supplied else self._prepared(records)
-        )
+        self._records = self._one_row(records) if program.supplied else self._prepared(records)
         t = np.int32(0)
         # ChaCha20 as an accelerator has it takes seconds to compile for a CPU.
         with traced_for(self._device.platform):
-            self._draw = self._compiled(
-                program.draw, (None,) * 4, cell, state.position, t, noise[0]
-            )
+            self._draw = self._compiled(program.draw, (None,) * 4, cell, state.position, t, noise[0])
         drawn = self._draw(cell, state.position, t, noise[0])
         axes = (None, None, None, None, None if program.supplied else 0, 0, None)
         with traced_for("accelerator"):
-            self._take = self._compiled(
-                self._taken, axes, cell, state, t, noise[0], self._records, drawn, t
-            )
+            self._take = self._compiled(self._taken, axes, cell, state, t, noise[0], self._records, drawn, t)
 
     def agrees(self, cell: Cells, state: PyTree, found: PyTree) -> bool:
         """Whether positions found for this cell, leaves (..., *shape), are where it comes from this state.
@@ -296,18 +278,14 @@ class _Reference:
         near = (self._noise, *(np.nextafter(self._noise, end) for end in (far, -far)))
         return any(self._agrees(cell, state, found, noise) for noise in near)
 
-    def _agrees(
-        self, cell: Cells, state: PyTree, found: PyTree, noise: np.ndarray
-    ) -> bool:
+    def _agrees(self, cell: Cells, state: PyTree, found: PyTree, noise: np.ndarray) -> bool:
         (still,) = self._positions(cell, state, noise[:1], noisy=False)
         noisy = self._positions(cell, state, noise, noisy=True)
         moved, end = noisy[0], noisy[-1]
         start = jax.tree.map(np.asarray, state.position)
         relative = _RELATIVE
         if self._program.clip is not None:
-            relative += self._program.batch_size / float(
-                self._program.query(cell)._grid(noise[0])
-            )
+            relative += self._program.batch_size / float(self._program.query(cell)._grid(noise[0]))
 
         def close(
             found: np.ndarray,
@@ -317,27 +295,19 @@ class _Reference:
             still: np.ndarray,
         ) -> bool:
             effect = _largest(moved - still)
-            rounding = (
-                _ULPS * np.finfo(np.float32).eps * max(_largest(end), _largest(start))
-            )
+            rounding = _ULPS * np.finfo(np.float32).eps * max(_largest(end), _largest(start))
             near = np.abs(found - end) <= len(noise) * (relative * effect + rounding)
             return bool(np.all(near | (~np.isfinite(found) & ~np.isfinite(end))))
 
         with np.errstate(invalid="ignore"):
-            return all(
-                jax.tree.leaves(jax.tree.map(close, found, end, start, moved, still))
-            )
+            return all(jax.tree.leaves(jax.tree.map(close, found, end, start, moved, still)))
 
-    def _positions(
-        self, cell: Cells, state: PyTree, noise: np.ndarray, noisy: bool
-    ) -> list[PyTree]:
+    def _positions(self, cell: Cells, state: PyTree, noise: np.ndarray, noisy: bool) -> list[PyTree]:
         """Positions after each step."""
         found = []
         for t, std in enumerate(noise):
             drawn = self._draw(cell, state.position, np.int32(t), std)
-            state = self._take(
-                cell, state, np.int32(t), std, self._records, drawn, np.int32(noisy)
-            )
+            state = self._take(cell, state, np.int32(t), std, self._records, drawn, np.int32(noisy))
             if self._shards > 1:
                 state = jax.tree.map(_first, state)
             found.append(jax.tree.map(np.asarray, state.position))
@@ -355,26 +325,18 @@ class _Reference:
     ) -> PyTree:
         """The state after a step; ``noisy``: 1, or 0 to take it without its noise."""
         randomness, key = drawn
-        noise = jax.tree.map(
-            lambda leaf: leaf * noisy.astype(leaf.dtype), randomness.noise
-        )
+        noise = jax.tree.map(lambda leaf: leaf * noisy.astype(leaf.dtype), randomness.noise)
         randomness = randomness._replace(noise=noise)
         if self._program.supplied:
             mask = randomness.batch[1]
             # A batch of records on disk has room for more than it may hold, so it has a mask.
             assert mask is not None
-            rows = jax.tree.map(
-                lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows
-            )
+            rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows)
             rows = self._program.prepared(rows)
             randomness = randomness._replace(batch=(None, mask))
-        return self._program.advance(cell, state, t, noise_std, rows, (randomness, key))[
-            0
-        ]
+        return self._program.advance(cell, state, t, noise_std, rows, (randomness, key))[0]
 
-    def _compiled(
-        self, function: Callable[..., PyTree], axes: tuple, *arguments: PyTree
-    ) -> Callable[..., PyTree]:
+    def _compiled(self, function: Callable[..., PyTree], axes: tuple, *arguments: PyTree) -> Callable[..., PyTree]:
         """A function of every shard; ``arguments`` are like its own."""
         if self._shards > 1:
             # Named, the axis of the shards is one of arrays, and their sums are sums along it.
@@ -392,21 +354,15 @@ class _Reference:
         if shards > 1:
             records = jax.tree.map(padded, records)
         if self._program.target.without().prepared is not None:
-            prepare = compiled_afresh(
-                self._program.prepared, (_types(records),), self._device
-            )
+            prepare = compiled_afresh(self._program.prepared, (_types(records),), self._device)
             records = prepare(jax.device_put(records, self._device))
         if shards > 1:
-            return jax.tree.map(
-                lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), records
-            )
+            return jax.tree.map(lambda leaf: leaf.reshape(shards, -1, *leaf.shape[1:]), records)
         return records
 
     def _one_row(self, records: PyTree) -> PyTree:
         """The row that all are, as the device gets it."""
         return jax.tree.map(
-            lambda leaf: leaf[:1].astype(
-                np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32
-            ),
+            lambda leaf: leaf[:1].astype(np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32),
             records,
         )

@@ -75,10 +75,7 @@ def shards_of(records: PyTree, mesh: Mesh) -> Shards:
     # A shard that lies on several devices along the chains is summed by the first one's process.
     mine = [at for at, one in enumerate(mesh.devices[0]) if one.process_index == me]
     parts = [slice(at * size, min((at + 1) * size, count)) for at in mine]
-    own = [
-        Whole(jax.tree.map(lambda leaf, part=part: leaf[part], records))
-        for part in parts or [slice(0, 0)]
-    ]
+    own = [Whole(jax.tree.map(lambda leaf, part=part: leaf[part], records)) for part in parts or [slice(0, 0)]]
     return Shards(tuple(own), count)
 
 
@@ -102,9 +99,7 @@ def _flat(total: Total) -> Iterable[int]:
 
 def _words(number: int) -> np.ndarray:
     """Two's complement of an integer, the lowest word first."""
-    return np.frombuffer(
-        (number % _MODULUS).to_bytes(_BITS * _WORDS // 8, "little"), np.uint32
-    )
+    return np.frombuffer((number % _MODULUS).to_bytes(_BITS * _WORDS // 8, "little"), np.uint32)
 
 
 def _number(words: np.ndarray) -> int:

@@ -83,9 +83,7 @@ class Work(Protocol):
     def takes_partitions(self) -> bool:
         """Return whether records may be a table in partitions."""
 
-    def read(
-        self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
-    ) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
         """Refuse records and starts that do not fit the plan, and keep them.
 
         Args:
@@ -125,9 +123,7 @@ class Release(Protocol[_R]):
         """Return what was released."""
 
 
-def released(
-    stage: int, work: Release[_R], streams: Streams, session: Session, last: bool
-) -> _R:
+def released(stage: int, work: Release[_R], streams: Streams, session: Session, last: bool) -> _R:
     """Return what a stage releases: what was committed of it, else what is made now and then committed.
 
     Args:
@@ -156,6 +152,4 @@ def work_of(plan: AnyPlan) -> Work:
     Raises:
         ValueError: nobody carries out such a plan.
     """
-    raise InputError(
-        f"plan: {type(plan).__name__} is no plan; make one with dpmcmc.plan or a mechanism's plan"
-    )
+    raise InputError(f"plan: {type(plan).__name__} is no plan; make one with dpmcmc.plan or a mechanism's plan")

@@ -76,9 +76,7 @@ class LostPartition(RunFailed):
 class Workers(Protocol):
     """Workers that compute on partitions."""
 
-    def results(
-        self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]
-    ) -> list[_R]:
+    def results(self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]) -> list[_R]:
         """Return what a function makes of each item, in their order.
 
         Args:
@@ -92,9 +90,7 @@ class Workers(Protocol):
         """
 
 
-def workers(
-    given: EngineGiven = None, trusted_network: bool = False
-) -> AbstractContextManager[Workers]:
+def workers(given: EngineGiven = None, trusted_network: bool = False) -> AbstractContextManager[Workers]:
     """Return the workers that a user means, as a context that ends those that it has started.
 
     Args:
@@ -155,16 +151,12 @@ class Pool:
     def __init__(self, executors: Sequence[Executor]) -> None:
         self._executors = executors
 
-    def results(
-        self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]
-    ) -> list[_R]:
+    def results(self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]) -> list[_R]:
         """Return what the function makes of each item; see :class:`Workers`."""
         futures: list[Future[_R]] = []
         found: list[_R] = []
         try:
-            for item, executor in zip(
-                items, itertools.cycle(self._executors), strict=False
-            ):
+            for item, executor in zip(items, itertools.cycle(self._executors), strict=False):
                 futures.append(executor.submit(function, item))
             for future in futures:
                 found.append(future.result())
@@ -209,9 +201,7 @@ class Cluster:
                 client.close()
             raise
 
-    def results(
-        self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]
-    ) -> list[_R]:
+    def results(self, function: Callable[[_T], _R], items: Sequence[_T], names: Sequence[str]) -> list[_R]:
         """Return what the function makes of each item; see :class:`Workers`."""
         there = self._check_links()
         self._passes += 1
@@ -240,9 +230,7 @@ class Cluster:
                 future.release()
         return [found[number] for number in range(len(items))]
 
-    def _gather(
-        self, futures: dict[Any, int], found: dict[int, Any], names: Sequence[str]
-    ) -> None:
+    def _gather(self, futures: dict[Any, int], found: dict[int, Any], names: Sequence[str]) -> None:
         from distributed import wait
 
         left = set(futures)

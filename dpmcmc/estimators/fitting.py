@@ -122,15 +122,11 @@ def fit(
             "data",
         )
     if not isinstance(formula_or_columns, Iterable | None):
-        raise InputError(
-            "fit: a formula, a list of columns or None stands first", "formula_or_columns"
-        )
+        raise InputError("fit: a formula, a list of columns or None stands first", "formula_or_columns")
     if schema is None:
         raise no_schema(data, formula_or_columns)
     if not isinstance(schema, Schema):
-        raise InputError(
-            f"schema: must be a Schema, got a {type(schema).__name__}", "schema"
-        )
+        raise InputError(f"schema: must be a Schema, got a {type(schema).__name__}", "schema")
     epsilon = asked_epsilon(epsilon)
     schema = _chosen(schema, formula_or_columns)
     people = partitioned(data, schema)
@@ -181,17 +177,9 @@ def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> S
         return schema
     if not isinstance(formula_or_columns, str):
         names = list(formula_or_columns)
-        wrong = [
-            name
-            for name in names
-            if not isinstance(name, str) or name not in schema.columns
-        ]
+        wrong = [name for name in names if not isinstance(name, str) or name not in schema.columns]
         if wrong or not names:
-            what = (
-                f"{shown(wrong[0])} is no column of the schema"
-                if wrong
-                else "the list of columns is empty"
-            )
+            what = f"{shown(wrong[0])} is no column of the schema" if wrong else "the list of columns is empty"
             raise InputError(
                 f"fit: {what}; name columns of the schema, or give None for all",
                 "formula_or_columns",
@@ -240,8 +228,6 @@ def settings_of(target: Target, goal: Goal, num_features: int | None) -> Given:
     if isinstance(target, SoftmaxRegression):
         size *= target.num_classes or 1
     covariance: Literal["sandwich", "model"] = (
-        "sandwich"
-        if size <= MOST_RELEASED or isinstance(target, OrdinalRegression)
-        else "model"
+        "sandwich" if size <= MOST_RELEASED or isinstance(target, OrdinalRegression) else "model"
     )
     return {"mechanism": NoiseAware(prior_scale="evidence", covariance=covariance)}

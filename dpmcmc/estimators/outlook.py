@@ -80,12 +80,8 @@ DESIGNS = (
 #: The first and the last are extremes; the third stands for all where only one is tried.
 REAL = (
     SimulatedDesign("independent columns that fill their ranges", 0.0, 1.0),
-    SimulatedDesign(
-        "correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8
-    ),
-    SimulatedDesign(
-        "correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5
-    ),
+    SimulatedDesign("correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8),
+    SimulatedDesign("correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5),
     SimulatedDesign(
         "strongly correlated columns that fill little of their ranges",
         0.6,
@@ -93,9 +89,7 @@ REAL = (
         0.5,
         0.3,
     ),
-    SimulatedDesign(
-        "strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2
-    ),
+    SimulatedDesign("strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2),
 )
 
 
@@ -127,9 +121,7 @@ def simulated_rows(
     for columns in sources:
         sign = rng.choice([-1.0, 1.0])
         own = rng.normal(size=count)
-        latent = (
-            math.sqrt(design.common) * sign * factor + math.sqrt(1 - design.common) * own
-        )
+        latent = math.sqrt(design.common) * sign * factor + math.sqrt(1 - design.common) * own
         if len(columns) > 1 or columns in blocks:
             weights = np.arange(1, len(columns) + 1) ** (-2 * (1 - design.spread))
             ends = np.cumsum(weights) / weights.sum()
@@ -139,15 +131,11 @@ def simulated_rows(
             number = (2 * ndtr(latent) - 1) * design.spread
             if design.centre:
                 number = np.clip(number + design.centre * rng.normal(), -1, 1)
-            out[:, columns[0]] = (
-                np.abs(number) if columns[0] in known.nonnegative else number
-            )
+            out[:, columns[0]] = np.abs(number) if columns[0] in known.nonnegative else number
     if known.constant is not None:
         out[:, known.constant] = 1.0
     if known.unit_norm:
-        return out * (
-            row_bound / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
-        )
+        return out * (row_bound / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12))
     return out * (row_bound / math.sqrt(len(sources) + (known.constant is not None)))
 
 
@@ -210,9 +198,7 @@ class Outlook(NamedTuple):
     def learned(self) -> float:
         """Share of the prior's variance that the release removes, mean over contrasts."""
         private = variances(self.covariances.private, self.contrasts)
-        return float(
-            np.mean(1 - private / variances(np.diag(self.prior), self.contrasts))
-        )
+        return float(np.mean(1 - private / variances(np.diag(self.prior), self.contrasts)))
 
     def accuracy_lost(self, score: BoundedScore, rng: np.random.Generator) -> np.ndarray:
         """Return the loss of a binary model's expected accuracy that is due to privacy, (draws,).
@@ -225,10 +211,7 @@ class Outlook(NamedTuple):
         private = _root(np.diag(self.prior) - of_private) @ rng.normal(size=size)
         alone = private + _root(of_private - of_alone) @ rng.normal(size=size)
         p = score.mean(self.rows @ (alone + _root(of_alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
-        right = [
-            np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0)
-            for known in (private, alone)
-        ]
+        right = [np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0) for known in (private, alone)]
         return right[1] - right[0]
 
 
@@ -262,19 +245,13 @@ class OutlookFacts:
         """Return rows (n, d) of a design, and a parameter (d,) from the prior, scaled so that predictors have their
         expected spread."""
         rng = np.random.default_rng(0)
-        rows = simulated_rows(
-            design, len(self.scales), self.row_bound, self.structure, rng
-        )
+        rows = simulated_rows(design, len(self.scales), self.row_bound, self.structure, rng)
         scales = self.scales if self.truths is None else self.truths
         truth = scales * rng.normal(size=len(scales))
         expected = math.sqrt(np.mean((rows * scales) ** 2) * len(scales))
-        if not math.isfinite(
-            self.score.clip
-        ):  # the prior ignores that labels are bounded
+        if not math.isfinite(self.score.clip):  # the prior ignores that labels are bounded
             expected = min(expected, math.sqrt(self.score.dispersion))  # type: ignore[attr-defined]
-        return rows, truth * self.strength * expected / max(
-            float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12
-        )
+        return rows, truth * self.strength * expected / max(float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12)
 
     def outlook(
         self,
@@ -305,9 +282,7 @@ class OutlookFacts:
         alone = np.linalg.inv(precision + curvature / spread)
 
         if not (noise.learnt or math.isfinite(self.score.clip)):
-            return self._of_statistics(
-                rows, truth, num_records, noise, design, alone, rough
-            )
+            return self._of_statistics(rows, truth, num_records, noise, design, alone, rough)
         moment = each * rows.T @ rows
         seen: Planned | None = None
         if noise.released is not None:
@@ -315,9 +290,7 @@ class OutlookFacts:
                 NoisyGram(moment, noise.gram, float(np.trace(moment)), 0.0),
                 self.structure,
             )
-            seen = planned(
-                moment, noise.gram, noise.released[0], num_records, self.row_bound, own
-            )
+            seen = planned(moment, noise.gram, noise.released[0], num_records, self.row_bound, own)
             gram, metric = moment, seen.square
             norm, longest = seen.norm, seen.longest
         else:
@@ -335,9 +308,7 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric,
-                    missed(score.beyond, gram, num_records)
-                    if isinstance(score, Huber)
-                    else None,
+                    missed(score.beyond, gram, num_records) if isinstance(score, Huber) else None,
                 )
             )
             means.append(float(np.mean(law.curvature)))
@@ -348,9 +319,7 @@ class OutlookFacts:
             total = total + chosen.missed / norm**2
         if seen is None or noise.released is None:
             # A gradient is taken about as far from the truth as the posterior is wide.
-            local = Local(
-                chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q)
-            )
+            local = Local(chosen.curvature, chosen.spread, lambda q: 2 * mean**2 * error(q))
         else:
             score = offered[number]
             local = expected(
@@ -401,9 +370,7 @@ class OutlookFacts:
         covariances = predicted(local, variance, precision, alone)
         return Outlook(covariances, self.scales**2, rows, contrasts(self.structure, size))
 
-    def _denoised(
-        self, moment: np.ndarray, noise: ReleaseNoise, seed: int, rough: bool
-    ) -> Denoised:
+    def _denoised(self, moment: np.ndarray, noise: ReleaseNoise, seed: int, rough: bool) -> Denoised:
         """Return the estimate of a second moment of rows from a simulated release of it."""
         size = len(moment)
         rng = np.random.default_rng(seed)
@@ -420,9 +387,7 @@ class OutlookFacts:
         strong = dataclasses.replace(self, strength=STRONG)
         return strong.outlook(REAL[2], num_records, noise, rough=True).width
 
-    def outlooks(
-        self, num_records: int, noise: ReleaseNoise, rough: bool = False
-    ) -> list[Outlook]:
+    def outlooks(self, num_records: int, noise: ReleaseNoise, rough: bool = False) -> list[Outlook]:
         """Return the outlook of every design, or for many columns of the third one alone."""
         designs = REAL if len(self.scales) <= _MANY else REAL[2:3]
         return [self.outlook(design, num_records, noise, rough) for design in designs]
@@ -456,9 +421,7 @@ def width_line(outlooks: list[Outlook], strong: float) -> str:
         said = f"predicted between {low:.3g} and {high:.3g} times as wide as without privacy ({typical:.3g} typically"
     said = f"intervals: {said}, by how much of their ranges columns fill): same table, same prior, no noise"
     if typical > _LITTLE:
-        said += (
-            "; the release tells so little that they may be several times as wide as that"
-        )
+        said += "; the release tells so little that they may be several times as wide as that"
     elif strong > _WIDENED * typical:
         said += f"; about {strong:.3g} times where effects are {STRONG:g} times as strong as usual"
     return said

@@ -32,9 +32,7 @@ _HELD = 0.01
 _HUGE = 1e6
 
 
-def encoded_priors(
-    schema: Schema, prior: Mapping[str, Normal]
-) -> tuple[Normal | None, ...]:
+def encoded_priors(schema: Schema, prior: Mapping[str, Normal]) -> tuple[Normal | None, ...]:
     """Return a prior for each encoded column that has one of its own.
 
     Args:
@@ -82,9 +80,7 @@ def _units(schema: Schema, at: int) -> tuple[float, float]:
     size = len(schema.own_names)
     alone = np.zeros((size, 1) if schema.outcome.kind == "classes" else size)
     alone[at] = 1.0
-    nothing, one = (
-        float(schema.to_original_units(times * alone).flat[at]) for times in (0.0, 1.0)
-    )
+    nothing, one = (float(schema.to_original_units(times * alone).flat[at]) for times in (0.0, 1.0))
     return nothing, one - nothing
 
 
@@ -111,9 +107,7 @@ def prior_lines(schema: Schema, target: Target, options: Options) -> list[str]:
         own = slice(at * score.size, (at + 1) * score.size)
         centre = float(prior.means[own][0]) * reach
         spread = _QUANTILE * float(prior.scales[own][0]) * reach * differs
-        said.append(
-            f"{name} from {column.low:g} to {column.high:g} {_moves(schema, target, centre, spread)}"
-        )
+        said.append(f"{name} from {column.low:g} to {column.high:g} {_moves(schema, target, centre, spread)}")
     if not said:
         return []
     line = f"prior: in {_SHARE:.0%} of it, a change of " + ", of ".join(said)

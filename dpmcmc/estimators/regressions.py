@@ -89,9 +89,7 @@ def _look_at(given: ArrayLike, name: str, numeric: bool) -> None:
         return
     array = np.asarray(given)
     if array.dtype.kind == "c":
-        raise InputError(
-            f"Complex data not supported: {name} must hold real numbers", name
-        )
+        raise InputError(f"Complex data not supported: {name} must hold real numbers", name)
     if name == "X" and array.ndim < 2:
         raise InputError(
             f"Expected 2D array, got {array.ndim}D array instead: give X one row for each record. Reshape your data "
@@ -137,11 +135,7 @@ def expected_failed_checks(estimator: BaseEstimator) -> dict[str, str]:
     They concern classes that were declared. With ``classes="observed"`` a classifier passes every check. The checks fit
     clones to tables of many sizes, so they are for an estimator with an ε and ``num_records="observed"``.
     """
-    declared = (
-        estimator.classes
-        if isinstance(estimator, PrivateLogisticRegression)
-        else OBSERVED
-    )
+    declared = estimator.classes if isinstance(estimator, PrivateLogisticRegression) else OBSERVED
     return {} if isinstance(declared, str) and declared == OBSERVED else dict(_FAILED)
 
 
@@ -192,11 +186,7 @@ class PublicKFold(BaseCrossValidator):
             ("num_records", num_records, 1),
             ("seed", seed, 0),
         ):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | np.integer)
-                or value < least
-            ):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(
                     f"{name}: must be a whole number of at least {least}, got {value!r}",
                     name,
@@ -338,9 +328,7 @@ class PrivateRegression(BaseEstimator):
         made._is_clone = True
         return made
 
-    def _read(
-        self, X: ArrayLike, y: ArrayLike, **options: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, X: ArrayLike, y: ArrayLike, **options: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return checked arrays of rows and labels."""
         x, labels = checked_records(self, X, y, **options)
         self._check(len(x))
@@ -363,9 +351,7 @@ class PrivateRegression(BaseEstimator):
                 "folds=dpmcmc.estimators.PublicKFold(5, num_records=...), or 'observed' where all of them are public",
                 "num_records",
             )
-        if rows not in (
-            (declared,) if isinstance(declared, int | np.integer | str) else declared
-        ):
+        if rows not in ((declared,) if isinstance(declared, int | np.integer | str) else declared):
             raise InputError(
                 f"num_records: {declared} was declared, and fit was handed another number of rows, which is private "
                 "then: stratified folds and meta-estimators that take rows out by their labels do so; "
@@ -436,9 +422,7 @@ class PrivateRegression(BaseEstimator):
         self.intercept_interval_ = ends[-1] if given else None
         return self
 
-    def _released(
-        self, plan: Plan | MechanismPlan, records: dict[str, np.ndarray]
-    ) -> Result:
+    def _released(self, plan: Plan | MechanismPlan, records: dict[str, np.ndarray]) -> Result:
         """Return the release, charged to the ledger where there is one."""
         key = None
         if self.random_state is not None:
@@ -453,9 +437,7 @@ class PrivateRegression(BaseEstimator):
         reservation = None
         if self.ledger is not None:
             guarantee = plan.guarantee if key is None else None
-            reservation = Reservation(
-                self.ledger, guarantee, type(self).__name__, parts=True
-            )
+            reservation = Reservation(self.ledger, guarantee, type(self).__name__, parts=True)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotForIntervals)
@@ -474,10 +456,7 @@ class PrivateRegression(BaseEstimator):
         rows = self.schema_.encode_features(self._table(checked_rows(self, x)))
         draws = self.result_.flat_draws()
         block = max(1, _ENTRIES // len(draws))
-        parts = (
-            self._link(rows[i : i + block] @ draws.T).mean(axis=1)
-            for i in range(0, len(rows), block)
-        )
+        parts = (self._link(rows[i : i + block] @ draws.T).mean(axis=1) for i in range(0, len(rows), block))
         return np.concatenate(list(parts))
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
@@ -532,13 +511,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         x, labels = self._read(X, y)
         check_classification_targets(labels)
         observed = isinstance(self.classes, str) and self.classes == OBSERVED
-        given = (
-            np.unique(labels)
-            if observed
-            else (0, 1)
-            if self.classes is None
-            else self.classes
-        )
+        given = np.unique(labels) if observed else (0, 1) if self.classes is None else self.classes
         self.classes_ = np.asarray(given)
         if len(self.classes_) != 2 or type_of_target(labels) == "multiclass":
             # The first sentence is scikit-learn's own.
@@ -632,9 +605,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     def _label(self) -> Range:
         ends = _UNDECLARED if self.label_range is None else self.label_range
         if np.shape(ends) != (2,):
-            raise InputError(
-                f"label_range: give (low, high), got {ends!r}", "label_range"
-            )
+            raise InputError(f"label_range: give (low, high), got {ends!r}", "label_range")
         return Range(*ends)
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:

@@ -67,9 +67,7 @@ def suggested_chain(
     of_rows = offers.row_bound is not None and offers.num_features is not None
     name: MetricName = "gram" if of_rows else "second_moment"
     settings: dict[str, Any] = {
-        "metric": PrivateMetric(
-            name, share=_SHARE, structure=structure if of_rows else None
-        ),
+        "metric": PrivateMetric(name, share=_SHARE, structure=structure if of_rows else None),
         "sampling": Full(),
         "steps": _STEPS,
         "sampler": SGLD(step_size=1.0),
@@ -156,9 +154,7 @@ def _steepest(rough: Plan, typical: float) -> float:
     prior = (rough.target_offers.prior_precision or 0.0) / n
     found = []
     for design in DESIGNS:
-        rows = simulated_rows(
-            design, size, bound, asked.structure, np.random.default_rng(0)
-        )
+        rows = simulated_rows(design, size, bound, asked.structure, np.random.default_rng(0))
         values = np.linalg.eigvalsh(rows.T @ rows / len(rows)).clip(min=0.0)
         scale = metric.typical_norm**2 / float(np.sum(values / (values + floor)))
         found.append(float(np.max((most * values + prior) / (values + floor))) * scale)

@@ -58,9 +58,7 @@ _LEAST_LEARNED = 0.1
 #: Candidates for the second moment's share of μ².
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: How good a chain's settings were on public tables (docs/figures.md).
-_MEASURED = (
-    "; on five public tables settings tuned on the data predicted at most a point better"
-)
+_MEASURED = "; on five public tables settings tuned on the data predicted at most a point better"
 _UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
 #: Factor of the scales under ``evidence`` that widths are predicted with: about a draw's where there is little signal.
 _USUAL_FACTOR = 4.0
@@ -112,9 +110,7 @@ def default_delta(num_records: int) -> float:
         InputError: N is less than 1.
     """
     if num_records < 1:
-        raise InputError(
-            f"num_records: must be at least 1, got {num_records}", "num_records"
-        )
+        raise InputError(f"num_records: must be at least 1, got {num_records}", "num_records")
     return min(1e-5, num_records**-1.2)
 
 
@@ -170,11 +166,7 @@ def asked_epsilon(epsilon: float | None) -> float:
             "promise, 2 to 4 a usual one, and at 8 or more it is weak",
             "epsilon",
         )
-    if (
-        isinstance(epsilon, bool)
-        or not isinstance(epsilon, Real)
-        or not 0 < epsilon <= _MOST_EPSILON
-    ):
+    if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < epsilon <= _MOST_EPSILON:
         raise InputError(
             f"epsilon: must be a number in (0, {_MOST_EPSILON:g}], got {epsilon!r}",
             "epsilon",
@@ -200,46 +192,30 @@ def ask(
         raise InputError(said, "target")
     if schema is not None:
         target = schema.with_public_facts(target)
-        structure = (
-            None if target_offers(target).features is not None else schema.structure
-        )
+        structure = None if target_offers(target).features is not None else schema.structure
     offers = target_offers(target)
     facts = {
         "num_features": (offers.num_features, num_features),
         "row_bound": (offers.row_bound, _ROW_BOUND),
     }
-    names = (
-        {f.name for f in dataclasses.fields(target)}
-        if dataclasses.is_dataclass(target)
-        else set[str]()
-    )
-    missing = {
-        key: usual for key, (own, usual) in facts.items() if key in names and own is None
-    }
+    names = {f.name for f in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
+    missing = {key: usual for key, (own, usual) in facts.items() if key in names and own is None}
     if "num_features" in missing and num_features is None:
         raise InputError(
             "num_features: neither target nor schema says how many columns a row has; give it",
             "num_features",
         )
     if "row_bound" in missing:
-        reasons.append(
-            f"row_bound: none was declared, so rows are taken to have norm at most {_ROW_BOUND:g}"
-        )
+        reasons.append(f"row_bound: none was declared, so rows are taken to have norm at most {_ROW_BOUND:g}")
     if missing:
         target = dataclasses.replace(target, **missing)  # type: ignore[type-var]
     declared = target_offers(target).num_features
     if num_features is not None and declared not in (None, num_features):
-        raise InputError(
-            f"num_features: {num_features}, and the target has {declared}; give one"
-        )
+        raise InputError(f"num_features: {num_features}, and the target has {declared}; give one")
     if delta is None:
         delta = default_delta(num_records)
-        reasons.append(
-            f"delta {delta:.3g}: the least of 1e-5 and N^-1.2, since none was given"
-        )
-    return Request(
-        target, num_records, epsilon, delta, structure, schema, given, tuple(reasons)
-    )
+        reasons.append(f"delta {delta:.3g}: the least of 1e-5 and N^-1.2, since none was given")
+    return Request(target, num_records, epsilon, delta, structure, schema, given, tuple(reasons))
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,9 +244,7 @@ class Request:
     def suggested(self, goal: Goal) -> Plan | MechanismPlan:
         """Return the plan, whether or not it reaches the goal."""
         if goal not in (INTERVALS, PREDICTION):
-            raise InputError(
-                f"goal: must be intervals or prediction, got {goal!r}", "goal"
-            )
+            raise InputError(f"goal: must be intervals or prediction, got {goal!r}", "goal")
         of_chain = [key for key in self.given if key not in ("adjacency", "mechanism")]
         if "mechanism" in self.given and of_chain:
             raise InputError(
@@ -278,17 +252,10 @@ class Request:
                 "mechanism",
             )
         # A chain clips residuals of labels that have no bound, which biases it.
-        unbounded = (
-            score_of(self.target) is not None
-            and not target_offers(self.target).bounded_labels
-        )
-        one_shot = "mechanism" in self.given or (
-            not of_chain and (goal == INTERVALS or unbounded)
-        )
+        unbounded = score_of(self.target) is not None and not target_offers(self.target).bounded_labels
+        one_shot = "mechanism" in self.given or (not of_chain and (goal == INTERVALS or unbounded))
         plan, reasons = self._release(goal) if one_shot else self._chain(goal)
-        return dataclasses.replace(
-            plan, reasons=(*self.reasons, *reasons), schema=self.schema
-        )
+        return dataclasses.replace(plan, reasons=(*self.reasons, *reasons), schema=self.schema)
 
     def attempted(self, goal: Goal, stacklevel: int) -> Plan | MechanismPlan:
         """Return the plan; where it does not reach the goal, warn and say what would.
@@ -314,9 +281,7 @@ class Request:
             why = f"method: noise_aware with a sandwich variance, made of released scores: intervals are {BEST_FIT}"
         if mechanism is None:
             # A prior that is too wide or too narrow costs predictions more than the search for its scale.
-            scale: Literal["target", "evidence"] = (
-                "target" if goal == INTERVALS else "evidence"
-            )
+            scale: Literal["target", "evidence"] = "target" if goal == INTERVALS else "evidence"
             mechanism = NoiseAware(prior_scale=scale, structure=self.structure)
             if isinstance(self.target, OrdinalRegression):
                 mechanism = dataclasses.replace(mechanism, covariance="sandwich")
@@ -336,10 +301,7 @@ class Request:
         if self.facts is None:
             return plan, [why, *prior]
         if mechanism.gram_share is None and _normal_rows(plan):
-            plans = [
-                self._planned(dataclasses.replace(mechanism, gram_share=share))
-                for share in _GRAM_SHARES
-            ]
+            plans = [self._planned(dataclasses.replace(mechanism, gram_share=share)) for share in _GRAM_SHARES]
             plan = min(plans, key=self._rough_width)
             share = plan.settings["gram_share"]
             why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
@@ -347,9 +309,7 @@ class Request:
         noise = self.noise(plan)
         outlooks = self._width_facts.outlooks(self.num_records, noise)
         strong = self._width_facts.strong_width(self.num_records, noise)
-        plan = dataclasses.replace(
-            plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)}
-        )
+        plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)})
         return plan, [
             why,
             *prior,
@@ -359,34 +319,18 @@ class Request:
 
     def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a sampler's run, and why."""
-        given: dict[str, Any] = {
-            k: v
-            for k, v in self.given.items()
-            if k not in ("adjacency", "clip", "clipping")
-        }
-        promised: dict[str, Any] = {
-            k: v for k, v in self.given.items() if k not in (*given, "mechanism")
-        }
+        given: dict[str, Any] = {k: v for k, v in self.given.items() if k not in ("adjacency", "clip", "clipping")}
+        promised: dict[str, Any] = {k: v for k, v in self.given.items() if k not in (*given, "mechanism")}
         promise = Privacy(epsilon=self.epsilon, delta=self.delta, **promised)
-        plan, reasons = suggested_chain(
-            self.target, self.num_records, promise, self.structure, given
-        )
-        method = f"method: {plan.label}" + " in a private metric" * (
-            plan.metric is not None
-        )
+        plan, reasons = suggested_chain(self.target, self.num_records, promise, self.structure, given)
+        method = f"method: {plan.label}" + " in a private metric" * (plan.metric is not None)
         if goal == PREDICTION and not given:
             measured = isinstance(self.target, LogisticRegression)
             method += _MEASURED if measured else _UNMEASURED
-        if (
-            self.facts is not None
-            and plan.metric is not None
-            and plan.metric.asked.of_rows
-        ):
+        if self.facts is not None and plan.metric is not None and plan.metric.asked.of_rows:
             share = plan.metric.asked.share
             # Only the gradients after burn-in, half of them, make the draws.
-            noise = ReleaseNoise(
-                plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2)
-            )
+            noise = ReleaseNoise(plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2))
             outlooks = self.facts.outlooks(self.num_records, noise)
             reasons = [*reasons, *self._expected(outlooks)]
         return plan, [method, *reasons]
@@ -428,17 +372,13 @@ class Request:
         size = offers.num_features
         if score is None or score.size != 1 or size is None:
             return None
-        options = (
-            self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
-        )
+        options = self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
         target = cast(GeneralisedLinear, self.target)
         bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
         prior = Prior.of(options, target)
         scales = np.where(prior.free, factor * prior.scales, prior.scales)
         # An intercept's wide prior is not where truths are expected.
-        truths = (
-            np.full(prior.size, target.prior_scale) if prior.free.any() else prior.scales
-        )
+        truths = np.full(prior.size, target.prior_scale) if prior.free.any() else prior.scales
         return OutlookFacts(score, scales, bound, self.structure, truths)
 
     def _gradient(self, share: float) -> float:
@@ -457,17 +397,13 @@ class Request:
             settings["gram_noise_std"],
             last_gradients(settings, plan.mechanism.steps),
             settings.get("clip_ratio"),
-            released=None
-            if _normal_rows(plan)
-            else (settings["whitened_noise_std"], settings["curvature_noise_std"]),
+            released=None if _normal_rows(plan) else (settings["whitened_noise_std"], settings["curvature_noise_std"]),
             learnt=settings.get("bound_deviations"),
         )
 
     def _rough_width(self, plan: MechanismPlan) -> float:
         assert self.facts is not None
-        return self.facts.outlook(
-            REAL[2], self.num_records, self.noise(plan), rough=True
-        ).width
+        return self.facts.outlook(REAL[2], self.num_records, self.noise(plan), rough=True).width
 
     def _expected(self, outlooks: list[Outlook]) -> list[str]:
         """Return the line of accuracy, predicted over simulated designs, where labels are binary."""
@@ -487,18 +423,14 @@ class Request:
             return
         reason = plan.verdict.reasons[goal]
         if goal == INTERVALS:
-            if (
-                goal not in plan.usable_for
-            ):  # the given settings prevent it, at any N and ε
+            if goal not in plan.usable_for:  # the given settings prevent it, at any N and ε
                 raise NotAchievable(
                     f"goal intervals is not achievable with these settings: {reason}",
                     "goal",
                 )
             lowered = f"the release would lower by less than {_LEAST_LEARNED:.0%}"
             reason = f"intervals would be the prior's, whose variance {lowered}"
-        records = _least(
-            lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS
-        )
+        records = _least(lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS)
 
         def would_do(epsilon: float) -> bool:
             try:
@@ -522,17 +454,13 @@ class Request:
         """Return a quick outlook of a noise-aware release for one design; None for other models."""
         if self.facts is None:
             return None
-        return self.facts.outlook(
-            REAL[2], self.num_records, self._usual_noise(), rough=True
-        )
+        return self.facts.outlook(REAL[2], self.num_records, self._usual_noise(), rough=True)
 
     @on_one_blas_thread
     def width(self) -> float:
         """Return the predicted width of intervals over that without privacy; ``facts`` must not be None."""
         assert self._width_facts is not None
-        return mean_width(
-            self._width_facts.outlooks(self.num_records, self._usual_noise(), rough=True)
-        )
+        return mean_width(self._width_facts.outlooks(self.num_records, self._usual_noise(), rough=True))
 
     def _usual_noise(self) -> ReleaseNoise:
         """Return the noise of a noise-aware release with a usual share for the second moment."""
@@ -545,14 +473,10 @@ class Request:
             plan = self._planned(dataclasses.replace(mechanism, gram_share=share))
         return self.noise(plan)
 
-    def at(
-        self, num_records: float | None = None, epsilon: float | None = None
-    ) -> Request:
+    def at(self, num_records: float | None = None, epsilon: float | None = None) -> Request:
         """Return the request at another N or ε; δ stays below 1/N."""
         n = self.num_records if num_records is None else math.ceil(num_records)
-        other = dataclasses.replace(
-            self, num_records=n, delta=min(self.delta, default_delta(n))
-        )
+        other = dataclasses.replace(self, num_records=n, delta=min(self.delta, default_delta(n)))
         return other if epsilon is None else dataclasses.replace(other, epsilon=epsilon)
 
     def _beats_prior(self) -> bool:
@@ -566,9 +490,7 @@ class Request:
             return self._beats_prior()
         shapes = parameter_shapes(self.target)
         size = 1 if shapes is None else size_of(shapes)
-        return self.num_records * gaussian_mu(
-            self.epsilon, self.delta
-        ) >= SIGNAL * math.sqrt(size)
+        return self.num_records * gaussian_mu(self.epsilon, self.delta) >= SIGNAL * math.sqrt(size)
 
 
 def _normal_rows(plan: MechanismPlan) -> bool:
@@ -612,9 +534,7 @@ def picture(file: File, asked: Request) -> None:
         UnsupportedCombination: no noise-aware intervals are derived for the model.
     """
     if asked.facts is None:
-        raise UnsupportedCombination(
-            f"picture: no width is predicted for {type(asked.target).__name__}"
-        )
+        raise UnsupportedCombination(f"picture: no width is predicted for {type(asked.target).__name__}")
     numbers = sorted({max(10, round(asked.num_records * part)) for part in _MULTIPLES})
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
@@ -653,9 +573,7 @@ def picture(file: File, asked: Request) -> None:
             xlabel="N, records",
             ylabel="width of intervals ÷ without privacy",
         )
-        axis.set_title(
-            f"{type(asked.target).__name__}, {len(asked.facts.scales)} columns, predicted from public facts"
-        )
+        axis.set_title(f"{type(asked.target).__name__}, {len(asked.facts.scales)} columns, predicted from public facts")
         for line, digits, form in (
             (axis.xaxis, _OF_NUMBERS, "{x:,.0f}"),
             (axis.yaxis, _OF_WIDTHS, "{x:g}"),

@@ -156,9 +156,7 @@ def corrected(
 
     def positive(count: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(0)
-        away = np.sqrt(kept * noise / halves) * np.stack(
-            [symmetric_noise(rng, len(values)) for _ in range(count // 2)]
-        )
+        away = np.sqrt(kept * noise / halves) * np.stack([symmetric_noise(rng, len(values)) for _ in range(count // 2)])
         return _positive(mean + np.concatenate([away, -away]))
 
     def turns(count: int) -> np.ndarray:
@@ -198,9 +196,7 @@ def _lowered(relative: np.ndarray, variances: np.ndarray) -> np.ndarray:
     return (axes * np.maximum(values - stds, 0.0)) @ axes.T
 
 
-def confirmed(
-    matrix: np.ndarray, released: np.ndarray, noise_std: float, model: np.ndarray
-) -> np.ndarray:
+def confirmed(matrix: np.ndarray, released: np.ndarray, noise_std: float, model: np.ndarray) -> np.ndarray:
     """Return a matrix without what its release does not confirm, (d, d), along its own eigenvectors.
 
     Where noise hides a direction, an estimate of a matrix that may not be negative is positive all the same. The
@@ -214,9 +210,7 @@ def confirmed(
         model: lower end of its model, (d, d).
     """
     values, axes = eigh(matrix)
-    seen, modelled = (
-        np.einsum("ik,ij,jk->k", axes, one, axes) for one in (released, model)
-    )
+    seen, modelled = (np.einsum("ik,ij,jk->k", axes, one, axes) for one in (released, model))
     least = np.clip(np.maximum(seen - noise_std, modelled), 0.0, np.maximum(values, 0.0))
     return (axes * least) @ axes.T
 
@@ -229,13 +223,9 @@ def _positive(relative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (vectors * values) @ transposed, (vectors * np.sqrt(values)) @ transposed
 
 
-def _entries(
-    error: Callable[[np.ndarray], np.ndarray], vectors: np.ndarray
-) -> np.ndarray:
+def _entries(error: Callable[[np.ndarray], np.ndarray], vectors: np.ndarray) -> np.ndarray:
     """Return the variances of an error's entries in a basis, (d, d), given Q -> Cov[E u]."""
-    of_columns = [
-        np.sum(vectors * (error(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T
-    ]
+    of_columns = [np.sum(vectors * (error(np.outer(u, u)) @ vectors), axis=0) for u in vectors.T]
     return np.maximum(np.stack(of_columns), 0.0)
 
 
@@ -259,9 +249,7 @@ def exchangeable(gram: np.ndarray, blocks: tuple[tuple[int, ...], ...]) -> np.nd
     means = average @ gram @ average.T
     out = spread.T @ means @ spread
     for columns in groups[: len(blocks)]:
-        out[np.ix_(columns, columns)] = np.mean(np.diag(gram)[columns]) * np.eye(
-            len(columns)
-        )
+        out[np.ix_(columns, columns)] = np.mean(np.diag(gram)[columns]) * np.eye(len(columns))
     return out
 
 
@@ -300,9 +288,7 @@ class AverageLaw:
     score_along: float
 
     @classmethod
-    def at(
-        cls, score: BoundedScore, mean: float, variance: float, limit: float
-    ) -> AverageLaw:
+    def at(cls, score: BoundedScore, mean: float, variance: float, limit: float) -> AverageLaw:
         """Return the averages.
 
         Args:
@@ -366,9 +352,7 @@ class ScoredRows:
             lambda q: law.curvature**2 * self.error(q),
         )
 
-    def errors(
-        self, theta: np.ndarray, grams: np.ndarray, means: Sequence[np.ndarray]
-    ) -> np.ndarray:
+    def errors(self, theta: np.ndarray, grams: np.ndarray, means: Sequence[np.ndarray]) -> np.ndarray:
         """Return errors that the curvature near θ may have, (k, d, d), from what else the rows may be.
 
         A curvature is better known than the second moment of rows that it is made of: with more of it predictors reach
@@ -380,10 +364,7 @@ class ScoredRows:
             grams: second moments that rows may have, (k, d, d).
             means: mean rows under them, (d,) each.
         """
-        others = [
-            dataclasses.replace(self, gram=gram, mean=mean)
-            for gram, mean in zip(grams, means, strict=True)
-        ]
+        others = [dataclasses.replace(self, gram=gram, mean=mean) for gram, mean in zip(grams, means, strict=True)]
         found = np.stack([other.local(theta).curvature for other in others])
         return found - self.local(theta).curvature
 
@@ -402,9 +383,7 @@ class ScoredRows:
         variance = float(theta @ self.gram @ theta) / self.num_records - mean**2
         return mean + self.offset[0], max(variance, 0.0) + self.offset[1]
 
-    def beyond(
-        self, positions: np.ndarray, weights: np.ndarray, theta: np.ndarray
-    ) -> np.ndarray:
+    def beyond(self, positions: np.ndarray, weights: np.ndarray, theta: np.ndarray) -> np.ndarray:
         """Return by how much the mean gradient at positions exceeds the linear one about θ, weighted, (d·K,).
 
         The gradient at a position θ_k is about Σ_i x_i ∫ Λ(η) dη from x·θ to x·θ_k, of which Λ(x·θ)(x·θ_k − x·θ) is the
@@ -431,9 +410,7 @@ class ScoredRows:
         for position, weight in zip(positions, weights, strict=True):
             step = predictors(position) - start
             bend = (4 * slopes(start + step / 2) + slopes(start + step) - 5 * first) / 6
-            total += weight * (
-                bend * step if size == 1 else np.einsum("nkl,nl->nk", bend, step)
-            )
+            total += weight * (bend * step if size == 1 else np.einsum("nkl,nl->nk", bend, step))
         return self.num_records / len(rows) * (rows.T @ total).ravel()
 
     def shifted(self, theta: np.ndarray) -> np.ndarray:
@@ -525,25 +502,15 @@ class SeveralPredictors(ScoredRows):
         std = np.sqrt(np.maximum(values, 1e-9))
         along = towards @ vectors / std
         nodes = _normal_points(size)
-        law = self.score.law(
-            self.mean @ parameters + (nodes * std) @ vectors.T, self.limit
-        )
+        law = self.score.law(self.mean @ parameters + (nodes * std) @ vectors.T, self.limit)
 
         def second_moment(h: np.ndarray) -> np.ndarray:
             """Σ_i x_i x_iᵀ ⊗ E h, (d·K, d·K), of h (points, K, K)."""
             squares = nodes[:, :, None] * nodes[:, None, :] - np.eye(size)
-            first, second = (
-                np.tensordot(n, h, (0, 0)) / len(h) for n in (nodes, squares)
-            )
+            first, second = (np.tensordot(n, h, (0, 0)) / len(h) for n in (nodes, squares))
             mixed = np.multiply.outer(self.mean, np.tensordot(along, first, (1, 0)))
-            out = (
-                np.multiply.outer(self.gram / count, np.mean(h, axis=0))
-                + mixed
-                + mixed.swapaxes(0, 1)
-            )
-            out += np.tensordot(
-                along, np.tensordot(along, second, (1, 1)), (1, 1)
-            ).swapaxes(0, 1)
+            out = np.multiply.outer(self.gram / count, np.mean(h, axis=0)) + mixed + mixed.swapaxes(0, 1)
+            out += np.tensordot(along, np.tensordot(along, second, (1, 1)), (1, 1)).swapaxes(0, 1)
             return count * out.swapaxes(1, 2).reshape(len(theta), -1)
 
         mean = np.mean(law.curvature, axis=0)
@@ -567,9 +534,7 @@ def average_law(score: BoundedScore, variance: float, limit: float) -> AverageLa
     if score.size == 1:
         return AverageLaw.at(score, 0.0, variance, limit)
     law = score.law(math.sqrt(variance) * _normal_points(score.size), limit)
-    curvature, spread = (
-        float(np.trace(np.mean(h, axis=0))) / (score.size - 1) for h in law
-    )
+    curvature, spread = (float(np.trace(np.mean(h, axis=0))) / (score.size - 1) for h in law)
     return AverageLaw(curvature, 0.0, 0.0, spread, 0.0, 0.0)
 
 
@@ -578,10 +543,6 @@ def _normal_points(size: int) -> np.ndarray:
     """Return standard normal points (points, K): Sobol's and their mirror images, made exactly white."""
     from scipy.stats import qmc  # half a second to import
 
-    half = (
-        qmc.Sobol(size, scramble=False).random_base2(_LOG_POINTS - 1) + 0.5**_LOG_POINTS
-    )
+    half = qmc.Sobol(size, scramble=False).random_base2(_LOG_POINTS - 1) + 0.5**_LOG_POINTS
     points = ndtri(np.concatenate([half, 1 - half]))
-    return np.linalg.solve(
-        np.linalg.cholesky(points.T @ points / len(points)), points.T
-    ).T
+    return np.linalg.solve(np.linalg.cholesky(points.T @ points / len(points)), points.T).T

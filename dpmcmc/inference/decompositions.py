@@ -22,10 +22,7 @@ def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     except np.linalg.LinAlgError:
         if not np.isfinite(matrix).all():
             raise
-        found = [
-            scipy.linalg.eigh(one, driver="ev")
-            for one in matrix.reshape(-1, *matrix.shape[-2:])
-        ]
+        found = [scipy.linalg.eigh(one, driver="ev") for one in matrix.reshape(-1, *matrix.shape[-2:])]
         values = np.stack([one for one, _ in found]).reshape(matrix.shape[:-1])
         vectors = np.stack([one for _, one in found]).reshape(matrix.shape)
     return values, vectors

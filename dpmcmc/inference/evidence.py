@@ -125,9 +125,7 @@ class Evidence:
         return f"Evidence(of {len(self.scales)} coefficients)"
 
     @on_one_blas_thread
-    def posterior(
-        self, *, without: Without = (), scales: np.ndarray | None = None
-    ) -> NoiseAwarePosterior:
+    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior; of a nested model or under another prior with ``without`` or ``scales``.
 
         Args:
@@ -191,9 +189,7 @@ class Evidence:
         return Gaussian(found.mean, found.covariance)
 
     @on_one_blas_thread
-    def log_density(
-        self, *, without: Without = (), scales: np.ndarray | None = None
-    ) -> float:
+    def log_density(self, *, without: Without = (), scales: np.ndarray | None = None) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
         root = self._prior_root(without, scales)
         whitened = Whitening.of(self.covariance, self.curvature @ root)
@@ -228,11 +224,7 @@ class Evidence:
             UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
         """
         noisy = self.gram
-        zeros, equations = (
-            (np.zeros(0), [])
-            if noisy is None
-            else _equations(self.structure or RowStructure(), noisy)
-        )
+        zeros, equations = (np.zeros(0), []) if noisy is None else _equations(self.structure or RowStructure(), noisy)
         if noisy is None or not equations:
             raise UnsupportedCombination(
                 "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
@@ -243,9 +235,7 @@ class Evidence:
         released = svec(noisy.gram)
         left = np.stack([svec(matrix) for matrix, _ in equations])
         left[:, zero] = 0.0
-        apart = left @ released - np.array(
-            [self.num_records * value for _, value in equations]
-        )
+        apart = left @ released - np.array([self.num_records * value for _, value in equations])
         square = float(apart @ np.linalg.solve(left @ left.T, apart))
         square += float(np.sum(released[zero] ** 2))
         return beyond(square / noisy.noise_std**2, len(equations) + int(zero.sum()))
@@ -269,9 +259,7 @@ class Evidence:
         except UnsupportedCombination:
             rows = 1.0
         if rows < RARE:
-            out.append(
-                f"rows are not as they are declared (p {rows:.1g}); declare no structure that they do not have"
-            )
+            out.append(f"rows are not as they are declared (p {rows:.1g}); declare no structure that they do not have")
         told = np.diag(self.posterior().covariance) / np.diag(self._prior((), None))
         if float(np.mean(told)) > 1 - _LEAST_LEARNED:
             out.append(
@@ -304,12 +292,9 @@ class Evidence:
         here = self.posterior()
         fewest = here.covariance
         if self.least is not None:
-            fewest = (
-                dataclasses.replace(self, curvature=self.least).posterior().covariance
-            )
+            fewest = dataclasses.replace(self, curvature=self.least).posterior().covariance
         std, widest = (
-            np.sqrt(np.einsum("ij,jk,ik->i", weights, covariance, weights))
-            for covariance in (here.covariance, fewest)
+            np.sqrt(np.einsum("ij,jk,ik->i", weights, covariance, weights)) for covariance in (here.covariance, fewest)
         )
         moved = weights @ self._moved()
         found = (widest > _GROWTH * std) | (np.abs(moved) > _PULL * std)
@@ -339,9 +324,7 @@ class Evidence:
         return self.posterior(scales=2 * self.scales).mean - self.posterior().mean
 
     @on_one_blas_thread
-    def replicates(
-        self, count: int, seed: int = 0, *, of_prior: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def replicates(self, count: int, seed: int = 0, *, of_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return replicates (θ, u), each (count, d): a draw, and a release that the model simulates under it.
 
         Args:
@@ -353,12 +336,8 @@ class Evidence:
         size = (count, len(self.scales))
         prior = Gaussian(self._means(()), self._prior((), None))
         found = self.posterior()
-        theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(
-            rng.normal(size=size)
-        )
-        return theta, theta @ self.curvature + Gaussian(
-            np.zeros(size[1]), self.covariance
-        ).draws(rng.normal(size=size))
+        theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(rng.normal(size=size))
+        return theta, theta @ self.curvature + Gaussian(np.zeros(size[1]), self.covariance).draws(rng.normal(size=size))
 
     @on_one_blas_thread
     def predictive_check(
@@ -373,14 +352,7 @@ class Evidence:
         used to draw θ. ``prior_check`` is uniform.
         """
         pairs = zip(*self.replicates(count, seed), strict=True)
-        return float(
-            np.mean(
-                [
-                    discrepancy(theta, u) >= discrepancy(theta, self.statistic)
-                    for theta, u in pairs
-                ]
-            )
-        )
+        return float(np.mean([discrepancy(theta, u) >= discrepancy(theta, self.statistic) for theta, u in pairs]))
 
     def _prior(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
         """Return the prior's covariance, (d, d)."""
@@ -412,21 +384,11 @@ class Evidence:
         """Return the indices of coefficients that are given by number or by name."""
         out: list[int] = []
         for one in [without] if isinstance(without, str) else without:
-            found = (
-                [k for k, names in enumerate(self.names) if one in names]
-                if isinstance(one, str)
-                else [int(one)]
-            )
+            found = [k for k, names in enumerate(self.names) if one in names] if isinstance(one, str) else [int(one)]
             if not found:
                 known = dict.fromkeys(name for names in self.names for name in names)
-                there = (
-                    f"names are {', '.join(known)}"
-                    if known
-                    else "none has a name here; give numbers"
-                )
-                raise InputError(
-                    f"without: no coefficient is called {one!r}; {there}", "without"
-                )
+                there = f"names are {', '.join(known)}" if known else "none has a name here; give numbers"
+                raise InputError(f"without: no coefficient is called {one!r}; {there}", "without")
             out += found
         return np.array(out, int)
 
@@ -444,11 +406,7 @@ class Evidence:
         """Return what :meth:`content` holds."""
         facts = saved.unpacked(content)
         gram = None if facts["gram"] is None else NoisyGram(**facts["gram"])
-        structure = (
-            None
-            if facts["structure"] is None
-            else RowStructure.of_json(facts["structure"])
-        )
+        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
         names = tuple(map(tuple, facts["names"]))
         more = {"names": names, "doubts": tuple(facts["doubts"])}
         return cls(**{**facts, "gram": gram, "structure": structure, **more})
@@ -460,9 +418,7 @@ class Evidence:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        return saved.loaded(
-            Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it"
-        )
+        return saved.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
 
 
 def prior_covariance(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
@@ -489,9 +445,7 @@ def _each(name: str, value: float | np.ndarray, count: int) -> np.ndarray:
     return out
 
 
-def _equations(
-    structure: RowStructure, noisy: NoisyGram
-) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:
+def _equations(structure: RowStructure, noisy: NoisyGram) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:
     """Return (1 where an entry of every Gram matrix of such rows is zero, independent pairs (A, a): Σ A·G = a·N).
 
     Both kinds of equations together are independent; matrices (d, d) are symmetric.

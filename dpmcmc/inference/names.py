@@ -26,10 +26,7 @@ ALONE = "theta"
 def leaf_names(tree: PyTree) -> dict[str, np.ndarray]:
     """Return the leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator=".") or ALONE: leaf
-        for path, leaf in leaves
-    }
+    return {jax.tree_util.keystr(path, simple=True, separator=".") or ALONE: leaf for path, leaf in leaves}
 
 
 def axes(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> list[Axis]:
@@ -44,9 +41,7 @@ def axes(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> li
         columns: of the records, or None.
     """
     fits = columns is not None and shape[:1] == (len(columns),)
-    if fits and (
-        (len(shape) == 1 and "." not in name) or (len(shape) == 2 and name == ALONE)
-    ):
+    if fits and ((len(shape) == 1 and "." not in name) or (len(shape) == 2 and name == ALONE)):
         return [
             ("column", columns),
             *(("class", [str(k) for k in range(count)]) for count in shape[1:]),
@@ -54,47 +49,27 @@ def axes(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> li
     return [(f"{name}_dim_{axis}", None) for axis in range(len(shape))]
 
 
-def labels(
-    name: str, shape: tuple[int, ...], columns: Sequence[str] | None
-) -> Iterator[str]:
+def labels(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> Iterator[str]:
     """Yield a name for each number of a parameter, in order; arguments as of :func:`axes`."""
     along = axes(name, shape, columns)
-    places = [
-        coordinates or map(str, range(count))
-        for (_, coordinates), count in zip(along, shape, strict=True)
-    ]
+    places = [coordinates or map(str, range(count)) for (_, coordinates), count in zip(along, shape, strict=True)]
     by_column = name == ALONE and bool(along) and along[0][1] is not None
     for place in itertools.product(*places):
-        yield (
-            ", class ".join(place)
-            if by_column
-            else f"{name}[{','.join(place)}]"
-            if place
-            else name
-        )
+        yield (", class ".join(place) if by_column else f"{name}[{','.join(place)}]" if place else name)
 
 
 def few(draws: PyTree, columns: Sequence[str] | None) -> dict[str, np.ndarray]:
     """Return up to six numbers of a draw, evenly spread, by name: (chains, draws) each."""
     names, numbers = flat(draws, columns)
-    return {
-        names[at]: numbers[..., at]
-        for at in np.linspace(0, len(names) - 1, 6).astype(int)
-    }
+    return {names[at]: numbers[..., at] for at in np.linspace(0, len(names) - 1, 6).astype(int)}
 
 
-def flat(
-    draws: PyTree, columns: Sequence[str] | None, most: int | None = None
-) -> tuple[list[str], np.ndarray]:
+def flat(draws: PyTree, columns: Sequence[str] | None, most: int | None = None) -> tuple[list[str], np.ndarray]:
     """Return (a name for each number of a draw, draws (chains, draws, numbers)); the first ``most`` numbers, or all."""
     named = {name: np.asarray(leaf) for name, leaf in leaf_names(draws).items()}
-    every = itertools.chain.from_iterable(
-        labels(name, leaf.shape[2:], columns) for name, leaf in named.items()
-    )
+    every = itertools.chain.from_iterable(labels(name, leaf.shape[2:], columns) for name, leaf in named.items())
     numbers = [leaf.reshape(*leaf.shape[:2], -1)[..., :most] for leaf in named.values()]
-    return list(itertools.islice(every, most)), np.concatenate(numbers, axis=2)[
-        ..., :most
-    ]
+    return list(itertools.islice(every, most)), np.concatenate(numbers, axis=2)[..., :most]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -181,9 +181,7 @@ def posterior(
     u = h @ release.position - release.gradient
     now = start
     for _ in range(rounds):
-        informed, covariance = _informed(
-            h, total_covariance(release, local, now), precision
-        )
+        informed, covariance = _informed(h, total_covariance(release, local, now), precision)
         now = Gaussian(covariance @ (informed.T @ u), covariance)
     return now
 
@@ -192,9 +190,7 @@ def posterior(
 Releases = Callable[[Gaussian], tuple[GradientRelease, Local]]
 
 
-def conclude(
-    law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int
-) -> Gaussian:
+def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int) -> Gaussian:
     """Return the posterior given private gradients, a mechanism's or those of a chain's path.
 
     Args:
@@ -211,9 +207,7 @@ def conclude(
     return now
 
 
-def _informed(
-    h: np.ndarray, total: np.ndarray, precision: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return 𝒞⁻¹ H and S of equation (2), (..., d, d)."""
     informed = np.linalg.solve(total, h)
     covariance = np.linalg.inv(precision + h @ informed)
@@ -271,11 +265,7 @@ def error_of_curvatures(
 def total_covariance(release: GradientRelease, local: Local, now: Gaussian) -> np.ndarray:
     """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean
-    return (
-        local.score
-        + release.noise
-        + local.curvature_error(now.covariance + np.outer(away, away))
-    )
+    return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
 
 
 def weighted_mean(
@@ -293,9 +283,7 @@ def weighted_mean(
         metric: F², (d, d).
     """
     weights = precisions / precisions.sum()
-    return GradientRelease(
-        weights @ positions, weights @ gradients, metric / precisions.sum()
-    )
+    return GradientRelease(weights @ positions, weights @ gradients, metric / precisions.sum())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -337,9 +325,7 @@ def variances(covariance: np.ndarray, directions: np.ndarray | None = None) -> n
     return np.einsum("kd,de,ke->k", directions, covariance, directions)
 
 
-def elasticity(
-    covariance: np.ndarray, precision: np.ndarray, directions: np.ndarray | None = None
-) -> np.ndarray:
+def elasticity(covariance: np.ndarray, precision: np.ndarray, directions: np.ndarray | None = None) -> np.ndarray:
     """Return by how much variances change with the prior's, (k,): (S P S)_jj/S_jj of a posterior's S.
 
     It is 1 where the prior alone makes a variance, ½ where prior and records say as much, and 0 where the records do.
@@ -353,9 +339,7 @@ def elasticity(
     return variances(moved, directions) / variances(covariance, directions)
 
 
-def predicted(
-    local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.ndarray
-) -> Predicted:
+def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.ndarray) -> Predicted:
     """Return the predicted covariances of a posterior whose gradients are released near it.
 
     Args:
@@ -398,9 +382,7 @@ _ROUNDS = 12
 _LINEAR_ROUNDS = 3
 
 
-def project(
-    noisy: np.ndarray, trace: float, structure: RowStructure | None = None
-) -> np.ndarray:
+def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = None) -> np.ndarray:
     """Return the second moment nearest to a noisy one.
 
     Args:
@@ -408,9 +390,7 @@ def project(
         trace: of the result, > 0.
         structure: of the rows, or None where nothing is declared.
     """
-    if structure is None or not (
-        structure.blocks or structure.nonnegative or structure.constant is not None
-    ):
+    if structure is None or not (structure.blocks or structure.nonnegative or structure.constant is not None):
         return _semidefinite(noisy, trace)
     linear = _Linear.of(structure, len(noisy))
     # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
@@ -440,9 +420,7 @@ def shrunk(noisy: NoisyGram) -> NoisyGram:
     away = noisy.gram - centre
     noise = (size * (size + 1) / 2 - 1) * noisy.noise_std**2
     left = max(0.0, 1 - noise / max(float(np.sum(away**2)), np.finfo(float).tiny))
-    return noisy._replace(
-        gram=centre + left * away, noise_std=math.sqrt(left) * noisy.noise_std
-    )
+    return noisy._replace(gram=centre + left * away, noise_std=math.sqrt(left) * noisy.noise_std)
 
 
 class Denoised(NamedTuple):
@@ -497,9 +475,7 @@ def spiked(noisy: NoisyGram) -> Denoised:
     return Denoised(gram, error)
 
 
-def error_of_noise(
-    noisy: NoisyGram, structure: RowStructure | None
-) -> Callable[[np.ndarray], np.ndarray]:
+def error_of_noise(noisy: NoisyGram, structure: RowStructure | None) -> Callable[[np.ndarray], np.ndarray]:
     """Return Q -> Cov[E u] of a projection's error, at most: the noise, and none in declared null directions.
 
     A bootstrap about a projection is too small for eigenvalues that the projection left near 0: it supposes that they
@@ -565,9 +541,7 @@ def projected(
     trace = estimate.trace
     nearest = project(estimate.gram, trace, structure)
     of_shape = _BootstrappedError(
-        lambda: np.stack(
-            [project(nearest + error, trace, structure) - nearest for error in errors()]
-        )
+        lambda: np.stack([project(nearest + error, trace, structure) - nearest for error in errors()])
     )
     scale = (estimate.trace_std / trace) ** 2
     return Denoised(nearest, lambda q: of_shape(q) + scale * nearest @ q @ nearest)
@@ -617,9 +591,7 @@ class _Linear:
         if len(self.hot):
             # An entry off the diagonal counts twice in the Frobenius norm.
             mean = (out[self.hot, self.hot] + 2 * out[self.hot, self.constant]) / 3
-            out[self.hot, self.hot] = out[self.hot, self.constant] = out[
-                self.constant, self.hot
-            ] = mean
+            out[self.hot, self.hot] = out[self.hot, self.constant] = out[self.constant, self.hot] = mean
         return np.maximum(out, self.least)
 
 

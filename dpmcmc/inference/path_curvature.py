@@ -86,12 +86,8 @@ def refined(
 
     def errors() -> np.ndarray:
         rng = np.random.default_rng(0)
-        released = noisy.noise_std * np.stack(
-            [symmetric_noise(rng, size) for _ in range(_BOOTSTRAPS)]
-        )
-        noise = rng.normal(size=(_BOOTSTRAPS, *moved.shape)) * np.sqrt(
-            squares / path.precisions[:, None]
-        )
+        released = noisy.noise_std * np.stack([symmetric_noise(rng, size) for _ in range(_BOOTSTRAPS)])
+        noise = rng.normal(size=(_BOOTSTRAPS, *moved.shape)) * np.sqrt(squares / path.precisions[:, None])
         noise = noise - np.average(noise, axis=1, weights=path.precisions)[:, None]
         left = released + solved(told(noise - slope * moved @ released))
         return turn @ left @ turn.T
@@ -99,9 +95,7 @@ def refined(
     return projected(noisy._replace(gram=found), structure, errors)
 
 
-def _solved(
-    right: np.ndarray, noise_std: float, weights: np.ndarray, scatter: np.ndarray
-) -> np.ndarray:
+def _solved(right: np.ndarray, noise_std: float, weights: np.ndarray, scatter: np.ndarray) -> np.ndarray:
     """Return D with D/σ² + sym(w ∘ D S) = right, (..., d, d), by conjugate gradients.
 
     Args:

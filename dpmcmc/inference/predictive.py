@@ -100,9 +100,7 @@ def measure(target: object) -> str | None:
     return "rmse" if _classes(target) is None else "accuracy"
 
 
-def predict(
-    target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]
-) -> Prediction:
+def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """Predict rows with every draw, in the way that fits the target.
 
     Args:
@@ -116,16 +114,10 @@ def predict(
     """
     target, rows = on_rows(*by_row(target, rows))
     if measure(target) is None:
-        return Prediction(
-            None, None, None, log_predictive_density(target, flat_draws, rows)
-        )
+        return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
     if measure(target) == "rmse":
         return regression(target, flat_draws, rows)
-    return (
-        binary(target, flat_draws, rows)
-        if _classes(target) == 2
-        else multiclass(target, flat_draws, rows)
-    )
+    return binary(target, flat_draws, rows) if _classes(target) == 2 else multiclass(target, flat_draws, rows)
 
 
 def mean(target: Predicts, flat_draws: PyTree, x: PyTree) -> np.ndarray:
@@ -143,9 +135,7 @@ def mean(target: Predicts, flat_draws: PyTree, x: PyTree) -> np.ndarray:
         TargetError: the target has no ``predict``, or it returns something of another shape.
     """
     if not predicts(target):
-        raise TargetError(
-            f"{type(target).__name__} has no predict, so its draws predict nothing; give it one"
-        )
+        raise TargetError(f"{type(target).__name__} has no predict, so its draws predict nothing; give it one")
     if not len(jax.tree.leaves(x)[0]):
         raise InputError("predict: x has no row: give one that has", "x")
     _tried(target, jax.tree.map(lambda leaf: leaf[0], flat_draws), x)
@@ -173,9 +163,7 @@ def _tried(target: Predicts, params: PyTree, x: PyTree) -> tuple[int, ...]:
         TargetError: ``predict`` fails.
     """
     check_not_forked()
-    x = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), x
-    )
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), x)
     try:
         return jax.eval_shape(target.predict, params, x).shape
     except Exception as error:  # a user's code may raise anything
@@ -206,20 +194,14 @@ def binary(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> P
         single_draw=each,
         log_predictive_density=_mean_log(np.where(y, probability, 1 - probability)),
         probability=probability,
-        calibration_error=expected_calibration_error(
-            np.stack([1 - probability, probability], axis=1), y
-        ),
+        calibration_error=expected_calibration_error(np.stack([1 - probability, probability], axis=1), y),
     )
 
 
-def multiclass(
-    target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]
-) -> Prediction:
+def multiclass(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """More than two classes, from class probabilities (rows, K); otherwise as :func:`predict`."""
     y = np.asarray(rows["y"]).astype(int)
-    probability, each = _over_draws(
-        target, flat_draws, rows["x"], lambda p: np.mean(p.argmax(axis=2) == y, axis=1)
-    )
+    probability, each = _over_draws(target, flat_draws, rows["x"], lambda p: np.mean(p.argmax(axis=2) == y, axis=1))
     known = np.clip(y, 0, probability.shape[1] - 1)
     # A class that is not in the model has probability zero.
     truth = np.where(known == y, probability[np.arange(len(y)), known], 0.0)
@@ -233,9 +215,7 @@ def multiclass(
     )
 
 
-def regression(
-    target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]
-) -> Prediction:
+def regression(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """Real labels or counts, from the mean (rows,); otherwise as :func:`predict`."""
     y = np.asarray(rows["y"], np.float64)
     mean, each = _over_draws(
@@ -367,36 +347,26 @@ def _check_shape(target: object, found: tuple[int, ...], num_rows: int) -> None:
         )
 
 
-def _blocks(
-    evaluate: Evaluate, flat_draws: PyTree, records: PyTree
-) -> Iterator[np.ndarray]:
+def _blocks(evaluate: Evaluate, flat_draws: PyTree, records: PyTree) -> Iterator[np.ndarray]:
     """``evaluate(params, records)`` at every draw, in blocks (draws of the block, ...) of bounded size."""
     check_not_forked()
     # Records are an argument: a closure would write them into the compilation cache.
     records = jax.tree.map(jnp.asarray, records)
-    flat_draws = jax.tree.map(
-        np.asarray, flat_draws
-    )  # NumPy picks those of a block, without a program of its own
+    flat_draws = jax.tree.map(np.asarray, flat_draws)  # NumPy picks those of a block, without a program of its own
     num_rows = len(jax.tree.leaves(records)[0])
     at_once = max(1, min(16, _ROWS_AT_ONCE // max(1, num_rows)))
 
     @jax.jit
     def over_draws(draws: PyTree, records: PyTree) -> jax.Array:
-        return jax.lax.map(
-            lambda params: evaluate(params, records), draws, batch_size=at_once
-        )
+        return jax.lax.map(lambda params: evaluate(params, records), draws, batch_size=at_once)
 
     count = len(jax.tree.leaves(flat_draws)[0])
-    one = jax.eval_shape(
-        evaluate, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), flat_draws), records
-    )
+    one = jax.eval_shape(evaluate, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), flat_draws), records)
     size = max(1, min(count, _NUMBERS_AT_ONCE // max(one.size, 1)))
     for start in range(0, count, size):
         # The last block is filled up with repeated draws, so that one shape is compiled.
         index = np.arange(start, start + size) % count
-        draws = jax.tree.map(
-            lambda leaf, index=index: jnp.asarray(leaf[index]), flat_draws
-        )
+        draws = jax.tree.map(lambda leaf, index=index: jnp.asarray(leaf[index]), flat_draws)
         yield np.asarray(over_draws(draws, records))[: count - start]
 
 

@@ -63,9 +63,7 @@ def rare_levels(
         for column, size in zip(block, sizes, strict=True):
             row = gram[column] * np.sqrt(square) / size
             weights = np.kron(row, each)
-            stds = np.sqrt(
-                np.einsum("ij,jk,ik->i", weights, posterior.covariance, weights)
-            )
+            stds = np.sqrt(np.einsum("ij,jk,ik->i", weights, posterior.covariance, weights))
             chances = _chances(score, weights @ posterior.mean)
             few = (chances * size / square < _FEWEST) | (stds > _TOLD)
             found[column] = (chances < _RARE) & few

@@ -35,9 +35,7 @@ def metric_floor(mean: float, noise_std: float, num_records: int, size: int) -> 
     return min(mean / size, noise_std * math.sqrt(2 * size) / num_records)
 
 
-def metric_roots(
-    values: np.ndarray, floor: float, clip: float, clip_ratio: float
-) -> np.ndarray:
+def metric_roots(values: np.ndarray, floor: float, clip: float, clip_ratio: float) -> np.ndarray:
     """Return the eigenvalues of F from those of Ĝ/N, which are not negative."""
     squares = values + floor
     typical = math.sqrt(max(float(np.sum(values / squares)), _SHORTEST**2))
@@ -100,24 +98,13 @@ class ReleasedMetric:
         directions that only the prior determines.
         """
         most = self.bound**2
-        mean = (
-            most
-            if self.name == "gram"
-            else max(self.noisy.trace / self.num_records, _SMALLEST * most)
-        )
-        return metric_floor(
-            mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram)
-        )
+        mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
+        return metric_floor(mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram))
 
     @on_one_blas_thread
     def _made(self) -> np.ndarray:
         values, vectors = eigh(self.gram / self.num_records)
-        return (
-            vectors
-            * metric_roots(
-                np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio
-            )
-        ) @ vectors.T
+        return (vectors * metric_roots(np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio)) @ vectors.T
 
     @on_one_blas_thread
     def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:
@@ -151,12 +138,6 @@ class ReleasedMetric:
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], facts: dict) -> Self:
         """Return the metric of :meth:`arrays` and :meth:`facts`."""
-        structure = (
-            None
-            if facts["structure"] is None
-            else RowStructure.of_json(facts["structure"])
-        )
+        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
         noisy = NoisyGram(arrays["noisy"], **facts["noisy"])
-        return cls(
-            **{**facts, "noisy": noisy, "structure": structure, "root": arrays["root"]}
-        )
+        return cls(**{**facts, "noisy": noisy, "structure": structure, "root": arrays["root"]})

@@ -229,9 +229,7 @@ class Softmax:
         """Return Λ and V, (n, K, K); see :class:`BoundedScore`."""
         p = softmax(eta, axis=1)
         weight = _weight(p, limit)[:, None, None]
-        curvature = weight * (
-            p[:, :, None] * np.eye(self.size) - p[:, :, None] * p[:, None, :]
-        )
+        curvature = weight * (p[:, :, None] * np.eye(self.size) - p[:, :, None] * p[:, None, :])
         return Law(curvature, weight * curvature)
 
     def slope(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
@@ -251,9 +249,7 @@ class Softmax:
 
 def _weight(p: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
     """Return w, (n,)."""
-    return label_blind_weight(
-        np.sqrt(np.sum(np.square(p), axis=1) + 1 - 2 * p.min(axis=1)), limit
-    )
+    return label_blind_weight(np.sqrt(np.sum(np.square(p), axis=1) + 1 - 2 * p.min(axis=1)), limit)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -292,9 +288,7 @@ class Normal:
         """Return ψ, (n, 2), each part within its limit (n, 2)."""
         a, c, sigma = _cuts(eta, limit)
         r = (y - eta[:, 0]) / sigma
-        return np.stack(
-            [-np.clip(r, -a, a) / sigma, _censored(c) - np.minimum(r**2, c**2)], axis=1
-        )
+        return np.stack([-np.clip(r, -a, a) / sigma, _censored(c) - np.minimum(r**2, c**2)], axis=1)
 
     def law(self, eta: np.ndarray, limit: np.ndarray) -> Law:
         """Return Λ and V, (n, 2, 2)."""
@@ -308,16 +302,11 @@ class Normal:
             inner + 2 * c**2 * (tail + c * density) - beta,
             inner + 2 * c**4 * tail - beta**2,
         )
-        parts = (
-            np.stack(pair, axis=1)[:, :, None] * np.eye(2)
-            for pair in zip(location, scale, strict=True)
-        )
+        parts = (np.stack(pair, axis=1)[:, :, None] * np.eye(2) for pair in zip(location, scale, strict=True))
         return Law(*parts)
 
 
-def _cuts(
-    eta: np.ndarray, limit: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (a, c, σ), (n,) each."""
     sigma = np.exp(eta[:, 1])
     most = np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
@@ -429,9 +418,7 @@ class Counts:
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
         at = self._clipped(eta, limit)
-        return (
-            at.share * at.weight * (at.centre - np.clip(y - at.mean, -at.bound, at.bound))
-        )
+        return at.share * at.weight * (at.centre - np.clip(y - at.mean, -at.bound, at.bound))
 
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
@@ -490,8 +477,7 @@ class Counts:
         variance = mean / own
         bound = np.maximum(limit, _LEAST * share * np.sqrt(variance)) / share
         (low, low_first, low_second), (high, high_first, high_second) = (
-            self._partial(k, mean, own, variance)
-            for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
+            self._partial(k, mean, own, variance) for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
         )
         above = 1 - high
         centre = bound * (above - low) + high_first - low_first
@@ -500,9 +486,7 @@ class Counts:
         longest = share * np.maximum(bound - centre, np.minimum(mean, bound) + centre)
         weight = np.minimum(1.0, limit / longest)
         left_out = -high_first - low_first - bound * (above + low)
-        return _Clipped(
-            mean, share, own, bound, centre, weight, square - centre**2, slope, left_out
-        )
+        return _Clipped(mean, share, own, bound, centre, weight, square - centre**2, slope, left_out)
 
     def _partial(
         self, k: np.ndarray, mean: np.ndarray, share: np.ndarray, variance: np.ndarray
@@ -522,9 +506,7 @@ class Counts:
             variance * distribution - kernel * (count - mean + 1 / share),
         )
 
-    def _distribution(
-        self, k: np.ndarray, mean: np.ndarray, share: np.ndarray
-    ) -> np.ndarray:
+    def _distribution(self, k: np.ndarray, mean: np.ndarray, share: np.ndarray) -> np.ndarray:
         """Return F(k)."""
         if not self.dispersion:
             return pdtr(k, mean)
@@ -536,9 +518,7 @@ class Counts:
             return np.exp(k * np.log(mean) - mean - gammaln(k + 1))
         size = 1 / self.dispersion
         choices = gammaln(k + size) - gammaln(size) - gammaln(k + 1)
-        return np.exp(
-            choices + size * np.log(share) + k * np.log(self.dispersion * mean * share)
-        )
+        return np.exp(choices + size * np.log(share) + k * np.log(self.dispersion * mean * share))
 
 
 #: Families whose scores are weighted blindly to labels, by the name that a saved path has.

@@ -200,9 +200,7 @@ class SparsePosterior:
             places = np.flatnonzero(self.supports[number])
             root = np.linalg.cholesky(self.law.posterior_precision(places))
             noise = rng.normal(size=(len(places), len(rows)))
-            out[np.ix_(rows, places)] = (
-                self.means[number, places] + np.linalg.solve(root.T, noise).T
-            )
+            out[np.ix_(rows, places)] = self.means[number, places] + np.linalg.solve(root.T, noise).T
         return out
 
     def __repr__(self) -> str:
@@ -210,9 +208,7 @@ class SparsePosterior:
         return f"SparsePosterior({how} {len(self.supports)} supports of {self.supports.shape[1]} coefficients)"
 
 
-def sparse_posterior(
-    law: SparseLaw, size: int | None = None, *, sweeps: int = 2000, seed: int = 0
-) -> SparsePosterior:
+def sparse_posterior(law: SparseLaw, size: int | None = None, *, sweeps: int = 2000, seed: int = 0) -> SparsePosterior:
     """Return the posterior under a spike and slab.
 
     Args:
@@ -273,18 +269,14 @@ def _all(law: SparseLaw, size: int | None) -> np.ndarray:
         chosen = np.array(list(itertools.product((False, True), repeat=len(undecided))))
     else:
         chosen = np.zeros((math.comb(len(undecided), size), len(undecided)), bool)
-        for row, places in zip(
-            chosen, itertools.combinations(range(len(undecided)), size), strict=True
-        ):
+        for row, places in zip(chosen, itertools.combinations(range(len(undecided)), size), strict=True):
             row[list(places)] = True
     supports = np.tile(law.inclusion == 1, (len(chosen), 1))
     supports[:, undecided] = chosen
     return supports
 
 
-def _visits(
-    law: SparseLaw, size: int | None, sweeps: int, rng: np.random.Generator
-) -> Iterator[np.ndarray]:
+def _visits(law: SparseLaw, size: int | None, sweeps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Yield the support after each sweep of Gibbs sampling, (d,).
 
     A step draws whether one coefficient is 0 given all others; where the size is known, which coefficient takes the

@@ -148,15 +148,11 @@ def tables(
     parameters = evidence.posterior().draws(count, seed)
     out = []
     for theta in parameters:
-        rows = (
-            _rows(evidence, rng) if public_x is None else np.asarray(public_x, np.float64)
-        )
+        rows = _rows(evidence, rng) if public_x is None else np.asarray(public_x, np.float64)
         if schema is not None:
             rows = schema.encode_features(schema.decode_features(rows))
         labels = _labels(target, theta, rows, rng)
-        out.append(
-            {"x": rows, "y": labels} if schema is None else schema.decode(rows, labels)
-        )
+        out.append({"x": rows, "y": labels} if schema is None else schema.decode(rows, labels))
     return out
 
 
@@ -172,14 +168,10 @@ def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
     nearest = project(noisy.gram, noisy.trace, structure)
     again = rows_of_moments(nearest, count, structure, rng)
     moments = again.T @ again + noisy.noise_std * symmetric_noise(rng, len(nearest))
-    return rows_of_moments(
-        project(moments, noisy.trace, structure), count, structure, rng
-    )
+    return rows_of_moments(project(moments, noisy.trace, structure), count, structure, rng)
 
 
-def rows_of_moments(
-    gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator
-) -> np.ndarray:
+def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
     """Return rows (count, d) with Gram matrix ``gram`` in expectation; see above."""
     size = len(gram)
     moments = gram / count
@@ -192,32 +184,22 @@ def rows_of_moments(
     rest = [column for column in range(size) if column not in (*before, *hot)]
     for group in (*structure.blocks, *([column] for column in rest)):
         columns = list(group)
-        known = np.linalg.pinv(
-            moments[np.ix_(before, before)], rcond=1e-8, hermitian=True
-        )
+        known = np.linalg.pinv(moments[np.ix_(before, before)], rcond=1e-8, hermitian=True)
         weights = known @ moments[np.ix_(before, columns)]
         predicted = out[:, before] @ weights
         if columns[0] in hot:
             chance = np.cumsum(np.maximum(predicted, 0.0), axis=1)
             level = np.sum(rng.random((count, 1)) * chance[:, -1:] > chance, axis=1)
-            out[
-                np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]
-            ] = out[:, before[0]]
+            out[np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]] = out[:, before[0]]
         else:
             column = columns[0]
-            left = moments[column, column] - float(
-                moments[before, column] @ weights[:, 0]
-            )
-            out[:, column] = predicted[:, 0] + np.sqrt(max(left, 0.0)) * rng.normal(
-                size=count
-            )
+            left = moments[column, column] - float(moments[before, column] @ weights[:, 0])
+            out[:, column] = predicted[:, 0] + np.sqrt(max(left, 0.0)) * rng.normal(size=count)
         before += columns
     return out
 
 
-def _labels(
-    target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _labels(target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return labels (n,) of the model at one θ."""
     classes = target_offers(target).num_classes
     parameter = theta.reshape(x.shape[1], -1) if theta.size > x.shape[1] else theta
@@ -225,20 +207,12 @@ def _labels(
     if classes == 2:
         return (rng.random(len(x)) < mean).astype(np.int32)
     if classes is not None:
-        return (
-            np.sum(rng.random((len(x), 1)) > np.cumsum(mean, axis=1), axis=1)
-            .clip(max=classes - 1)
-            .astype(np.int32)
-        )
+        return np.sum(rng.random((len(x), 1)) > np.cumsum(mean, axis=1), axis=1).clip(max=classes - 1).astype(np.int32)
     if isinstance(target, LinearRegression):
         return mean + target.noise_scale * rng.normal(size=len(x))
     if isinstance(target, PoissonRegression):
         return rng.poisson(mean).astype(np.float64)
     if isinstance(target, NegativeBinomialRegression):
         # A Poisson whose rate is gamma: mean μ and variance μ + αμ².
-        return rng.poisson(
-            rng.gamma(1 / target.dispersion, target.dispersion * mean)
-        ).astype(np.float64)
-    raise UnsupportedCombination(
-        f"synthetic tables: labels of {type(target).__name__} are not made; use its own model"
-    )
+        return rng.poisson(rng.gamma(1 / target.dispersion, target.dispersion * mean)).astype(np.float64)
+    raise UnsupportedCombination(f"synthetic tables: labels of {type(target).__name__} are not made; use its own model")

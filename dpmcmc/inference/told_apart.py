@@ -41,11 +41,7 @@ def objection(target: Target, evidence: Evidence, draws: PyTree) -> str | None:
     """
     structure = evidence.structure
     constant = None if structure is None else structure.constant
-    if (
-        not isinstance(target, LinearPredictor)
-        or evidence.gram is None
-        or constant is None
-    ):
+    if not isinstance(target, LinearPredictor) or evidence.gram is None or constant is None:
         return None
     slopes = [column for column in range(len(evidence.scales)) if column != constant]
     if not slopes or evidence.log_bayes_factor(slopes) <= 0:

@@ -98,9 +98,7 @@ class Score:
 
     def facts(self) -> dict[str, object]:
         """Return JSON values; :meth:`of` takes them."""
-        name = next(
-            name for name, family in LABEL_BLIND.items() if type(self.family) is family
-        )
+        name = next(name for name, family in LABEL_BLIND.items() if type(self.family) is family)
         return {
             "family": name,
             "dispersion": self.family.dispersion,
@@ -193,9 +191,7 @@ def conclude(path: PathGradients, known: Known, gram: Denoised, score: Score) ->
     return noise_aware.conclude(law, known.prior, start, rounds=_ROUNDS, inner=2)
 
 
-def expected(
-    path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised, score: Score
-) -> Expected:
+def expected(path: PathGradients, mean: np.ndarray, known: Known, gram: Denoised, score: Score) -> Expected:
     """Return what the mean gradient of a path is expected to be under the parameter ``mean``.
 
     Raises:
@@ -209,9 +205,7 @@ def expected(
     variance = max(float(mean @ towards), 1e-9)
     ratio = float(away @ towards) / variance
     rest = away - ratio * mean
-    about = (
-        float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
-    )
+    about = float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
     std = math.sqrt(max(about, _LEAST**2))
     along = math.sqrt(variance) * _NODES
     margin = row @ mean + along
@@ -236,10 +230,7 @@ def expected(
             "posterior; take a smaller step_size, a larger ε, or mechanism noise_aware."
         )
     gradient = np.mean(gap @ _ABOUT_WEIGHTS) * row
-    gradient = (
-        gradient
-        + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
-    )
+    gradient = gradient + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
     along_path = (gap * _ABOUT) @ _ABOUT_WEIGHTS[:, None] / std
     path_slope = float(np.mean(along_path))
     gradient = count * (gradient + path_slope * (covariance @ rest))
@@ -259,9 +250,7 @@ def expected(
     )
 
 
-def lost(
-    found: Gaussian, local: Local, fisher: float, noise: np.ndarray, prior: np.ndarray
-) -> float:
+def lost(found: Gaussian, local: Local, fisher: float, noise: np.ndarray, prior: np.ndarray) -> float:
     """Return the share of coefficients that the noise of privacy leaves to the prior.
 
     How far a coefficient is the prior's is the elasticity of its variance to it (``noise_aware.elasticity``). A
@@ -283,9 +272,7 @@ def lost(
     alone = np.linalg.inv(prior + fisher * most.curvature)
     told = noise_aware.predicted(most, noise, prior, alone).private
 
-    own, with_noise, without = (
-        noise_aware.elasticity(s, prior) for s in (found.covariance, told, alone)
-    )
+    own, with_noise, without = (noise_aware.elasticity(s, prior) for s in (found.covariance, told, alone))
     hidden = (with_noise < _RECORDS) | (without < _ALONE)
     return float(np.mean((own > _PRIORS) & hidden))
 
@@ -300,11 +287,7 @@ def minibatch(here: Expected, path: PathGradients, known: Known) -> np.ndarray:
     squares = here.squares
     if known.scheme == "fixed_size":
         h = here.local.curvature
-        squares = (
-            squares
-            - (np.outer(here.gradient, here.gradient) + h @ path.spread @ h)
-            / known.num_records
-        )
+        squares = squares - (np.outer(here.gradient, here.gradient) + h @ path.spread @ h) / known.num_records
     return (1 - known.rate) / known.rate * squares
 
 
@@ -438,9 +421,7 @@ class NoiseAwarePosterior:
         noise = np.random.default_rng(seed).normal(size=(count, len(self.mean)))
         if count > 2 * len(self.mean):
             noise = noise - noise.mean(axis=0)
-            root = np.linalg.cholesky(
-                np.cov(noise, rowvar=False).reshape(noise.shape[1], -1)
-            )
+            root = np.linalg.cholesky(np.cov(noise, rowvar=False).reshape(noise.shape[1], -1))
             noise = np.linalg.solve(root, noise.T).T
         return Gaussian(self.mean, self.covariance).draws(noise)
 
@@ -515,9 +496,7 @@ class Trace:
     metric: ReleasedMetric | None = None
 
     @on_one_blas_thread
-    def posterior(
-        self, gram: np.ndarray | Sequence[Sequence[float]] | None = None
-    ) -> NoiseAwarePosterior:
+    def posterior(self, gram: np.ndarray | Sequence[Sequence[float]] | None = None) -> NoiseAwarePosterior:
         """Return the posterior given everything that the run released, at no further cost to privacy.
 
         Args:
@@ -539,9 +518,7 @@ class Trace:
         check_pull(found, self.prior_precision)
         return NoiseAwarePosterior(*found, self._doubts(known, found, path, law))
 
-    def _given(
-        self, gram: Denoised, path: PathGradients
-    ) -> tuple[Gaussian, tuple[Known, Score]]:
+    def _given(self, gram: Denoised, path: PathGradients) -> tuple[Gaussian, tuple[Known, Score]]:
         """Return the posterior given a second moment, and the law of the path's gradients that it rests on."""
         metric = self.root @ self.root.T
         norm = math.sqrt(
@@ -585,9 +562,7 @@ class Trace:
             np.broadcast_to(precisions, (chains, len(precisions))).ravel(),
             known.metric,
         )
-        return path_curvature.refined(
-            noisy, self.metric.structure, differences, response, here.slope
-        )
+        return path_curvature.refined(noisy, self.metric.structure, differences, response, here.slope)
 
     def _doubts(
         self,
@@ -618,9 +593,7 @@ class Trace:
         total = float(weights.sum())
         weights = weights / total
         share = chains * float(np.sum(self.squares)) / total**2
-        position, gradient = (
-            weights @ leaf.reshape(-1, d) for leaf in (self.positions, self.gradients)
-        )
+        position, gradient = (weights @ leaf.reshape(-1, d) for leaf in (self.positions, self.gradients))
         return PathGradients(position, gradient, self.spread, total, share)
 
     def _check_path(self, path: PathGradients, found: Gaussian, gram: np.ndarray) -> None:
@@ -646,18 +619,12 @@ class Trace:
                 f"beyond {_FARTHEST:g} errors of the curvature matter; take more steps or a longer burn_in."
             )
 
-    def _second_moment(
-        self, gram: np.ndarray | Sequence[Sequence[float]] | None
-    ) -> Denoised:
+    def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:
         """Return Σ x xᵀ, public or released."""
         if gram is not None:
             public = np.array(gram, np.float64)
             d = self.positions.shape[-1]
-            if (
-                public.shape != (d, d)
-                or not np.allclose(public, public.T)
-                or np.linalg.eigvalsh(public)[0] < -1e-9
-            ):
+            if public.shape != (d, d) or not np.allclose(public, public.T) or np.linalg.eigvalsh(public)[0] < -1e-9:
                 raise InputError(
                     f"gram must be the second moment of the rows, a symmetric ({d}, {d}) matrix without negative "
                     "eigenvalues",
@@ -678,9 +645,7 @@ class Trace:
 
     def content(self) -> bytes:
         """Return the file of a run folder."""
-        metric = (
-            None if self.metric is None else [self.metric.arrays(), self.metric.facts()]
-        )
+        metric = None if self.metric is None else [self.metric.arrays(), self.metric.facts()]
         return names.packed({**vars(self), "score": self.score.facts(), "metric": metric})
 
     @classmethod

@@ -131,20 +131,14 @@ class AdaOPS(OneShot):
         """
         linear_bounds(target, "adaops")
         if spec.epsilon > 700:
-            raise CalibrationError(
-                f"epsilon: adaops takes at most 700, got {spec.epsilon:g}", "epsilon"
-            )
+            raise CalibrationError(f"epsilon: adaops takes at most 700, got {spec.epsilon:g}", "epsilon")
         failure = _FAILURE * spec.delta / (1 + math.exp(spec.epsilon))
         mu = gaussian_mu(spec.epsilon, (1 - _FAILURE) * spec.delta) * (1 - 1e-9)
         first = 0.0 if self.ridge is not None else self.eigenvalue_share
         second = self.residual_share
         parts = {"eigenvalue": first, "residual": second, "draw": 1 - first - second}
         mus = {name: mu * math.sqrt(part) for name, part in parts.items()}
-        events = [
-            Event("gaussian", spec.moved / mus[name], 1.0, 1)
-            for name in ("eigenvalue", "residual")
-            if mus[name]
-        ]
+        events = [Event("gaussian", spec.moved / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]]
         draw = Event("posterior_draw", spec.moved / mus["draw"], 1.0, 1)
         settings = {
             **{f"{name}_mu": value for name, value in mus.items()},
@@ -162,17 +156,13 @@ class AdaOPS(OneShot):
                 "ridge",
             )
         failing = Event("approximate_draw", 0.0, failure, 1)
-        return self.planned(
-            target, spec, (*events, draw, failing), settings, (closed_form.ASSUMES,)
-        )
+        return self.planned(target, spec, (*events, draw, failing), settings, (closed_form.ASSUMES,))
 
     def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
         """Return the draw, (1, d)."""
         return self.choose_and_draw(plan, records, streams)[1]
 
-    def choose_and_draw(
-        self, plan: MechanismPlan, records: Records, streams: Streams
-    ) -> tuple[Chosen, np.ndarray]:
+    def choose_and_draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> tuple[Chosen, np.ndarray]:
         """Return (the settings that the private stages chose, the draw (1, d)); one guarantee covers both.
 
         Args:
@@ -200,9 +190,7 @@ class AdaOPS(OneShot):
             noise = stage.residual_noise(low, ridge)
             noisy = gaussian_release(np.log([size]), noise, residual_key)
             residual = min(residual, stage.residual_from(float(noisy[0]), low, ridge))
-        chosen = Chosen(
-            ridge, low + ridge, residual, 1 / stage.precision(low + ridge, residual)
-        )
+        chosen = Chosen(ridge, low + ridge, residual, 1 / stage.precision(low + ridge, residual))
         normal = standard_normal(streams.dynamics, centre.shape)
         drawn = vectors @ (centre + np.sqrt(chosen.temperature / curvatures) * normal)
         return chosen, drawn[None]
@@ -239,9 +227,7 @@ class Stage(NamedTuple):
     def of(cls, plan: MechanismPlan) -> Stage:
         """Return the stages of a plan of :class:`AdaOPS`."""
         promise = plan.guarantee
-        spec = PrivacySpec(
-            plan.num_records, promise.epsilon, promise.delta, promise.adjacency
-        )
+        spec = PrivacySpec(plan.num_records, promise.epsilon, promise.delta, promise.adjacency)
         return cls.made(plan.target, spec, plan.settings)
 
     @classmethod
@@ -286,9 +272,7 @@ class Stage(NamedTuple):
     def low(self, noisy: float) -> float:
         """Return a bound below λ_min(XᵀX) of both neighbours, except with probability Φ(−quantile)."""
         unsure = self._unsure * self.num_records * self.row**2
-        return max(
-            0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure
-        )
+        return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
     def choose_ridge(self, low: float) -> float:
         """Return λ of least excess risk, by public bounds on the noise and on shrinking prior-sized coefficients.
@@ -297,11 +281,7 @@ class Stage(NamedTuple):
         eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
         """
         ridges = np.maximum(self.own_ridge, self.least_curvature * _GRID)
-        usual = (
-            self.label + self.row * self.prior_scale * math.sqrt(self.size)
-            if self.residual_mu
-            else math.inf
-        )
+        usual = self.label + self.row * self.prior_scale * math.sqrt(self.size) if self.residual_mu else math.inf
 
         def risk(ridge: float) -> float:
             h = low + ridge
@@ -315,9 +295,7 @@ class Stage(NamedTuple):
 
     def residual_bound(self, low: float, ridge: float) -> float:
         """Return R of the worst case: Y(1 + b√N·max s/(s² + λ)) over s² >= low."""
-        largest = (
-            math.sqrt(low) / (low + ridge) if low > ridge else 0.5 / math.sqrt(ridge)
-        )
+        largest = math.sqrt(low) / (low + ridge) if low > ridge else 0.5 / math.sqrt(ridge)
         return self.label * (1 + self.row * math.sqrt(self.num_records) * largest)
 
     def residual_sensitivity(self, low: float, ridge: float) -> float:
@@ -327,15 +305,11 @@ class Stage(NamedTuple):
     def residual_noise(self, low: float, ridge: float) -> float:
         """Return the noise std of stage 2."""
         unsure = self._unsure_residual(low, ridge)
-        return mu_std(
-            self.residual_sensitivity(low, ridge) + 2 * unsure, 1, self.residual_mu
-        )
+        return mu_std(self.residual_sensitivity(low, ridge) + 2 * unsure, 1, self.residual_mu)
 
     def residual_from(self, noisy: float, low: float, ridge: float) -> float:
         """Return R of stage 2, at least B of both neighbours except with probability Φ(−quantile)."""
-        room = self.quantile * self.residual_noise(
-            low, ridge
-        ) + self.residual_sensitivity(low, ridge)
+        room = self.quantile * self.residual_noise(low, ridge) + self.residual_sensitivity(low, ridge)
         return math.exp(min(noisy + room + self._unsure_residual(low, ridge), 700.0))
 
     def precision(self, curvature: float, residual: float) -> float:

@@ -181,9 +181,7 @@ class MechanismPlan(AnyPlan):
     def verdict(self) -> Verdict:  # type: ignore[override]
         """Permitted uses of the release, and why."""
         width = self.settings.get("predicted_width")
-        return of_one_shot(
-            self.guarantee, self.num_records, self.target, self._intervals(), width
-        )
+        return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals(), width)
 
     def _intervals(self) -> Use:
         """Whether intervals of the draws hold, and why."""
@@ -196,11 +194,7 @@ class MechanismPlan(AnyPlan):
             brief = "one release has no spread"
             return Use(False, f"{REFUSED}: {brief}.", brief)
         temper = self.settings.get("temper", 1.0)
-        what = (
-            "the posterior"
-            if temper >= 1
-            else f"a posterior whose likelihood has the power {temper:.3g}"
-        )
+        what = "the posterior" if temper >= 1 else f"a posterior whose likelihood has the power {temper:.3g}"
         why = f"{REFUSED}: nothing shows that intervals of {self.draws} draws of {what} cover."
         return Use(False, why, "nothing shows that they cover")
 
@@ -279,9 +273,7 @@ class _OneShot:
         """Return whether records may be a table in partitions; see :class:`Work`."""
         return bool(self._plan.mechanism.reads_sums(self._plan.target))
 
-    def read(
-        self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None
-    ) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         if starts is not None:
             raise InputError("starts: a mechanism's release takes none; leave it out")
@@ -321,14 +313,8 @@ class _OneShot:
         positions, evidence = released(0, self, session.streams, session, last=True)
         seconds = {"run": time.perf_counter() - started}
         constrain = target_offers(target).constrain
-        draws = (
-            positions
-            if constrain is None
-            else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
-        )
-        return Result(
-            plan, draws, positions, None, session.guarantee, seconds, evidence=evidence
-        )
+        draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
+        return Result(plan, draws, positions, None, session.guarantee, seconds, evidence=evidence)
 
     @property
     def _bound(self) -> Target:
@@ -363,9 +349,7 @@ class _OneShot:
                     drawn, evidence = mechanism.drawn(plan, self.records, streams)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
-        return jax.tree.map(
-            lambda leaf: np.asarray(leaf, np.float32)[None], drawn
-        ), evidence
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[None], drawn), evidence
 
     def arrays(self, made: _Drawn) -> dict[str, np.ndarray]:
         """Return leaves of the positions, and what the draws rest on; see :class:`Release`."""
@@ -377,12 +361,8 @@ class _OneShot:
     def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
         """Return positions, and what the draws rest on; see :class:`Release`."""
         content = arrays.pop("evidence")
-        structure = jax.tree.structure(
-            jax.eval_shape(self._bound.init, jax.random.key(0))
-        )
-        positions = jax.tree.unflatten(
-            structure, [arrays[str(i)] for i in range(len(arrays))]
-        )
+        structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
+        positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
         return positions, Evidence.of(content.tobytes()) if content.size else None
 
     def repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
@@ -435,13 +415,9 @@ class PrivacySpec:
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
-            raise InputError(
-                f"num_records: must be at least 1, got {self.num_records}", "num_records"
-            )
+            raise InputError(f"num_records: must be at least 1, got {self.num_records}", "num_records")
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise InputError(
-                f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon"
-            )
+            raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
         if self.delta != 0:
             check_delta(self.delta, self.num_records)
         if not self.adjacency.of_records:
@@ -464,9 +440,7 @@ class PrivacySpec:
     def of_events(self) -> PrivacySpec:
         """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
         spent = gaussian.price(_MANY, self.epsilon)
-        return dataclasses.replace(
-            self, delta=self.delta - min(spent, DRAW_SHARE * self.delta)
-        )
+        return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
 
     @property
     def most_records(self) -> int:
@@ -584,9 +558,7 @@ class OneShot(Checked, MechanismOffers):
         check_leaves(informed, target)
         plan = informed.calibrate(target, spec.of_events)
         check_proved(epsilon, delta, gaussian.releases_event(plan.guarantee.events))
-        return dataclasses.replace(
-            plan, schema=schema, guarantee=_of_all(plan.guarantee, spec)
-        )
+        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, spec))
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
@@ -623,9 +595,7 @@ class OneShot(Checked, MechanismOffers):
             release=self.release,
             assumptions=assumptions,
         )
-        return MechanismPlan(
-            self, target, spec.num_records, guarantee, settings, max(1, self.draws)
-        )
+        return MechanismPlan(self, target, spec.num_records, guarantee, settings, max(1, self.draws))
 
 
 def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:

@@ -32,9 +32,7 @@ def checked(data: PyTree, target: Target, num_records: int, reads_sums: bool) ->
         InputError: they are not.
     """
     # A file that is mapped is read once, for the checks as for the release.
-    own = jax.tree.map(
-        lambda leaf: np.array(leaf) if isinstance(leaf, np.memmap) else leaf, data
-    )
+    own = jax.tree.map(lambda leaf: np.array(leaf) if isinstance(leaf, np.memmap) else leaf, data)
     targets.check_rows(own, num_records)
     targets.check(target, own)
     records = jax.tree.map(np.asarray, own)

@@ -98,9 +98,7 @@ class Exponential(OneShot):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.radius is None) == (self.hypotheses is None):
-            raise InputError(
-                "radius: give the radius of a ball, or hypotheses (in Python)", "radius"
-            )
+            raise InputError("radius: give the radius of a ball, or hypotheses (in Python)", "radius")
         if self.hypotheses is None:
             self._check_ball()
         else:
@@ -119,9 +117,7 @@ class Exponential(OneShot):
         }
         for name, given in of_hypotheses.items():
             if given is not None:
-                raise InputError(
-                    f"{name}: is for hypotheses; leave it out with a radius", name
-                )
+                raise InputError(f"{name}: is for hypotheses; leave it out with a radius", name)
         if not self.regularisation > 0:
             raise InputError(
                 f"regularisation: must be > 0 on a ball, got {self.regularisation}",
@@ -130,15 +126,10 @@ class Exponential(OneShot):
 
     def _check_hypotheses(self) -> None:
         if self.loss_bound is None:
-            raise InputError(
-                "loss_bound: hypotheses need a finite number > 0, got None", "loss_bound"
-            )
+            raise InputError("loss_bound: hypotheses need a finite number > 0, got None", "loss_bound")
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.hypotheses)]
         sizes = {len(np.atleast_1d(leaf)) for leaf in leaves}
-        if not all(
-            np.issubdtype(leaf.dtype, np.number) and np.all(np.isfinite(leaf))
-            for leaf in leaves
-        ):
+        if not all(np.issubdtype(leaf.dtype, np.number) and np.all(np.isfinite(leaf)) for leaf in leaves):
             raise InputError("hypotheses: must be finite numbers", "hypotheses")
         if len(sizes) != 1 or min(sizes) < 1:
             raise InputError(
@@ -193,9 +184,7 @@ class Exponential(OneShot):
         """Refuse hypotheses of other shapes than the parameters, and a loss that fails on them."""
         if self.hypotheses is None:
             return
-        wanted = jax.eval_shape(
-            bind(plan.target, record_shapes(records)).init, jax.random.key(0)
-        )
+        wanted = jax.eval_shape(bind(plan.target, record_shapes(records)).init, jax.random.key(0))
         shapes = jax.tree.map(lambda leaf: leaf.shape, wanted)
         found = jax.tree.map(lambda leaf: np.shape(leaf)[1:], self.hypotheses)
         if found != shapes:
@@ -217,9 +206,7 @@ class Exponential(OneShot):
         """
         if self.hypotheses is not None:
             index = self.draw_index(plan, records, streams.noise)
-            return jax.tree.map(
-                lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses
-            )
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses)
         c = plan.settings["coefficient"]
         posterior = Tempered(plan.target, c, c, self.regularisation)
         return drawn(self.engine, posterior, records, Wanted(1, self.radius), streams)
@@ -237,36 +224,25 @@ class Exponential(OneShot):
     def weights(self, plan: MechanismPlan, records: PyTree) -> list[int]:
         """Return whole numbers proportional to the probability of each hypothesis; not private."""
         assert self.loss_bound is not None
-        energy = (
-            level_sums(self._loss(plan.target), self.hypotheses, records, self.loss_bound)
-            + self._penalties()
-        )
+        energy = level_sums(self._loss(plan.target), self.hypotheses, records, self.loss_bound) + self._penalties()
         level = plan.settings["coefficient"] * self.loss_bound / LEVELS
         return weights_of(-level * (energy - np.min(energy)))
 
     def _loss(self, target: Target) -> Loss:
-        return self.loss or (
-            lambda params, record: -target.log_likelihood(params, record)
-        )
+        return self.loss or (lambda params, record: -target.log_likelihood(params, record))
 
     def _penalties(self) -> np.ndarray:
         """Return penalties in whole levels of the loss, (M,) int64."""
         assert self.loss_bound is not None
-        leaves = [
-            np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self.hypotheses)
-        ]
+        leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self.hypotheses)]
         squares = sum(np.sum(leaf.reshape(len(leaf), -1) ** 2, axis=1) for leaf in leaves)
         own = 0.0 if self.penalty is None else np.asarray(self.penalty, np.float64)
         whole = 0.5 * self.regularisation * np.asarray(squares) + own
-        levels = np.minimum(
-            (whole - np.min(whole)) * (LEVELS / self.loss_bound), _LARGEST_PENALTY
-        )
+        levels = np.minimum((whole - np.min(whole)) * (LEVELS / self.loss_bound), _LARGEST_PENALTY)
         return np.rint(levels).astype(np.int64)
 
 
-def level_sums(
-    loss: Loss, hypotheses: PyTree, records: PyTree, bound: float
-) -> np.ndarray:
+def level_sums(loss: Loss, hypotheses: PyTree, records: PyTree, bound: float) -> np.ndarray:
     """Return Σ over records of their losses in whole levels of bound/2^20, (M,) int64: exact, and in any order.
 
     One record at a time, so that what a record adds does not depend on the others, nor on where it stands. A loss that
@@ -280,17 +256,11 @@ def level_sums(
     """
 
     with float64():
-        return np.asarray(
-            _level_sums(
-                loss, in_float64(hypotheses), in_float64(records), jnp.float64(bound)
-            )
-        )
+        return np.asarray(_level_sums(loss, in_float64(hypotheses), in_float64(records), jnp.float64(bound)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _level_sums(
-    loss: Loss, hypotheses: PyTree, records: PyTree, bound: jax.Array
-) -> jax.Array:
+def _level_sums(loss: Loss, hypotheses: PyTree, records: PyTree, bound: jax.Array) -> jax.Array:
     def add(total: jax.Array, record: PyTree) -> tuple[jax.Array, None]:
         losses = jax.vmap(lambda params: loss(params, record))(hypotheses)
         share = jnp.where(jnp.isnan(losses), 1.0, jnp.clip(losses / bound, 0.0, 1.0))
@@ -336,9 +306,7 @@ def _below(limit: int, key: jax.Array) -> int:
     size = limit.bit_length()
     tries = 0
     while True:
-        words = np.asarray(
-            jax.random.bits(jax.random.fold_in(key, tries), (-(-size // 32),), np.uint32)
-        )
+        words = np.asarray(jax.random.bits(jax.random.fold_in(key, tries), (-(-size // 32),), np.uint32))
         value = int.from_bytes(words.tobytes(), "little") >> (-size % 32)
         if value < limit:
             return value

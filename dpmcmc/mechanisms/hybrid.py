@@ -72,9 +72,7 @@ class Hybrid:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.start.draws != 1:
-            raise InputError(
-                f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws"
-            )
+            raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
 
     def plan(
         self,

@@ -76,10 +76,7 @@ class HuberisedLogistic(LogisticRegression):
         """
         kink = math.log(self.clip / (1 - self.clip)) if self.clip < 1 else math.inf
         wrong = (1 - 2 * y) * margin  # the residual is ±σ of it
-        return -(
-            jax.nn.softplus(jnp.minimum(wrong, kink))
-            + self.clip * jnp.maximum(wrong - kink, 0.0)
-        )
+        return -(jax.nn.softplus(jnp.minimum(wrong, kink)) + self.clip * jnp.maximum(wrong - kink, 0.0))
 
     def residual(self, margin: jax.Array, y: jax.Array) -> jax.Array:
         """clip(σ(m) − y, −c, c)."""
@@ -125,9 +122,7 @@ def in_float64(records: PyTree) -> PyTree:
 
     def leaf_in_float64(leaf: np.ndarray) -> jax.Array:
         leaf = np.asarray(leaf)
-        return jnp.asarray(
-            leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None
-        )
+        return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
 
     return jax.tree.map(leaf_in_float64, records)
 
@@ -146,9 +141,7 @@ def check_losses(target: Target, records: PyTree) -> None:
     )
 
 
-def check_loss(
-    loss: Loss, target: Target, records: PyTree, *, differentiated: bool = False
-) -> None:
+def check_loss(loss: Loss, target: Target, records: PyTree, *, differentiated: bool = False) -> None:
     """Refuse a loss that fails in float64, or is no single number; only shapes are evaluated.
 
     Args:
@@ -183,9 +176,7 @@ def check_loss(
         raise InputError("loss: must be one number of parameters and a record", "loss")
 
 
-def summed_in_blocks(
-    of_block: Callable[[PyTree], jax.Array], records: PyTree, like: jax.Array, rows: int
-) -> jax.Array:
+def summed_in_blocks(of_block: Callable[[PyTree], jax.Array], records: PyTree, like: jax.Array, rows: int) -> jax.Array:
     """Return the sum of ``of_block`` over blocks of ``rows`` records and what is left beside them.
 
     Args:
@@ -196,30 +187,18 @@ def summed_in_blocks(
     """
     count = length_of(records)
     whole = count // rows * rows
-    total = (
-        of_block(jax.tree.map(lambda leaf: leaf[whole:], records))
-        if whole < count
-        else jnp.zeros_like(like)
-    )
+    total = of_block(jax.tree.map(lambda leaf: leaf[whole:], records)) if whole < count else jnp.zeros_like(like)
     if whole:
-        blocks = jax.tree.map(
-            lambda leaf: leaf[:whole].reshape(-1, rows, *leaf.shape[1:]), records
-        )
-        total = jax.lax.scan(
-            lambda sum_so_far, block: (sum_so_far + of_block(block), None), total, blocks
-        )[0]
+        blocks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, rows, *leaf.shape[1:]), records)
+        total = jax.lax.scan(lambda sum_so_far, block: (sum_so_far + of_block(block), None), total, blocks)[0]
     return total
 
 
-def loss_gradient(
-    target: Target, unravel: Callable[[jax.Array], PyTree], flat: jax.Array, block: PyTree
-) -> jax.Array:
+def loss_gradient(target: Target, unravel: Callable[[jax.Array], PyTree], flat: jax.Array, block: PyTree) -> jax.Array:
     """Return Σ −∇ log p(record | θ) over a block of records, at the flat parameters, (d,)."""
 
     def loss(p: jax.Array) -> jax.Array:
-        return -jnp.sum(
-            jax.vmap(lambda record: target.log_likelihood(unravel(p), record))(block)
-        )
+        return -jnp.sum(jax.vmap(lambda record: target.log_likelihood(unravel(p), record))(block))
 
     return jax.grad(loss)(flat)
 
@@ -245,9 +224,7 @@ class Bounds:
     size: int
 
 
-def bounds_of(
-    target: Target, mechanism: str, prior_precision: float | None = None
-) -> Bounds:
+def bounds_of(target: Target, mechanism: str, prior_precision: float | None = None) -> Bounds:
     """Return the bounds that a mechanism rests on.
 
     Args:
@@ -261,19 +238,13 @@ def bounds_of(
     precision = strong_convexity(target, mechanism, prior_precision)
     offers = target_offers(target)
     unclipped = "clipped gradients are those of no convex function"
-    lipschitz = _public(
-        target, mechanism, "gradient_bound", offers.gradient_bound, unclipped
-    )
-    smoothness = _public(
-        target, mechanism, "smoothness", offers.smoothness, "curvature must be bounded"
-    )
+    lipschitz = _public(target, mechanism, "gradient_bound", offers.gradient_bound, unclipped)
+    smoothness = _public(target, mechanism, "smoothness", offers.smoothness, "curvature must be bounded")
     size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
     return Bounds(lipschitz, smoothness, precision, size)
 
 
-def _public(
-    target: Target, mechanism: str, fact: str, value: float | None, why: str
-) -> float:
+def _public(target: Target, mechanism: str, fact: str, value: float | None, why: str) -> float:
     """Return a public fact about the losses of a target, or refuse the target for ``why``."""
     if value is None:
         raise UnsupportedCombination(
@@ -284,9 +255,7 @@ def _public(
     return float(value)
 
 
-def strong_convexity(
-    target: Target, mechanism: str, prior_precision: float | None = None
-) -> float:
+def strong_convexity(target: Target, mechanism: str, prior_precision: float | None = None) -> float:
     """Return m, the curvature that the prior gives the potential in every direction.
 
     Args:
@@ -304,11 +273,7 @@ def strong_convexity(
             "others by its forms printed and range, where they have loss_bounds.",
             "target",
         )
-    precision = (
-        target_offers(target).prior_precision
-        if prior_precision is None
-        else prior_precision
-    )
+    precision = target_offers(target).prior_precision if prior_precision is None else prior_precision
     if precision is None or not precision > 0:
         raise UnsupportedCombination(
             f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0; give "
@@ -325,9 +290,7 @@ _DENSE = 2048
 _ITERATIONS = 300
 
 #: (∇J(θ), Newton step from ∇J(θ) at the last θ asked for).
-_Oracle = tuple[
-    Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]
-]
+_Oracle = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]]
 
 
 class NotConverged(DrawError):
@@ -478,29 +441,19 @@ def rounding(
     return _UNIT * (sums + 4 * (regularisation * radius + linear))
 
 
-def _logistic(
-    target: LogisticRegression, margin: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _logistic(target: LogisticRegression, margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     p = expit(margin)
     # 1 − p as expit(−m), which keeps the residual's relative precision.
     return np.where(y > 0, -expit(-margin), p), p * expit(-margin)
 
 
-def _huberised(
-    target: HuberisedLogistic, margin: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _huberised(target: HuberisedLogistic, margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     residual, curvature = _logistic(target, margin, y)
-    return np.clip(residual, -target.clip, target.clip), np.where(
-        np.abs(residual) < target.clip, curvature, 0.0
-    )
+    return np.clip(residual, -target.clip, target.clip), np.where(np.abs(residual) < target.clip, curvature, 0.0)
 
 
-def _linear(
-    target: LinearRegression, margin: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    return (margin - y) / target.noise_scale**2, np.full_like(
-        margin, target.noise_scale**-2
-    )
+def _linear(target: LinearRegression, margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return (margin - y) / target.noise_scale**2, np.full_like(margin, target.noise_scale**-2)
 
 
 #: target type -> (first, second) derivative of a record's loss by its linear predictor.
@@ -511,9 +464,7 @@ _CLOSED_FORMS: dict[type, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
 }
 
 
-def _closed_form(
-    target: Target, records: PyTree, regularisation: float, b: np.ndarray
-) -> _Oracle:
+def _closed_form(target: Target, records: PyTree, regularisation: float, b: np.ndarray) -> _Oracle:
     x = np.ascontiguousarray(records["x"], np.float64)
     y = np.asarray(records["y"], np.float64)
     family = _CLOSED_FORMS[type(target)]
@@ -527,9 +478,7 @@ def _closed_form(
 
     def gradient(theta: np.ndarray) -> np.ndarray:
         residual = derivatives(x @ theta)[0]
-        blocks = [
-            residual[i : i + _BLOCK] @ x[i : i + _BLOCK] for i in range(0, len(x), _BLOCK)
-        ]
+        blocks = [residual[i : i + _BLOCK] @ x[i : i + _BLOCK] for i in range(0, len(x), _BLOCK)]
         return np.sum(blocks, axis=0) + regularisation * theta + b
 
     def newton(theta: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -543,20 +492,14 @@ def _closed_form(
     return gradient, newton
 
 
-def _generic(
-    target: Target, records: PyTree, regularisation: float, b: np.ndarray
-) -> _Oracle:
+def _generic(target: Target, records: PyTree, regularisation: float, b: np.ndarray) -> _Oracle:
     with float64():
         data = in_float64(records)
         likelihood_gradient, curve = _likelihood(target)
 
     def gradient(theta: np.ndarray) -> np.ndarray:
         with float64():
-            return (
-                np.asarray(likelihood_gradient(jnp.asarray(theta), data))
-                + regularisation * theta
-                + b
-            )
+            return np.asarray(likelihood_gradient(jnp.asarray(theta), data)) + regularisation * theta + b
 
     def newton(theta: np.ndarray, g: np.ndarray) -> np.ndarray:
         """Conjugate gradients to a residual of at most 1e-3‖g‖, and of ‖g‖² near the optimum."""
@@ -587,9 +530,7 @@ def _likelihood(
 ) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
     """Return jitted (θ, data) -> Σ ∇ℓ_i and (θ, p, data) -> Σ ∇²ℓ_i p, summed in blocks of rows."""
     shapes = jax.eval_shape(target.init, jax.random.key(0))
-    unflatten = ravel_pytree(
-        jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes)
-    )[1]
+    unflatten = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes))[1]
 
     @jax.jit
     def gradient(flat: jax.Array, data: PyTree) -> jax.Array:
@@ -616,9 +557,7 @@ def _likelihood(
 
 def ravel(tree: PyTree) -> np.ndarray:
     """Return all leaves in one float64 vector, in the order of JAX's ``ravel_pytree``."""
-    return np.concatenate(
-        [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
-    )
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
 def unravel(shapes: PyTree, flat: np.ndarray) -> PyTree:
@@ -626,6 +565,4 @@ def unravel(shapes: PyTree, flat: np.ndarray) -> PyTree:
     leaves, structure = jax.tree.flatten(shapes)
     ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])
     parts = np.split(flat, ends[:-1])
-    return jax.tree.unflatten(
-        structure, [p.reshape(s.shape) for p, s in zip(parts, leaves, strict=True)]
-    )
+    return jax.tree.unflatten(structure, [p.reshape(s.shape) for p, s in zip(parts, leaves, strict=True)])

@@ -123,11 +123,7 @@ class OPS(OneShot):
                 f"total_variation: draws of engine {self.engine} are exact; leave it out",
                 "total_variation",
             )
-        if (
-            self.engine == "closed_form"
-            and self.radius is not None
-            and self.draws > MOST_TRIES
-        ):
+        if self.engine == "closed_form" and self.radius is not None and self.draws > MOST_TRIES:
             raise InputError(
                 f"draws: engine closed_form makes at most {MOST_TRIES:,} draws on a ball; take fewer, or engine nuts",
                 "draws",
@@ -153,17 +149,9 @@ class OPS(OneShot):
         """
         ENGINES[self.engine].check(target)
         left = self._delta_left(spec)
-        charged, found = (
-            self._gdp(target, spec, left)
-            if self.form == "gdp"
-            else self._pure(target, spec)
-        )
+        charged, found = self._gdp(target, spec, left) if self.form == "gdp" else self._pure(target, spec)
         ball = {} if self.radius is None else {"radius": float(self.radius)}
-        settings = (
-            ball
-            | found
-            | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
-        )
+        settings = ball | found | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
         events: tuple[Event, ...] = (charged,)
         if self.total_variation is not None:
             events += (
@@ -225,18 +213,14 @@ class OPS(OneShot):
         """
         return self._loss_bounds(target, adjacency)[1]
 
-    def _gdp(
-        self, target: Target, spec: PrivacySpec, delta: float
-    ) -> tuple[Event, dict[str, float]]:
+    def _gdp(self, target: Target, spec: PrivacySpec, delta: float) -> tuple[Event, dict[str, float]]:
         """Return the event of form gdp, and the numbers it rests on."""
         precision = strong_convexity(target, "form gdp", self.prior_precision)
         lipschitz = self._lipschitz(target)
         # μ for each unit of temper; a hair below, so that rounding ends on the private side.
         unit = spec.moved * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
         temper = self._settled(gaussian_mu(spec.epsilon, delta) / unit * (1 - 1e-9))
-        event = Event(
-            "posterior_draw", math.sqrt(precision) / (temper * lipschitz), 1.0, self.draws
-        )
+        event = Event("posterior_draw", math.sqrt(precision) / (temper * lipschitz), 1.0, self.draws)
         bounds = {
             "gradient_bound": lipschitz,
             "prior_precision": precision,
@@ -262,9 +246,7 @@ class OPS(OneShot):
         """Return δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
         if self.total_variation is None:
             return spec.delta
-        spent = (
-            self.draws * (1 + math.exp(min(spec.epsilon, 700.0))) * self.total_variation
-        )
+        spent = self.draws * (1 + math.exp(min(spec.epsilon, 700.0))) * self.total_variation
         if not spent < spec.delta:
             raise CalibrationError(
                 f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
@@ -304,18 +286,10 @@ class OPS(OneShot):
         assert self.radius is not None
         largest, difference = offers.loss_bounds(self.radius)
         if adjacency == Adjacency.REPLACE_ONE:
-            return float(
-                largest
-            ), 4.0 * largest if self.form == "printed" else 2.0 * difference
+            return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
         varies = largest if offers.num_classes is not None else 2 * largest
-        within = (
-            None
-            if offers.gradient_bound_within is None
-            else offers.gradient_bound_within(self.radius)
-        )
-        return float(largest), float(
-            varies if within is None else min(varies, 2 * self.radius * within)
-        )
+        within = None if offers.gradient_bound_within is None else offers.gradient_bound_within(self.radius)
+        return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))
 
 
 # ------------------------------------------------------------------------------------
@@ -437,9 +411,7 @@ class CertifiedOPS(OneShot):
         keys = jax.random.split(streams.noise, plan.draws)
         return last_iterates([plan] * plan.draws, records, keys)
 
-    def _descent(
-        self, target: Target, bounds: Bounds, num_records: int, temper: float
-    ) -> _Descent:
+    def _descent(self, target: Target, bounds: Bounds, num_records: int, temper: float) -> _Descent:
         """Return the descent at a temper; its event charges the rounding of float64."""
         precision = bounds.prior_precision
         smoothness = precision + temper * num_records * bounds.smoothness
@@ -491,8 +463,7 @@ def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) 
     target = plans[0].target
     steps = plans[0].mechanism.steps
     numbers = {
-        name: np.array([p.settings[name] for p in plans])
-        for name in ("temper", "prior_precision", "step", "noise_std")
+        name: np.array([p.settings[name] for p in plans]) for name in ("temper", "prior_precision", "step", "noise_std")
     }
     with float64():
         data = in_float64(records)
@@ -501,15 +472,11 @@ def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) 
 
 
 @shared_by_equal_targets(maxsize=16)
-def _descend(
-    target: Target, steps: int
-) -> Callable[[dict[str, jax.Array], jax.Array, PyTree], PyTree]:
+def _descend(target: Target, steps: int) -> Callable[[dict[str, jax.Array], jax.Array, PyTree], PyTree]:
     """Return the jitted program; tempers, steps, noise and keys are its arguments."""
 
     def one(numbers: dict[str, jax.Array], key: jax.Array, data: PyTree) -> PyTree:
-        start = jax.tree.map(
-            lambda leaf: leaf.astype(jnp.float64), target.init(jax.random.key(0))
-        )
+        start = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), target.init(jax.random.key(0)))
         flat, unravel = ravel_pytree(start)
         m = numbers["prior_precision"]
         noise_std = numbers["noise_std"]

@@ -118,9 +118,7 @@ class OutputPerturbation(OneShot):
 
     def _noise_std(self, sensitivity: float, size: int, spec: PrivacySpec) -> float:
         if self.calibration == "tight":
-            return calibrated_std(
-                sensitivity, size, epsilon=spec.epsilon, delta=spec.delta
-            )
+            return calibrated_std(sensitivity, size, epsilon=spec.epsilon, delta=spec.delta)
         if spec.epsilon >= 1:
             raise CalibrationError(
                 "calibration: the classic Gaussian formula is proved for epsilon < 1, and epsilon is "
@@ -222,9 +220,7 @@ class ObjectivePerturbation(OneShot):
             CalibrationError: the curvature alone costs ε.
         """
         _check_logistic(target)
-        bounds = bounds_of(
-            self._losses(target), "objective_perturbation", self.regularisation
-        )
+        bounds = bounds_of(self._losses(target), "objective_perturbation", self.regularisation)
         published = self.calibration == "kst12"
         strength = bounds.prior_precision
         if published:
@@ -256,9 +252,7 @@ class ObjectivePerturbation(OneShot):
         tilt, last = jax.random.split(streams.noise)
         noise = plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),))
         clipped = dataclasses.replace(plan, target=self._losses(plan.target))
-        return noisy_minimiser(
-            clipped, records, plan.settings["output_noise_std"], last, noise
-        )
+        return noisy_minimiser(clipped, records, plan.settings["output_noise_std"], last, noise)
 
     def _losses(self, target: Target) -> Target:
         """Return the target whose losses are minimised."""
@@ -328,11 +322,7 @@ class _Tilted:
         """Return σ of Kifer, Smith and Thakurta (2012)."""
         # ζ is how far a neighbour moves the gradient of the sum.
         zeta = self.spec.moved * self.bounds.lipschitz
-        return (
-            zeta
-            * math.sqrt(8 * math.log(2 / self.spec.delta) + 4 * self.spec.epsilon)
-            / self.spec.epsilon
-        )
+        return zeta * math.sqrt(8 * math.log(2 / self.spec.delta) + 4 * self.spec.epsilon) / self.spec.epsilon
 
     def smallest_std(self) -> float:
         """Return the smallest σ that meets (ε, δ), on the private side.
@@ -344,10 +334,7 @@ class _Tilted:
         zeta = self.bounds.lipschitz * self.spec.moved
 
         def enough(noise_std: float) -> bool:
-            return (
-                one_sample.epsilon(self.events(noise_std), spec.adjacency, spec.delta)
-                <= spec.epsilon
-            )
+            return one_sample.epsilon(self.events(noise_std), spec.adjacency, spec.delta) <= spec.epsilon
 
         # Between the noise of the Gaussian mechanism, and that at the price of the curvature, with 1 % for the rest.
         low = zeta / spec.mu

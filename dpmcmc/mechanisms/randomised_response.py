@@ -105,9 +105,7 @@ class RandomisedResponse(OneShot):
                 "adjacency",
             )
         if num_records < 1:
-            raise InputError(
-                f"num_records: must be at least 1, got {num_records}", "num_records"
-            )
+            raise InputError(f"num_records: must be at least 1, got {num_records}", "num_records")
         target = target if schema is None else schema.with_public_facts(target)
         check_leaves(self, target)
         table = RandomisedLabels(target, epsilon).table
@@ -124,9 +122,7 @@ class RandomisedResponse(OneShot):
             "classes": table.classes,
             "kept_probability": table.kept / VALUES,
         }
-        return MechanismPlan(
-            self, target, num_records, guarantee, settings, self.draws, schema
-        )
+        return MechanismPlan(self, target, num_records, guarantee, settings, self.draws, schema)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...); labels are read here, once, and randomised.
@@ -139,9 +135,7 @@ class RandomisedResponse(OneShot):
         labels = target.table.drawn(records["y"], streams.noise)
         return self.posterior(target, {**records, "y": labels}, streams)
 
-    def posterior(
-        self, target: RandomisedLabels, released: PyTree, streams: Streams
-    ) -> PyTree:
+    def posterior(self, target: RandomisedLabels, released: PyTree, streams: Streams) -> PyTree:
         """Return draws given randomised labels, leaves (draws, ...).
 
         Args:
@@ -166,9 +160,7 @@ class RandomisedResponse(OneShot):
             )
             rhat = convergence.summary(chains)["rhat"]
             if self.draws < FEWEST_DRAWS or (rhat is not None and rhat <= RHAT):
-                return jax.tree.map(
-                    lambda leaf: np.concatenate(leaf)[: self.draws], chains
-                )
+                return jax.tree.map(lambda leaf: np.concatenate(leaf)[: self.draws], chains)
         raise DrawError(
             "engine: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale, or take "
             "more draws"

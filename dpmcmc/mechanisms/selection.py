@@ -52,9 +52,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
 
 
-def excess_of_choice(
-    candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float
-) -> float:
+def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float) -> float:
     """Return how far the chosen candidate's risk may exceed the best one's, except with probability 2/3 of ``failure``.
 
     Args:
@@ -64,12 +62,8 @@ def excess_of_choice(
         loss_bound: B.
         failure: probability, of which a third is for Hoeffding and a third for the choice.
     """
-    hoeffding = (
-        2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
-    )
-    return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(
-        3 * candidates / failure
-    )
+    hoeffding = 2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
+    return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(3 * candidates / failure)
 
 
 _CandidatePlan: TypeAlias = Plan | MechanismPlan
@@ -172,11 +166,7 @@ class PrivateSelection(OneShot):
     @property
     def in_floats(self) -> str:
         """Name what a candidate draws so."""
-        said = (
-            one.in_floats
-            for one in self.candidates
-            if isinstance(one, OneShot) and one.in_floats
-        )
+        said = (one.in_floats for one in self.candidates if isinstance(one, OneShot) and one.in_floats)
         return next(said, "")
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
@@ -200,20 +190,14 @@ class PrivateSelection(OneShot):
         plans, guarantees = self._parts(target, spec, part)
         # Any hypothesis will do here: the vote costs the same for all.
         voters = spec.num_records - part * len(plans)
-        voting = self._vote(np.zeros((1, 1))).calibrate(
-            target, dataclasses.replace(spec, num_records=voters)
-        )
+        voting = self._vote(np.zeros((1, 1))).calibrate(target, dataclasses.replace(spec, num_records=voters))
         spent = max(spec.epsilon, *(guarantee.epsilon for guarantee in guarantees))
         failure = spec.delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
         events = (
             Event("pure", 0.0, 1.0, 1, epsilon=spent),
             Event("approximate_draw", 0.0, failure, 1),
         )
-        assumptions = tuple(
-            dict.fromkeys(
-                said for guarantee in guarantees for said in guarantee.assumptions
-            )
-        )
+        assumptions = tuple(dict.fromkeys(said for guarantee in guarantees for said in guarantee.assumptions))
         settings = {
             "candidates": float(len(plans)),
             "records_of_a_candidate": float(part),
@@ -236,9 +220,7 @@ class PrivateSelection(OneShot):
         assert isinstance(plan, _SelectionPlan)
         for one in plan.parts:
             if isinstance(one, MechanismPlan):
-                one.mechanism.check(
-                    one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records)
-                )
+                one.mechanism.check(one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records))
         self._vote(np.zeros((1, 1))).check_vote(plan, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
@@ -246,9 +228,7 @@ class PrivateSelection(OneShot):
         found, index = self.candidates_and_choice(plan, records, streams)
         return jax.tree.map(lambda leaf: leaf[index : index + 1], found)
 
-    def candidates_and_choice(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
-    ) -> tuple[PyTree, int]:
+    def candidates_and_choice(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> tuple[PyTree, int]:
         """Return (every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
 
         Args:
@@ -266,15 +246,9 @@ class PrivateSelection(OneShot):
                 lambda leaf, j=j: np.asarray(leaf)[order[j * part : (j + 1) * part]],
                 records,
             )
-            found.append(
-                _released(
-                    one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))
-                )
-            )
+            found.append(_released(one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))))
         together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
-        last = jax.tree.map(
-            lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records
-        )
+        last = jax.tree.map(lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records)
         key = jax.random.fold_in(streams.noise, len(plan.parts))
         return together, self._vote(together).draw_index(plan.voting, last, key)
 
@@ -283,24 +257,18 @@ class PrivateSelection(OneShot):
     ) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
         """Return plans and guarantees of the candidates. Each has to keep the whole promise, for one draw."""
         promise = dataclasses.replace(spec, num_records=part)
-        plans = tuple(
-            candidate.plan(target, **vars(promise)) for candidate in self.candidates
-        )
+        plans = tuple(candidate.plan(target, **vars(promise)) for candidate in self.candidates)
         guarantees = []
         for one in plans:
             cost = one.guarantee
             # The parts are composed as (ε, δ)-DP: each has to be that.
-            if cost is None or not (
-                cost.epsilon <= spec.epsilon * (1 + 1e-9) and cost.delta <= spec.delta
-            ):
+            if cost is None or not (cost.epsilon <= spec.epsilon * (1 + 1e-9) and cost.delta <= spec.delta):
                 raise InputError(
                     f"candidates: one costs {cost}, more than epsilon {spec.epsilon:g} was asked for",
                     "candidates",
                 )
             if isinstance(one, MechanismPlan) and one.charged_draws > 1:
-                raise InputError(
-                    "candidates: each must release one draw; set draws to 1", "candidates"
-                )
+                raise InputError("candidates: each must release one draw; set draws to 1", "candidates")
             guarantees.append(cost)
         return plans, guarantees
 

@@ -43,9 +43,7 @@ from dpmcmc.targets.glm import LinearRegression
 # Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy.
 
 
-def linear_bounds(
-    target: Target, mechanism: str
-) -> tuple[LinearRegression, float, float, int]:
+def linear_bounds(target: Target, mechanism: str) -> tuple[LinearRegression, float, float, int]:
     """Return the target as a linear regression, with its row_bound, label_bound and num_features.
 
     Args:
@@ -178,9 +176,7 @@ def release_statistics(
     return split(released, len(moment.steps), weight)
 
 
-def sensitivity_of(
-    row_bound: float, label_bound: float, weight: float, adjacency: Adjacency
-) -> float:
+def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: Adjacency) -> float:
     """Return the largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
     if adjacency.sensitivity == 1:
         return record_norm(row_bound, label_bound, weight)
@@ -245,22 +241,16 @@ class SufficientStatistics(OneShot):
             UnsupportedCombination: another target than linear regression.
             ValueError: no row_bound or label_bound.
         """
-        event, settings = calibrate_statistics(
-            target, spec, spec.mu, self.label_weight, "sufficient_statistics"
-        )
+        event, settings = calibrate_statistics(target, spec, spec.mu, self.label_weight, "sufficient_statistics")
         return self.planned(target, spec, (event,), settings)
 
     def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
         """Return the ridge estimate, (1, d)."""
-        gram, moment = release_statistics(
-            records, plan.target, plan.settings, streams.noise
-        )
+        gram, moment = release_statistics(records, plan.target, plan.settings, streams.noise)
         return ridge(gram, moment, plan.target, plan.settings["noise_std"])[np.newaxis]
 
 
-def ridge(
-    gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float
-) -> np.ndarray:
+def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float) -> np.ndarray:
     """Return the mean of the posterior that takes noisy statistics for exact ones, (d,).
 
     Eigenvalues of XᵀX that the noise could have made by itself are raised to noise_std·√(2d), the spectral radius of
@@ -274,9 +264,7 @@ def ridge(
     """
     values, vectors = eigh(gram)
     values = np.maximum(values, noise_std * math.sqrt(2 * len(values)))
-    precision = (vectors * values) @ vectors.T / target.noise_scale**2 + np.eye(
-        len(values)
-    ) / target.prior_scale**2
+    precision = (vectors * values) @ vectors.T / target.noise_scale**2 + np.eye(len(values)) / target.prior_scale**2
     return cho_solve(cho_factor(precision), moment) / target.noise_scale**2
 
 
@@ -357,12 +345,8 @@ class AdaSSP(OneShot):
         size = len(moment.steps)
         exact = statistics(gram, moment, weight)
         least = np.linalg.eigvalsh(gram.floats)[:1]
-        noisy = float(
-            gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0]
-        )
-        noisy_gram, noisy_moment = split(
-            gaussian_release(exact, settings["noise_std"], statistics_key), size, weight
-        )
+        noisy = float(gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0])
+        noisy_gram, noisy_moment = split(gaussian_release(exact, settings["noise_std"], statistics_key), size, weight)
         tail = math.sqrt(2 * math.log(2 / self.failure))
         low = max(0.0, noisy - tail * settings["eigenvalue_noise_std"])
         wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)

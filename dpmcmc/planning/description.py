@@ -34,9 +34,7 @@ def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str
     """Return rows of text, the first cell of each a heading, as an HTML table for notebooks."""
     head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
     cells = (
-        f"<th>{html.escape(name)}</th>"
-        + "".join(f"<td>{html.escape(s)}</td>" for s in row)
-        for name, *row in rows
+        f"<th>{html.escape(name)}</th>" + "".join(f"<td>{html.escape(s)}</td>" for s in row) for name, *row in rows
     )
     made = f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
     return printable(made, "\n")
@@ -150,11 +148,7 @@ class Verdict:
         once a metric of rows is released, for those rows. A chain's is that of an ideal answer from the run's
         gradients, and a real answer is wider. A mechanism's is that of its own answer.
         """
-        return (
-            None
-            if self.predicted_inflation is None
-            else math.sqrt(self.predicted_inflation)
-        )
+        return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
 
     def to_json(self) -> dict[str, Any]:
         """The keys of plan.json and metrics.json."""
@@ -187,17 +181,11 @@ class Verdict:
         """
         reason = why.removeprefix("noise_aware: ").replace(". ", "; ")
         told = self.reasons[INTERVALS].removesuffix(".")
-        said = (
-            f"{REFUSED}: {reason}"
-            if self.from_path
-            else f"{told}; no posterior follows from the path: {reason}"
-        )
+        said = f"{REFUSED}: {reason}" if self.from_path else f"{told}; no posterior follows from the path: {reason}"
         usable = tuple(use for use in self.usable_for if use != INTERVALS)
         reasons = self.reasons | {INTERVALS: said}
         brief = {INTERVALS: "the path identifies no posterior", **self.briefly}
-        return replace(
-            self, usable_for=usable, reasons=reasons, from_path=False, briefly=brief
-        )
+        return replace(self, usable_for=usable, reasons=reasons, from_path=False, briefly=brief)
 
     def without_intervals(self, why: Sequence[str]) -> Verdict:
         """Return the verdict on a release that says of itself why its intervals may not hold.
@@ -225,10 +213,7 @@ class Verdict:
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""
-        facts = {
-            name: said[name]
-            for name in ("relaxations", "predicted_inflation", "clip_bias")
-        }
+        facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
         # Files of version 0.2.0 and before do not say what a prediction is from.
         return cls(
             tuple(said["usable_for"]),
@@ -260,11 +245,7 @@ class Verdict:
                 wide = f"intervals are {width} {more}, for simulated rows"
             else:
                 wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
-            facts = (
-                "the released metric"
-                if self.predicted_from == "metric"
-                else "public facts"
-            )
+            facts = "the released metric" if self.predicted_from == "metric" else "public facts"
             out.append(
                 (
                     "width",
@@ -291,7 +272,5 @@ NO_DRAWS = Verdict(
 #: Verdict of a plan that nobody has judged.
 UNJUDGED = Verdict(
     (),
-    dict.fromkeys(
-        (PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."
-    ),
+    dict.fromkeys((PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."),
 )

@@ -91,14 +91,8 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     prior = offers.prior_precision
     law = _law(plan, offers.row_bound)
     records = None
-    if (
-        law is not None
-        and offers.row_bound is not None
-        and offers.num_features is not None
-    ):
-        records = (
-            law.curvature * plan.num_records * offers.row_bound**2 / offers.num_features
-        )
+    if law is not None and offers.row_bound is not None and offers.num_features is not None:
+        records = law.curvature * plan.num_records * offers.row_bound**2 / offers.num_features
     largest = None
     if plan.curvature is not None:
         largest = plan.curvature * plan.num_records
@@ -107,9 +101,7 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     return _known(plan, law or _Law(), prior, records, prior, largest)
 
 
-def _in_private_metric(
-    plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None
-) -> Curvatures:
+def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
     typical = metric.typical_norm
     rows = metric.release.rows
     prior = plan.target_offers.prior_precision or 0.0
@@ -131,9 +123,7 @@ def _in_private_metric(
     largest = None if steepest is None else steepest * each + own
     if released is not None:
         slowest = float(released.curvatures(found.curvature, prior)[0])
-        largest = (
-            None if steepest is None else float(released.curvatures(steepest, prior)[-1])
-        )
+        largest = None if steepest is None else float(released.curvatures(steepest, prior)[-1])
     return _known(plan, found, slowest, found.curvature * each, own, largest)
 
 
@@ -147,9 +137,7 @@ def _known(
 ) -> Curvatures:
     # Where the likelihood is not log-concave, it may leave a direction with less than the slowest.
     slowest = slowest if plan.target_offers.log_concave else None
-    return Curvatures(
-        slowest, records, prior, largest, law.widening, law.curvature, law.weighted
-    )
+    return Curvatures(slowest, records, prior, largest, law.widening, law.curvature, law.weighted)
 
 
 def _law(plan: Plan, norm: float | None) -> _Law | None:
@@ -161,19 +149,12 @@ def _law(plan: Plan, norm: float | None) -> _Law | None:
     if isinstance(score, Linear):
         return _Law(1 / score.dispersion)
     # Chains weight scores blindly to labels or not at all.
-    if (
-        not isinstance(score, LabelBlind)
-        or not isinstance(plan.target, GeneralisedLinear)
-        or norm is None
-    ):
+    if not isinstance(score, LabelBlind) or not isinstance(plan.target, GeneralisedLinear) or norm is None:
         return None
     if plan.target.row_bound is None:
         return None
     predictors = (plan.target.prior_scale * plan.target.row_bound) ** 2 / 2
-    law, free = (
-        AverageLaw.at(score, 0.0, predictors, clip / norm)
-        for clip in (_clip(plan), math.inf)
-    )
+    law, free = (AverageLaw.at(score, 0.0, predictors, clip / norm) for clip in (_clip(plan), math.inf))
     if not (law.curvature > 0 and law.score > 0 and free.curvature > 0):
         return None  # predictors so far out that float64 holds no curvature of theirs
     return _Law(
@@ -185,9 +166,7 @@ def _law(plan: Plan, norm: float | None) -> _Law | None:
 
 def _clip(plan: Plan) -> float:
     """C of label-blind weights; infinite where gradients are not weighted."""
-    return (
-        plan.privacy.clip if plan.privacy is not None and plan.label_blind else math.inf
-    )
+    return plan.privacy.clip if plan.privacy is not None and plan.label_blind else math.inf
 
 
 def _steepening(plan: Plan) -> float:
@@ -199,17 +178,11 @@ def _steepening(plan: Plan) -> float:
 
 def bought(plan: Plan, known: Curvatures) -> float | None:
     """Return the relaxations of the slowest direction that the budget buys each chain at temperature 1."""
-    return (
-        None
-        if plan.private_time is None or known.slowest is None
-        else plan.private_time * known.slowest
-    )
+    return None if plan.private_time is None or known.slowest is None else plan.private_time * known.slowest
 
 
 @on_one_blas_thread
-def predicted_width(
-    plan: Plan, known: Curvatures, released: ReleasedMetric | None = None
-) -> float | None:
+def predicted_width(plan: Plan, known: Curvatures, released: ReleasedMetric | None = None) -> float | None:
     """Return the predicted width of intervals of an ideal answer from a run's gradients over that without privacy.
 
     None where public facts do not tell it. A real answer is wider.
@@ -251,9 +224,7 @@ def gradient_variance(plan: Plan, time: float) -> float:
     return 2 * float(weights.sum() / weights[plan.burn_in :].sum()) / (time * plan.chains)
 
 
-def _width_of_usual_rows(
-    plan: Plan, known: Curvatures, prior: float, noise: float
-) -> float:
+def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: float) -> float:
     """Return the width for rows that stand in for the real ones, in directions that do not depend on each other."""
     size = plan.target_offers.num_features
     bound = plan.target_offers.row_bound
@@ -266,12 +237,7 @@ def _width_of_usual_rows(
         assert plan.privacy is not None
         std = noise_left(plan.metric.release.noise_std, plan.metric.asked.structure)
         floor = metric_floor(bound**2, std, plan.num_records, size)
-        square = (
-            metric_roots(
-                gram / plan.num_records, floor, plan.privacy.clip, plan.metric.asked.ratio
-            )
-            ** 2
-        )
+        square = metric_roots(gram / plan.num_records, floor, plan.privacy.clip, plan.metric.asked.ratio) ** 2
     return _width(
         known,
         _directions(gram),
@@ -296,8 +262,6 @@ def _width(
 ) -> float:
     """Return the width from a second moment of rows, the prior's precision, the gradients' noise and the error of G."""
     curvature = known.likelihood * gram
-    local = Local(
-        curvature, curvature / known.widening**2, lambda q: known.likelihood**2 * error(q)
-    )
+    local = Local(curvature, curvature / known.widening**2, lambda q: known.likelihood**2 * error(q))
     alone = np.linalg.inv(precision + curvature / known.weighted)
     return predicted(local, noise, precision, alone).width()

@@ -128,9 +128,7 @@ def plan(
     if metric is not None:
         _check_metric(metric, starts, curvature)
         before = (planned_metric(metric, target, bound, num_records, privacy),)
-        queries = dataclasses.replace(
-            queries, earlier=tuple(stage.charge for stage in before)
-        )
+        queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in before))
     if sampler_offers(bound).unresolved:
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
@@ -184,9 +182,7 @@ def length(
         raise InputError("give exactly one of passes and steps", "steps")
     if passes is not None:
         if not (0 < passes < math.inf):
-            raise InputError(
-                f"passes must be a finite number > 0, got {passes!r}", "passes"
-            )
+            raise InputError(f"passes must be a finite number > 0, got {passes!r}", "passes")
         # The tolerance absorbs rounding: 0.1 + 0.2 passes take no more steps than 0.3.
         steps = max(1, math.ceil(passes / sampling.rate(num_records) - 1e-9))
         if steps > MOST_STEPS:
@@ -224,17 +220,13 @@ def _check_counts(steps: int, chains: int, burn_in: int, thin: int) -> None:
         )
 
 
-def _starts(
-    after: Guarantee | AnyPlan | None, privacy: Privacy | None
-) -> tuple[GivenStarts, ...]:
+def _starts(after: Guarantee | AnyPlan | None, privacy: Privacy | None) -> tuple[GivenStarts, ...]:
     """Return the stage of a private start, if there is one; refuse one that does not fit the run."""
     if after is None:
         return ()
     guarantee = after.guarantee if isinstance(after, AnyPlan) else after
     if guarantee is None or privacy is None or guarantee.adjacency != privacy.adjacency:
-        raise UnsupportedCombination(
-            "a private start needs a private run after it, under the same adjacency."
-        )
+        raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
     if not isinstance(after, AnyPlan):
         return (GivenStarts(guarantee),)
     if after.has_chains or after.draws != 1:
@@ -247,9 +239,7 @@ def _starts(
 
 def _check_curvature(curvature: float | None) -> None:
     if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
-        raise InputError(
-            f"curvature must be a finite number > 0, got {curvature}", "curvature"
-        )
+        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
 
 
 def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> None:
@@ -263,14 +253,10 @@ def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) 
     check_proved(privacy.epsilon, privacy.delta, queries.deviations)
 
 
-def _check_metric(
-    metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvature: float | None
-) -> None:
+def _check_metric(metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvature: float | None) -> None:
     """Refuse what is no metric, and what is in the target's own coordinates beside one that only the run releases."""
     if not isinstance(metric, PrivateMetric):
-        raise InputError(
-            f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric"
-        )
+        raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
     if starts:
         raise UnsupportedCombination(
             "metric: a private start is not derived beside it; leave one of the two out.",
@@ -341,11 +327,7 @@ def _bound(sampler: Sampler, sampling: Sampling, num_records: int) -> Sampler:
         )
     bound = sampler.bind(num_records)
     with_rate = sampler_offers(bound).with_rate
-    return (
-        bound
-        if with_rate is None
-        else with_rate(expected_batch(sampling, num_records) / num_records)
-    )
+    return bound if with_rate is None else with_rate(expected_batch(sampling, num_records) / num_records)
 
 
 def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler:
@@ -377,9 +359,7 @@ def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler
         )
     solved = with_noise(alone / unit_of(queries, privacy) * (1 + 1e-9))
     if asked(solved.queries) != asked(sampler.queries):
-        raise InputError(
-            f"{name}.with_noise changes what the sampler asks for; it may not", "sampler"
-        )
+        raise InputError(f"{name}.with_noise changes what the sampler asks for; it may not", "sampler")
     return solved
 
 
@@ -392,9 +372,7 @@ def _coordinates(target: Target, second: SecondMoment | None) -> int:
     params = parameter_shapes(target)
     if params is None:
         return UNKNOWN_COORDINATES
-    return size_of(
-        [params] if second is None else [params, released_shape(second, params).value]
-    )
+    return size_of([params] if second is None else [params, released_shape(second, params).value])
 
 
 def check_fit(target: Target, sampler: Sampler) -> None:
@@ -410,27 +388,19 @@ def check_fit(target: Target, sampler: Sampler) -> None:
     step = jax.ShapeDtypeStruct((), np.int32)
     following = jax.eval_shape(sampler.step, jax.random.key(0), state, gradient, step)
     name = type(sampler).__name__
-    if (
-        not isinstance(following, tuple)
-        or len(following) != 2
-        or not hasattr(following[0], "position")
-    ):
+    if not isinstance(following, tuple) or len(following) != 2 or not hasattr(following[0], "position"):
         raise InputError(
             f"sampler: {name}.step must return (State, Info), its State with a field position",
             "sampler",
         )
-    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [
-        leaf.shape for leaf in jax.tree.leaves(state)
-    ]:
+    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [leaf.shape for leaf in jax.tree.leaves(state)]:
         raise InputError(
             f"sampler: {name}.step must return a State of the form that init returns",
             "sampler",
         )
 
 
-def _check_dynamics(
-    sampler: Sampler, noise_std: np.ndarray, curvature: float | None
-) -> None:
+def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
     """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
     s = noise_std.astype(np.float64)
     t = np.arange(len(noise_std), dtype=np.float64)
@@ -444,9 +414,7 @@ def _check_dynamics(
             f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out",
             "curvature",
         )
-    largest = (
-        np.broadcast_to(np.asarray(offers.stability_limit(s, t)), t.shape) / curvature
-    )
+    largest = np.broadcast_to(np.asarray(offers.stability_limit(s, t)), t.shape) / curvature
     step_size = np.broadcast_to(np.asarray(offers.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
     if np.any(step_size >= largest):
         worst = int(np.argmax(step_size / largest))

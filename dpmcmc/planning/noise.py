@@ -119,15 +119,11 @@ def unit_of(queries: Schedule, privacy: Privacy) -> float:
     Where noise is correlated, s is that of slow directions and z that of its independent ζ, so the unit is larger by
     ``1 / correlated.slow``.
     """
-    unit = expected_batch(queries.sampling, queries.num_records) / (
-        queries.num_records * privacy.clip
-    )
+    unit = expected_batch(queries.sampling, queries.num_records) / (queries.num_records * privacy.clip)
     return unit / correlated.slow(queries.sampling.phi)
 
 
-def charged(
-    noise_std: np.ndarray, queries: Schedule, privacy: Privacy
-) -> tuple[np.ndarray, Guarantee, int]:
+def charged(noise_std: np.ndarray, queries: Schedule, privacy: Privacy) -> tuple[np.ndarray, Guarantee, int]:
     """(nominal noise multipliers, guarantee, batch slots) of a noise array, (steps,) float32."""
     if not np.all(noise_std > 0):
         raise InputError(
@@ -140,17 +136,13 @@ def charged(
             "clip",
         )
     noise_multipliers = noise_std.astype(np.float64) * unit_of(queries, privacy)
-    return noise_multipliers, *charged_guarantee(
-        queries.with_noise(noise_multipliers), privacy
-    )
+    return noise_multipliers, *charged_guarantee(queries.with_noise(noise_multipliers), privacy)
 
 
 def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     """Noise that the sampler injects at every step, (steps,) float64."""
     with np.errstate(all="ignore"):
-        own = np.asarray(
-            sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64
-        )
+        own = np.asarray(sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64)
     own = np.broadcast_to(own, (steps,))
     if not (np.all(np.isfinite(own)) and np.all(own >= 0)):
         worst = int(np.argmax(~(np.isfinite(own) & (own >= 0))))
@@ -162,9 +154,7 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     return own
 
 
-def levels(
-    z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None, phi: float = 0.0
-) -> tuple[int, int]:
+def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None, phi: float = 0.0) -> tuple[int, int]:
     """Draws per coordinate of the integer noise of the gradient and of the second moment.
 
     Correlated noise has these in its independent part, and one draw more beside it (``accounting/correlated.py``).
@@ -244,9 +234,7 @@ class PrivateMetric(Checked):
     name: MetricName = "gram"
     share: Annotated[float, Gt(0), Lt(0.95)] = 0.15
     clip_ratio: Annotated[float, Gt(0)] | None = None
-    structure: RowStructure | None = dataclasses.field(
-        default=None, kw_only=True, repr=False
-    )
+    structure: RowStructure | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
     @property
     def ratio(self) -> float:
@@ -338,20 +326,14 @@ def planned_metric(
     promise, epsilon = _promised(privacy, sampler)
     adjacency = Adjacency(promise.adjacency)
     structure = metric.structure if metric.of_rows else None
-    size, bound = (
-        _gram_facts(target) if metric.of_rows else (_parameters(target), promise.clip)
-    )
+    size, bound = _gram_facts(target) if metric.of_rows else (_parameters(target), promise.clip)
     if structure is not None:
         structure.check(size)
     most_records = num_records + (adjacency == Adjacency.ADD_REMOVE)
-    rows = RowFacts(
-        most_records, size, bound, structure is not None and structure.unit_norm
-    )
+    rows = RowFacts(most_records, size, bound, structure is not None and structure.unit_norm)
     mu = gaussian_mu(epsilon, promise.delta) * math.sqrt(metric.share)
     trace = 0.0 if rows.trace_declared(adjacency) or not metric.of_rows else _TRACE_SHARE
-    release = GramRelease.calibrate(
-        rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0)
-    )
+    release = GramRelease.calibrate(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
     if not metric.of_rows:
         # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/chains.py``).
         release = dataclasses.replace(release, trace_std=0.0)

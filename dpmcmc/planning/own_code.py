@@ -132,11 +132,7 @@ def _each(values: Iterable[Any], seen: dict[int, Any]) -> Iterator[tuple[str, An
 def _inside(made: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what :func:`_own` does of the fields of an object of the library, and of what replaces its methods."""
     held = vars(made) if hasattr(made, "__dict__") else {}
-    declared = (
-        [one.name for one in dataclasses.fields(made)]
-        if dataclasses.is_dataclass(made)
-        else [*held]
-    )
+    declared = [one.name for one in dataclasses.fields(made)] if dataclasses.is_dataclass(made) else [*held]
     others = {n: one for n, one in held.items() if callable(one) and n not in declared}
     yield from _each((one for name, one in held.items() if name not in others), seen)
     for kind in type(made).__mro__:

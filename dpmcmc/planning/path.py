@@ -70,19 +70,13 @@ def variances(plan: Plan) -> np.ndarray:
     kept = plan.noise_std.astype(np.float64)[plan.burn_in :]
     noise = kept[: plan.num_draws * plan.thin] ** 2
     if not noise.all():
-        raise UnsupportedCombination(
-            "noise_aware: gradients without noise have no noise law; give the run privacy."
-        )
+        raise UnsupportedCombination("noise_aware: gradients without noise have no noise law; give the run privacy.")
     return noise.reshape(plan.num_draws, plan.thin)
 
 
 def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
     """Return (burn-in, thinning) of a plan whose path is recorded, or None."""
-    return (
-        (plan.burn_in, plan.thin)
-        if plan.in_metric and isinstance(score_of(plan.target), LabelBlind)
-        else None
-    )
+    return (plan.burn_in, plan.thin) if plan.in_metric and isinstance(score_of(plan.target), LabelBlind) else None
 
 
 @on_one_blas_thread
@@ -156,25 +150,19 @@ def _scatter(plan: Plan, found: np.ndarray | None, size: int) -> np.ndarray:
     return np.zeros((size, size))
 
 
-def _spread(
-    positions: np.ndarray, precisions: np.ndarray, scatter: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _spread(positions: np.ndarray, precisions: np.ndarray, scatter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and covariance of the positions of all steps, with weights 1/s_t²: that of draws depends on thin."""
     weights = np.broadcast_to(precisions, positions.shape[:2])
     total = weights.sum()
     centre = np.einsum("cb,cbi->i", weights, positions) / total
     away = positions - centre
-    return centre, (
-        np.einsum("cb,cbi,cbj->ij", weights, away, away, optimize=True) + scatter
-    ) / total
+    return centre, (np.einsum("cb,cbi,cbj->ij", weights, away, away, optimize=True) + scatter) / total
 
 
 def _radius(draws: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> float:
     """Return a distance from 0 that a path keeps within: beyond its draws, or 3 standard deviations if that is more."""
     variances = np.linalg.eigvalsh(spread).clip(min=0)
-    far = (
-        np.linalg.norm(centre) + math.sqrt(variances.sum()) + 3 * math.sqrt(variances[-1])
-    )
+    far = np.linalg.norm(centre) + math.sqrt(variances.sum()) + 3 * math.sqrt(variances[-1])
     return max(_BETWEEN_DRAWS * float(np.max(np.linalg.norm(draws, axis=1))), float(far))
 
 
@@ -194,8 +182,7 @@ def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
         return cast(GeneralisedLinear, plan.target), score
     raise UnsupportedCombination(
         "noise_aware: a path is concluded from for LogisticRegression and LinearRegression, and the target is "
-        f"{type(plan.target).__name__}"
-        + (". Use mechanism noise_aware." if score is not None else ".")
+        f"{type(plan.target).__name__}" + (". Use mechanism noise_aware." if score is not None else ".")
     )
 
 
@@ -206,11 +193,7 @@ def _root(plan: Plan, released: ReleasedMetric | None, size: int) -> np.ndarray:
     public = plan.sampler_offers.metric
     if public is None:
         return np.eye(size)
-    return (
-        public.array
-        if public.array.ndim == 2
-        else np.diag(np.broadcast_to(public.array, (size,)))
-    )
+    return public.array if public.array.ndim == 2 else np.diag(np.broadcast_to(public.array, (size,)))
 
 
 def _score(plan: Plan, root: np.ndarray, radius: float) -> Score:
@@ -226,11 +209,7 @@ def _score(plan: Plan, root: np.ndarray, radius: float) -> Score:
     if plan.label_blind:
         return dataclasses.replace(score, clip=plan.privacy.clip)
     bound = target.gradient_bound_within(radius)
-    longest = (
-        math.inf
-        if bound is None
-        else bound / float(np.linalg.svd(root, compute_uv=False).min())
-    )
+    longest = math.inf if bound is None else bound / float(np.linalg.svd(root, compute_uv=False).min())
     if plan.privacy.clip < longest:
         raise UnsupportedCombination(
             f"noise_aware: clip {plan.privacy.clip:g} shrinks residuals, which biases the gradient; use clipping "

@@ -98,9 +98,7 @@ class Plan(AnyPlan):
     def __post_init__(self) -> None:
         if self.private is not None:
             guarantee = self.private.guarantee.assuming(*assumed(self))
-            object.__setattr__(
-                self, "private", self.private.replaced(guarantee=guarantee)
-            )
+            object.__setattr__(self, "private", self.private.replaced(guarantee=guarantee))
 
     @property
     def privacy(self) -> Privacy | None:
@@ -155,9 +153,7 @@ class Plan(AnyPlan):
     @property
     def metric(self) -> PlannedMetric | None:
         """Metric that the run releases first, or None; noise, steps and time are then in its units."""
-        return next(
-            (stage for stage in self.before if isinstance(stage, PlannedMetric)), None
-        )
+        return next((stage for stage in self.before if isinstance(stage, PlannedMetric)), None)
 
     @property
     def start(self) -> AnyPlan | None:
@@ -167,9 +163,7 @@ class Plan(AnyPlan):
     @property
     def starts(self) -> GivenStarts | None:
         """Private starts that the guarantee covers, which are drawn by the run or given to ``sample``; or None."""
-        return next(
-            (stage for stage in self.before if isinstance(stage, GivenStarts)), None
-        )
+        return next((stage for stage in self.before if isinstance(stage, GivenStarts)), None)
 
     @property
     def chain(self) -> Plan:
@@ -222,9 +216,7 @@ class Plan(AnyPlan):
         NaN for an optimiser, which has none.
         """
         t = np.arange(self.steps, dtype=np.float64)
-        return np.broadcast_to(
-            self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape
-        )
+        return np.broadcast_to(self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape)
 
     @property
     def temperature_range(self) -> dict[str, float] | None:
@@ -245,9 +237,7 @@ class Plan(AnyPlan):
     def times(self) -> np.ndarray:
         """Langevin time η_t of each step, (steps,) float64; over the friction for momentum samplers."""
         t = np.arange(self.steps, dtype=np.float64)
-        return np.broadcast_to(
-            self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape
-        )
+        return np.broadcast_to(self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape)
 
     @property
     def time(self) -> float:
@@ -271,12 +261,7 @@ class Plan(AnyPlan):
             return math.inf
         left = 1.0 if self.metric is None else 1 - self.metric.asked.share
         mu = gaussian_mu(epsilon, promise.delta)
-        return (
-            2
-            * left
-            * (mu / (guarantee.adjacency.sensitivity * promise.clip)) ** 2
-            / self.chains
-        )
+        return 2 * left * (mu / (guarantee.adjacency.sensitivity * promise.clip)) ** 2 / self.chains
 
     @property
     def schedule(self) -> Schedule:
@@ -286,9 +271,7 @@ class Plan(AnyPlan):
             InputError: the run has no privacy.
         """
         if self.private is None:
-            raise InputError(
-                "plan: has no privacy, so none of its queries is charged", "plan"
-            )
+            raise InputError("plan: has no privacy, so none of its queries is charged", "plan")
         return Schedule(
             self.private.noise_multipliers,
             self.sampling,
@@ -333,11 +316,7 @@ class Plan(AnyPlan):
                 "thin": self.thin,
             },
             **{name: settings(part) for name, part in parts.items() if part is not None},
-            **(
-                {}
-                if self.start is None
-                else {"start": self.start.sections.get("mechanism")}
-            ),
+            **({} if self.start is None else {"start": self.start.sections.get("mechanism")}),
         }
 
     @property
@@ -360,10 +339,7 @@ class Plan(AnyPlan):
         """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
         if self.privacy is None or self.privacy.epsilon is None:
             return None, "Wang's formula takes a target epsilon, and this plan has none"
-        if (
-            isinstance(self.sampling, Cyclic)
-            and self.sampling.batches(self.num_records) > 1
-        ):
+        if isinstance(self.sampling, Cyclic) and self.sampling.batches(self.num_records) > 1:
             return (
                 None,
                 "Wang's formula is for batches that are random, and these are not",
@@ -388,8 +364,7 @@ class Plan(AnyPlan):
             "target": repr(self.target),
             "sampler": repr(self.sampler),
             "config": self.sections,
-            "sampling": self._sampling_facts
-            | {"charged_rate": self.sampling.charged_rate(self.num_records)},
+            "sampling": self._sampling_facts | {"charged_rate": self.sampling.charged_rate(self.num_records)},
             "num_records": self.num_records,
             "unit": self.unit,
             "steps": self.steps,
@@ -397,32 +372,18 @@ class Plan(AnyPlan):
             "burn_in": self.burn_in,
             "thin": self.thin,
             "draws_per_chain": self.num_draws,
-            "clipping": None
-            if self.privacy is None
-            else "label_blind"
-            if self.label_blind
-            else "residual",
-            "noise_multiplier": None
-            if z is None
-            else {"min": float(z.min()), "max": float(z.max())},
+            "clipping": None if self.privacy is None else "label_blind" if self.label_blind else "residual",
+            "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "required_multiplier": None if z is None else self.required_multiplier,
             "thesis_multiplier": self.thesis_multiplier[0],
             "thesis_condition": self.thesis_multiplier[1],
             "free_fraction": None if self.privacy is None else self.free_fraction,
             "temperature": self.temperature_range,
-            "temperature_per_step": None
-            if self.optimises
-            else self._per_step(self.temperatures),
+            "temperature_per_step": None if self.optimises else self._per_step(self.temperatures),
             "time": None if self.optimises else self.time,
             "private_time": None if self.optimises else self.private_time,
-            "guarantee": self.guarantee.to_json()
-            if self.guarantee is not None and secret
-            else None,
-            **{
-                key: value
-                for stage in self.before
-                for key, value in stage.stated(secret).items()
-            },
+            "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
+            **{key: value for stage in self.before for key, value in stage.stated(secret).items()},
             "facts": self.facts(),
             **self.schema_json(),
             **self.sentences_json(),
@@ -463,9 +424,7 @@ class Plan(AnyPlan):
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         z = self.noise_multipliers
         own = {
-            "noise_multiplier": None
-            if z is None
-            else {"min": float(z.min()), "max": float(z.max())},
+            "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "multiples": list(multiples(self.second)),
             "second_every": every_of(self.second),
             "steps": self.steps,
@@ -476,9 +435,7 @@ class Plan(AnyPlan):
             "num_records": self.num_records,
             "free_fraction": None if self.privacy is None else self.free_fraction,
         }
-        return {
-            key: value for stage in self.before for key, value in stage.facts().items()
-        } | own
+        return {key: value for stage in self.before for key, value in stage.facts().items()} | own
 
 
 def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
@@ -524,17 +481,12 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
             out.append(("temperature", _with_minibatches(plan, heat)))
         return out + plan.verdict.lines()
     z = private.noise_multipliers
-    spread = (
-        f"{z.min():.4g}"
-        if z.max() <= z.min() * 1.001
-        else f"{z.min():.4g} to {z.max():.4g}"
-    )
+    spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
         ("guarantee", guaranteed(private.guarantee, secret)),
         (
             "noise",
-            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"
-            + _correlation(plan),
+            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})" + _correlation(plan),
         ),
         ("thesis", _thesis_line(plan, private)),
     ]
@@ -572,11 +524,7 @@ def _thesis_line(plan: Plan, private: Private) -> str:
 
 def _free_line(plan: Plan) -> str:
     if plan.free_fraction == 1:
-        cost = (
-            ""
-            if INTERVALS in plan.usable_for
-            else "; clipping and a short run still rule out intervals (see there)"
-        )
+        cost = "" if INTERVALS in plan.usable_for else "; clipping and a short run still rule out intervals (see there)"
         return f"privacy is free: at every step the sampler's own noise is at least what privacy needs{cost}"
     more = "noise beyond the sampler's own; a larger epsilon or a smaller step_size needs less of it"
     if plan.free_fraction == 0:
@@ -595,11 +543,7 @@ def _range(values: np.ndarray) -> str:
 def _temperature_line(plan: Plan, heat: str) -> str:
     own = plan.own_temperatures
     # A temperature as asked promises nothing where time or clipping disqualify the draws.
-    kept = (
-        "as asked"
-        if INTERVALS in plan.usable_for
-        else "of the noise alone: see intervals below"
-    )
+    kept = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
     line = (
         f"{heat}, {kept}"
         if np.all(plan.temperatures <= own * 1.001)

@@ -106,21 +106,13 @@ class SavedPlan(AnyPlan):
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs: what was run, its guarantee and its verdict."""
-        how = [
-            (name, str(self.stated[name]))
-            for name in ("sampler", "mechanism")
-            if self.stated.get(name)
-        ]
+        how = [(name, str(self.stated[name])) for name in ("sampler", "mechanism") if self.stated.get(name)]
         said = [
             ("target", repr(self.target)),
             *how,
             ("guarantee", str(self.guarantee or "none")),
         ]
-        noted = [
-            (name, str(self.stated[name]))
-            for name in ("note", "unproved")
-            if self.stated.get(name)
-        ]
+        noted = [(name, str(self.stated[name])) for name in ("note", "unproved") if self.stated.get(name)]
         return said + noted + self.verdict.lines()
 
 

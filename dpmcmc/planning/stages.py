@@ -211,9 +211,7 @@ class AnyPlan(abc.ABC):
         """
         if isinstance(data, EncodedTable):
             return data.records
-        if isinstance(data, EncodedPartitions) or (
-            isinstance(data, DataSet) and data.partitions is not None
-        ):
+        if isinstance(data, EncodedPartitions) or (isinstance(data, DataSet) and data.partitions is not None):
             raise DataError(
                 f"data: {self.label} needs all rows in one memory, and these are in partitions: give the table in "
                 "memory."
@@ -237,22 +235,14 @@ class AnyPlan(abc.ABC):
             return None
         return partitioned(data, self.schema)
 
-    def columns_of(
-        self, data: PyTree | Table | DataSet | EncodedTable
-    ) -> dict[str, np.ndarray]:
+    def columns_of(self, data: PyTree | Table | DataSet | EncodedTable) -> dict[str, np.ndarray]:
         """Return every column that the schema declares, as bytes before encoding; none of data that are no table.
 
         A ledger knows a table by them under any formula.
         """
         if isinstance(data, EncodedPartitions):
             return {}  # the workers know them
-        table = (
-            data.table
-            if isinstance(data, DataSet | EncodedTable)
-            else data
-            if self._is_table(data)
-            else None
-        )
+        table = data.table if isinstance(data, DataSet | EncodedTable) else data if self._is_table(data) else None
         if table is None or self.schema is None:
             return {}
         found = texts(table, self.schema.columns)
@@ -264,9 +254,7 @@ class AnyPlan(abc.ABC):
         """Return whether data are a table; where there is a schema, arrays by name are one if each is a column."""
         if self.schema is None or not isinstance(data, Mapping):
             return is_table(data)
-        return self.schema.label in data and all(
-            np.ndim(column) == 1 for column in data.values()
-        )
+        return self.schema.label in data and all(np.ndim(column) == 1 for column in data.values())
 
     @property
     @abc.abstractmethod

@@ -132,9 +132,7 @@ def relaxations(plan: Plan, known: Curvatures) -> tuple[float, float] | None:
     if friction < 1:
         # Momentum forgets at a rate of at most a/2 per step, however short the relaxation time is.
         each = np.minimum(each, friction / 2)
-    return float(each[: plan.burn_in].sum()), float(
-        each[plan.burn_in :].sum()
-    ) * plan.chains
+    return float(each[: plan.burn_in].sum()), float(each[plan.burn_in :].sum()) * plan.chains
 
 
 def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
@@ -144,13 +142,9 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     if not (plan.target_offers.prior_precision or plan.in_metric):
         return Obstacle(f"{unknown} {name} states no prior_precision", _UNMIXED, True)
     if not plan.target_offers.log_concave:
-        return Obstacle(
-            f"{unknown} {name} is not known to be log-concave", _UNMIXED, True
-        )
+        return Obstacle(f"{unknown} {name} is not known to be log-concave", _UNMIXED, True)
     if found is None:
-        return Obstacle(
-            f"{unknown} the curvature in the units of the metric is", _UNMIXED, True
-        )
+        return Obstacle(f"{unknown} the curvature in the units of the metric is", _UNMIXED, True)
     before, after = found
     if before >= BURN_IN and after >= SPAN:
         return None
@@ -161,9 +155,7 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     )
     each = bought(plan, known)
     if each is not None:
-        clause += (
-            f" (the budget buys {three_digits(each * plan.chains)} at temperature 1)"
-        )
+        clause += f" (the budget buys {three_digits(each * plan.chains)} at temperature 1)"
     return Obstacle(clause, _UNMIXED, True)
 
 
@@ -181,14 +173,8 @@ def _temperature(plan: Plan) -> Obstacle | None:
     high = float(kept.max())
     if not (low >= 1 - VARIANCE_ERROR and high <= 1 + VARIANCE_ERROR):
         heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
-        brief = (
-            "draws hotter than the posterior"
-            if high > 1
-            else "draws colder than the posterior"
-        )
-        return Obstacle(
-            f"the draws have temperature {heat}, and the posterior has 1", brief
-        )
+        brief = "draws hotter than the posterior" if high > 1 else "draws colder than the posterior"
+        return Obstacle(f"the draws have temperature {heat}, and the posterior has 1", brief)
     if _adapts(plan):
         return Obstacle(
             f"{type(plan.sampler).__name__} finds its temperature as it runs, and whether it has found it is unknown",
@@ -203,9 +189,7 @@ def _adapts(plan: Plan) -> bool:
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         twice = np.broadcast_to(plan.sampler.temperature_at(2 * noise, t), t.shape)
-    return bool(
-        np.any(_kept(plan.temperatures, plan) == _kept(twice, plan)) and np.any(noise > 0)
-    )
+    return bool(np.any(_kept(plan.temperatures, plan) == _kept(twice, plan)) and np.any(noise > 0))
 
 
 def _minibatches(plan: Plan) -> Obstacle | None:
@@ -330,11 +314,7 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
         )
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
-        share = (
-            np.asarray(eta(t))
-            * curvature
-            / np.asarray(limit(plan.noise_std.astype(np.float64), t))
-        )
+        share = np.asarray(eta(t)) * curvature / np.asarray(limit(plan.noise_std.astype(np.float64), t))
     worst = float(np.max(_kept(np.broadcast_to(share, t.shape), plan)))
     if worst <= VARIANCE_ERROR:
         return None
@@ -347,11 +327,7 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
 def _draws(plan: Plan) -> Obstacle | None:
     count = plan.num_draws * plan.chains
     return (
-        None
-        if count >= DRAWS
-        else Obstacle(
-            f"the run keeps {count} draws, where {DRAWS} are needed", "too few draws"
-        )
+        None if count >= DRAWS else Obstacle(f"the run keeps {count} draws, where {DRAWS} are needed", "too few draws")
     )
 
 
@@ -383,18 +359,12 @@ def with_verdict(plan: Plan) -> Plan:
     return replace(plan, verdict=of_plan(plan))
 
 
-def of_draws(
-    plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None
-) -> Verdict:
+def of_draws(plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None) -> Verdict:
     """Return the permitted uses of the released draws of any plan; arguments are those of :func:`of_result`."""
-    return (
-        of_result(plan, diagnostics, metric) if isinstance(plan, Plan) else plan.verdict
-    )
+    return of_result(plan, diagnostics, metric) if isinstance(plan, Plan) else plan.verdict
 
 
-def of_result(
-    plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None
-) -> Verdict:
+def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
     """Return the permitted uses of released draws of a sampler's plan.
 
     Args:
@@ -471,12 +441,7 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     shapes = parameter_shapes(plan.target)
     refused = plan.verdict.reasons[INTERVALS]
     use = f"no private intervals of {type(plan.target).__name__} are offered yet"
-    if (
-        score is not None
-        and score.size > 1
-        and shapes is not None
-        and size_of(shapes) > MOST_COEFFICIENTS
-    ):
+    if score is not None and score.size > 1 and shapes is not None and size_of(shapes) > MOST_COEFFICIENTS:
         use += f" for more than {MOST_COEFFICIENTS:,} coefficients"
     elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
@@ -515,9 +480,7 @@ def _verdict(prediction: Use, intervals: Use) -> Verdict:
     )
 
 
-def _with_costs(
-    plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None
-) -> Verdict:
+def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
     times = None if plan.optimises else bought(plan, known)
@@ -537,11 +500,7 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> Use:
             f"Yes, {IF_TRUE}: the draws have the posterior's temperature, clipping does not bias them, and the chain "
             "mixes; a wrong model needs a sandwich variance.",
         )
-    more = (
-        "; several chains would let R-hat show it"
-        if one_chain and all(one.of_mixing for one in found)
-        else ""
-    )
+    more = "; several chains would let R-hat show it" if one_chain and all(one.of_mixing for one in found) else ""
     why = f"{REFUSED}: {'; '.join(one.clause for one in found)}{more}."
     return Use(False, why, found[0].briefly)
 

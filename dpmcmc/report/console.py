@@ -112,9 +112,7 @@ def _notebook(run: Running, console: Console) -> Iterator[Report]:
     from IPython.display import HTML, display
 
     def bar(done: int, total: int) -> HTML:
-        return HTML(
-            f"<progress value={done} max={total}></progress> {done:,} of {total:,} steps"
-        )
+        return HTML(f"<progress value={done} max={total}></progress> {done:,} of {total:,} steps")
 
     cell = display(HTML("<progress></progress> compiling"), display_id=True)
     yield lambda done, total: cell.update(bar(done, total))
@@ -140,9 +138,7 @@ def _log(run: Running, console: Console) -> Iterator[Report]:
         seconds = _SECONDS
         while not over.wait(seconds):
             if not run.begun:
-                console.print(
-                    f"compiling; no record has been used yet, {time.monotonic() - began:.0f} s so far"
-                )
+                console.print(f"compiling; no record has been used yet, {time.monotonic() - began:.0f} s so far")
             seconds *= 2
 
     thread = threading.Thread(target=beat, daemon=True)
@@ -280,9 +276,7 @@ class PublicFacts:
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
-        return self.spec.public or (
-            guarantee is not None and math.isfinite(guarantee.epsilon)
-        )
+        return self.spec.public or (guarantee is not None and math.isfinite(guarantee.epsilon))
 
     def circumstances(self, fit: bool) -> Circumstances:
         """Return what the page says of records and settings.
@@ -291,9 +285,7 @@ class PublicFacts:
             fit: whether a fit without privacy is published.
         """
         origins: dict[str, Kind] = {"stand-in": "stand_in", "generated": "generated"}
-        declared: Kind = (
-            "generated" if self.generated else "public" if self.spec.public else "private"
-        )
+        declared: Kind = "generated" if self.generated else "public" if self.spec.public else "private"
         times = self.spec.public and self.trace is not None
         return Circumstances(
             origins.get(self.origin, declared),
@@ -331,9 +323,7 @@ class PublicFacts:
 
     def described(self) -> str:
         """Return name and origin of the data in words."""
-        where = (
-            "files whose checksums privacy.json states" if self.sha256 else self.origin
-        )
+        where = "files whose checksums privacy.json states" if self.sha256 else self.origin
         return f"{self.spec.name}, {self.num_features} columns, from {where}"
 
     def data_json(self) -> dict[str, object]:
@@ -351,9 +341,7 @@ class PublicFacts:
         """Return ``metrics.json`` before anything is measured, with every key that it always has."""
         plan = self.plan
         return {
-            **dict.fromkeys(
-                ("accuracy", "rmse", "log_predictive_density", "non_private")
-            ),
+            **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
             "temperature": None if self.trace is None else self.trace.temperature_range,
             "draws": plan.draws,
@@ -392,9 +380,7 @@ def print_plan(
         kind = str(device["kind"])
         lines.append(("device", platform if kind == platform else f"{platform} ({kind})"))
     if devices is not None:
-        lines.append(
-            ("devices", f"{devices[0]} along the chains, {devices[1]} along the records")
-        )
+        lines.append(("devices", f"{devices[0]} along the chains, {devices[1]} along the records"))
     if jax.process_count() > 1:
         lines.append(
             (
@@ -444,11 +430,7 @@ def print_result(
         lines.append(("spent", promise(guarantee, facts.plan.unit)))
     console.print(rows(lines))
     inside = confidential.parent == folder
-    shared = (
-        f"share all but {confidential.name}/"
-        if inside
-        else f"share it, and keep {confidential} to yourself"
-    )
+    shared = f"share all but {confidential.name}/" if inside else f"share it, and keep {confidential} to yourself"
     console.print(rows(saved(folder, f"open {page.FILE}; {shared}")))
 
 

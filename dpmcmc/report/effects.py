@@ -113,8 +113,7 @@ class Effects:
         lines = [titles, *rows]
         widths = [max(len(line[k]) for line in lines) for k in range(len(titles))]
         return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            for line in lines
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
         )
 
 
@@ -163,9 +162,7 @@ def effects_of(
     kept = [
         j
         for j in range(len(names))
-        if j < len(schema.names)
-        and not schema.constant_sum[j]
-        and coefficients[:, j].any()
+        if j < len(schema.names) and not schema.constant_sum[j] and coefficients[:, j].any()
     ]
     found: list[tuple[str, str, np.ndarray]] = []
     ratio = _RATIOS.get(type(target))
@@ -183,9 +180,7 @@ def effects_of(
     if slope is not None:
         found += [(names[j], _MARGINAL, coefficients[:, j] * slope) for j in kept]
     if not found:
-        raise UnsupportedCombination(
-            "effects: no column has one; use result.summary(), or give the formula a column"
-        )
+        raise UnsupportedCombination("effects: no column has one; use result.summary(), or give the formula a column")
     return Effects(
         tuple(name for name, _, _ in found),
         tuple(kind for _, kind, _ in found),
@@ -198,9 +193,7 @@ def _exp(values: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(values, _LARGEST))
 
 
-def _mean_slope(
-    draws: np.ndarray, target: Target, evidence: Evidence | None
-) -> np.ndarray | None:
+def _mean_slope(draws: np.ndarray, target: Target, evidence: Evidence | None) -> np.ndarray | None:
     """Return E[μ'(η)] under each draw, (draws,); None where nothing tells how predictors spread."""
     if isinstance(target, LinearRegression):
         return np.ones(len(draws))

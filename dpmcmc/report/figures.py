@@ -143,17 +143,11 @@ def mixing(
             axis.set_xlabel(f"{name}\n(intervals need {side} {limit:g})", fontsize=8)
         left.xaxis.set_major_locator(MaxNLocator(4))
         right.set_xscale("log")
-        digits = (
-            (1.0,)
-            if np.ptp(np.log10([*ess[order], needed[1]])) > 1.5
-            else (1.0, 2.0, 5.0)
-        )
+        digits = (1.0,) if np.ptp(np.log10([*ess[order], needed[1]])) > 1.5 else (1.0, 2.0, 5.0)
         right.xaxis.set_major_locator(LogLocator(subs=digits))
         right.xaxis.set_major_formatter("{x:,g}")
         right.xaxis.set_minor_formatter(NullFormatter())
-        left.set_yticks(
-            rows, [readable(names[place], 40) for place in order], fontsize=7.5
-        )
+        left.set_yticks(rows, [readable(names[place], 40) for place in order], fontsize=7.5)
         left.set_ylim(len(order) - 0.4, -0.6)
         shown = "all parameters" if len(order) == len(names) else "parameters"
         if len(order) < len(names):
@@ -186,9 +180,7 @@ def prior(
         for axis, (name, draws, mean, std) in zip(axes, shown, strict=False):
             ends = min(draws.min(), mean - 3 * std), max(draws.max(), mean + 3 * std)
             grid = np.linspace(*ends, 300)
-            density = np.exp(-0.5 * ((grid - mean) / std) ** 2) / (
-                std * np.sqrt(2 * np.pi)
-            )
+            density = np.exp(-0.5 * ((grid - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi))
             axis.hist(
                 draws,
                 bins=30,
@@ -223,25 +215,17 @@ def calibration(
         note: text that must stand on it, or None.
     """
     with _picture(path, note, (5.0, 5.4)) as figure:
-        axis, below = figure.subplots(
-            2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]}
-        )
-        axis.plot(
-            [0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated"
-        )
+        axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
+        axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
         for name, (rows, probability) in curves.items():
             axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=plain(name))
-            below.hist(
-                probability, bins=30, range=(0, 1), histtype="step", label=plain(name)
-            )
+            below.hist(probability, bins=30, range=(0, 1), histtype="step", label=plain(name))
         _label(axis, title, y=f"observed share of {event}")
         below.set_xlabel(plain(f"predicted probability of {event}"))
         below.set_ylabel("test rows")
 
 
-def predictions(
-    path: File, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None
-) -> None:
+def predictions(path: File, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
     """Save observed labels against posterior predictive means on test rows, (rows,) each, one colour for each model."""
     with _picture(path, note, (5.0, 4.4)) as figure:
         axis = figure.subplots()
@@ -328,15 +312,11 @@ def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
 
 
 @contextmanager
-def _picture(
-    path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)
-) -> Iterator[Figure]:
+def _picture(path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)) -> Iterator[Figure]:
     """Yield a figure to draw on, and save it with its note."""
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         if note:
-            figure.supxlabel(
-                plain(note), x=0.99, ha="right", fontsize=8, color="C3", weight="bold"
-            )
+            figure.supxlabel(plain(note), x=0.99, ha="right", fontsize=8, color="C3", weight="bold")
         figure.savefig(path, format=None if isinstance(path, Path) else "png")

@@ -46,9 +46,7 @@ class Spans(NamedTuple):
         """Return the spans of a schema's coefficients, in the order of ``schema.own_names``."""
         factors = [
             math.nan if constant else math.prod(_span(schema, part) for part in parts)
-            for constant, parts in zip(
-                schema.constant_sum, itertools.chain(*schema.blocks), strict=True
-            )
+            for constant, parts in zip(schema.constant_sum, itertools.chain(*schema.blocks), strict=True)
         ]
         thresholds = len(schema.own_names) - len(factors)
         scale = _SCALES.get(schema.outcome.kind, schema.own_name(schema.label))
@@ -118,9 +116,7 @@ def picture(
 
     count = len(names)
     with rc_context(STYLE):
-        figure = Figure(
-            figsize=(7.4 if texts else 6.4, 1.5 + 0.22 * count), layout="constrained"
-        )
+        figure = Figure(figsize=(7.4 if texts else 6.4, 1.5 + 0.22 * count), layout="constrained")
         axis = figure.subplots()
         rows = np.arange(count)
         axis.axvline(0, color="0.6", lw=1, ls="--")

@@ -92,8 +92,5 @@ def _groups(plan: AnyPlan, intervals: bool) -> str:
             f"{plan.unit}s. "
         )
     if intervals:
-        return (
-            said
-            + "Judge a small group by the width of its interval, not by its mean alone."
-        )
+        return said + "Judge a small group by the width of its interval, not by its mean alone."
     return said + "Draw no conclusion about a small group from these numbers."

@@ -53,25 +53,13 @@ def privacy_json(
     )
 
 
-def guarantee_json(
-    guarantee: Guarantee | None, unit: str = "record"
-) -> dict[str, object]:
+def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
     """Return a guarantee, or the sentence that there is none, with unit, versions and the ε of the other
     accountants."""
-    said = [
-        "No guarantee: privacy was not asked for, or the noise keys of this run are not secret."
-    ]
-    body: dict[str, object] = dict.fromkeys(
-        ("epsilon", "delta", "adjacency", "release", "accountant")
-    )
-    body |= (
-        {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
-    )
-    cross_check = (
-        dict.fromkeys(("advanced", "rdp", "pld"))
-        if guarantee is None
-        else guarantee.cross_check()
-    )
+    said = ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."]
+    body: dict[str, object] = dict.fromkeys(("epsilon", "delta", "adjacency", "release", "accountant"))
+    body |= {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
+    cross_check = dict.fromkeys(("advanced", "rdp", "pld")) if guarantee is None else guarantee.cross_check()
     return body | {"unit": unit, "versions": versions(), "cross_check": cross_check}
 
 
@@ -134,11 +122,7 @@ class Circumstances:
                 stated.get("settings"),
                 came_with=Privatised(**came_with) if came_with else None,
             )
-        return (
-            replace(circumstances, records="public")
-            if public and not circumstances.nobodys
-            else circumstances
-        )
+        return replace(circumstances, records="public") if public and not circumstances.nobodys else circumstances
 
     def to_json(self) -> dict[str, object]:
         """Return the part ``circumstances`` of plan.json."""
@@ -186,11 +170,7 @@ class Circumstances:
         """Return a sentence on how settings were chosen and who vouches for it."""
         public = f"settings, ranges and levels of columns, ε and the number of {unit}s"
         if self.settings == "on_these_records":
-            these = (
-                f"the {unit}s that these stand in for"
-                if self.records == "stand_in"
-                else f"these {unit}s"
-            )
+            these = f"the {unit}s that these stand in for" if self.records == "stand_in" else f"these {unit}s"
             return f"Settings were chosen by looking at {these}, as the config declares. ε does not cover that choice."
         if self.settings == "without_these_records":
             return (
@@ -199,9 +179,7 @@ class Circumstances:
             )
         ours = self.settings == "by_dpmcmc"
         given = f"ranges and levels of columns, ε, the number of {unit}s and other facts that were given"
-        unseen = (
-            f"{given if ours else public} were chosen without looking at these {unit}s"
-        )
+        unseen = f"{given if ours else public} were chosen without looking at these {unit}s"
         rest = " dpmcmc chose the other settings from these facts alone." if ours else ""
         return f"Nobody has vouched that {unseen}. The promise needs it.{rest}"
 
@@ -245,11 +223,7 @@ class Circumstances:
     def covered(self) -> str:
         """Return the subject of a sentence on what the guarantee covers, in the singular."""
         exposed = self.without_noise()
-        return (
-            f"Everything released, except {exposed},"
-            if exposed
-            else "Everything released"
-        )
+        return f"Everything released, except {exposed}," if exposed else "Everything released"
 
 
 FILE = "report.html"
@@ -335,15 +309,8 @@ def page(
         "noise_aware": plan.label == "NoiseAware" or from_path,
         "kept": kept,
         # The plan's verdict was given before the draws; the page has the verdict on the draws.
-        "lines": [
-            line
-            for line in plan.lines(context.secret)
-            if line[0] not in ("usable for", PREDICTION, INTERVALS)
-        ],
-        "pictures": {
-            name: base64.b64encode(content).decode()
-            for name, content in context.pictures.items()
-        },
+        "lines": [line for line in plan.lines(context.secret) if line[0] not in ("usable for", PREDICTION, INTERVALS)],
+        "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
         "claims": claims,
         # The reason for intervals is "Yes, CONDITION: WHY" (``planning/description.py``).
         "condition": said[INTERVALS].removeprefix("Yes, ").partition(":")[0],
@@ -358,12 +325,8 @@ def page(
         names["accounting"] = accounting(guarantee)
         names["p"] = plain_numbers(guarantee)
         names["hazards"] = hazards(plan, circumstances, summary.intervals)
-        names["added_noise"] = all(
-            event.mechanism in _ADDED for event in guarantee.events
-        )
-    return template("page.html").render(
-        plan=plan, summary=summary, context=context, **names
-    )
+        names["added_noise"] = all(event.mechanism in _ADDED for event in guarantee.events)
+    return template("page.html").render(plan=plan, summary=summary, context=context, **names)
 
 
 def plain_numbers(guarantee: Guarantee) -> dict[str, object]:

@@ -26,9 +26,7 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         axis = figure.subplots()
-        shown = histogram(
-            axis, account.epsilon, account.clipped_share, account.worst_case, promised
-        )
+        shown = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
         axis.set_xlabel(f"ε of a record at δ = {account.delta:.3g}, {account.adjacency}")
         axis.set_title(plain(title))
         figure.colorbar(shown, ax=axis, label="share of steps in which it was clipped")
@@ -36,9 +34,7 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
         figure.savefig(path)
 
 
-def histogram(
-    axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float
-) -> ScalarMappable:
+def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> ScalarMappable:
     """Draw bars of records by ε in the colour of their mean clipped share, and name the mean and both bounds.
 
     Returns the map of a colour bar.

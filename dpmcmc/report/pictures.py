@@ -48,9 +48,7 @@ def start_drawing() -> None:
 def _draw_what_comes(other_end: Connection, pipe: Connection) -> None:
     """Draw pictures as they come, and send all of them back when asked; end with the command."""
     other_end.close()  # or this process would not notice the end of the command
-    with contextlib.suppress(
-        Exception
-    ):  # the command then draws them itself, and reports what fails
+    with contextlib.suppress(Exception):  # the command then draws them itself, and reports what fails
         pipe.recv()
         import dpmcmc.report.figures  # noqa: F401
 
@@ -100,16 +98,10 @@ class Pictures:
         drawn = _returned()
         if len(drawn) != len(self._jobs):
             drawn = [_png(*job) for job in self._jobs]
-        found = {
-            name: picture for (name, _), picture in zip(self._jobs, drawn, strict=True)
-        }
+        found = {name: picture for (name, _), picture in zip(self._jobs, drawn, strict=True)}
         for name, picture in found.items():
             folder.write(f"figures/{name}.png", picture)
-        return {
-            self._captions[name]: found[name]
-            for name in DRAWN
-            if self._captions.get(name)
-        }
+        return {self._captions[name]: found[name] for name in DRAWN if self._captions.get(name)}
 
 
 def _send(message: object) -> None:

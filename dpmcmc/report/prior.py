@@ -79,11 +79,7 @@ class BesidePrior(NamedTuple):
         kept = np.setdiff1d(np.arange(size), _of_groups(plan))
         if not len(kept):
             return None
-        names = (
-            columns
-            if columns is not None and len(columns) == size
-            else [f"theta[{j}]" for j in range(size)]
-        )
+        names = columns if columns is not None and len(columns) == size else [f"theta[{j}]" for j in range(size)]
         places = few(np.broadcast_to(kept, (1, 1, len(kept))), [names[j] for j in kept])
         rows = []
         for name, place in places.items():

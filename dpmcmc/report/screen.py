@@ -84,9 +84,7 @@ def _model(plan: AnyPlan) -> str:
     return said if plain else type(plan.target).__name__
 
 
-def _privacy(
-    plan: AnyPlan, secret: bool, asked: float | None, came_with: Privatised | None
-) -> str:
+def _privacy(plan: AnyPlan, secret: bool, asked: float | None, came_with: Privatised | None) -> str:
     if plan.guarantee is None and came_with is not None:
         return f"nothing more is charged: {came_with}"
     if plan.guarantee is None:
@@ -103,11 +101,7 @@ def promise(guarantee: Guarantee, unit: str, asked: float | None = None) -> str:
         unit: what is protected: a record or an owner.
         asked: ε that was asked for, or None.
     """
-    epsilon = (
-        str(round_up(guarantee.epsilon, 3))
-        if math.isfinite(guarantee.epsilon)
-        else "has no bound"
-    )
+    epsilon = str(round_up(guarantee.epsilon, 3)) if math.isfinite(guarantee.epsilon) else "has no bound"
     wanted = "" if asked is None else f" (asked {asked:g})"
     neighbours = _UNITS[str(guarantee.adjacency)].format(_briefly(unit))
     released = _RELEASED.get(guarantee.release, "the release covered")
@@ -145,11 +139,7 @@ def _method(plan: AnyPlan) -> Row:
         if plan.sampling.phi:
             batch += f", φ {plan.sampling.phi:g}"
     # A posterior that follows from a path does not have the path's temperature.
-    hottest = (
-        0.0
-        if plan.verdict.from_path or plan.optimises
-        else float(plan.temperatures.max())
-    )
+    hottest = 0.0 if plan.verdict.from_path or plan.optimises else float(plan.temperatures.max())
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""
     return (
         "sampler",

@@ -91,9 +91,7 @@ class Reading(NamedTuple):
             )
             draws = draws[..., 1:] - draws[..., :1]
             rows = columns or [f"theta[{j}]" for j in range(draws.shape[2])]
-            names = [f"{row}, {other} − {reference}" for row in rows for other in others][
-                :most
-            ]
+            names = [f"{row}, {other} − {reference}" for row in rows for other in others][:most]
             numbers = draws.reshape(*draws.shape[:2], -1)[..., :most]
             if spans is not None:
                 spans = spans._replace(factors=np.repeat(spans.factors, len(others)))
@@ -121,11 +119,7 @@ class Reading(NamedTuple):
 
     def _classes(self, draws: PyTree) -> Sequence[str]:
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
-        if (
-            not isinstance(self._model, SoftmaxRegression)
-            or not _is_array(draws)
-            or np.ndim(draws) != 4
-        ):
+        if not isinstance(self._model, SoftmaxRegression) or not _is_array(draws) or np.ndim(draws) != 4:
             return ()
         count = draws.shape[-1]
         levels = () if self.schema is None else self.schema.outcome.levels
@@ -141,21 +135,13 @@ class Reading(NamedTuple):
         """Return (draws, units in words, whether these are the columns' own)."""
         schema = self.schema
         asked = self.original_units
-        known = (
-            schema is not None
-            and _is_array(draws)
-            and not isinstance(self._model, LastLayer)
-        )
+        known = schema is not None and _is_array(draws) and not isinstance(self._model, LastLayer)
         if asked and not known:
             raise InputError(
                 "original_units: are known of a linear model whose plan has a schema",
                 "original_units",
             )
-        if (
-            schema is None
-            or not known
-            or not (asked or isinstance(self._model, GeneralisedLinear))
-        ):
+        if schema is None or not known or not (asked or isinstance(self._model, GeneralisedLinear)):
             return (
                 draws,
                 "of the model's parameters, for rows as the target takes them",
@@ -245,9 +231,7 @@ class Posterior:
     def __repr__(self) -> str:
         shown = ", ".join(self.names[:_NAMED])
         more = ", ..." if len(self.names) > _NAMED else ""
-        return printable(
-            f"Posterior({len(self.draws):,} draws of {shown}{more}; {self.units})"
-        )
+        return printable(f"Posterior({len(self.draws):,} draws of {shown}{more}; {self.units})")
 
 
 #: Parameters that a posterior names in print.
@@ -358,10 +342,7 @@ class Summary:
 
     def _numbers(self) -> dict[str, list[float]]:
         """Return the columns of numbers."""
-        tails = [
-            f"{100 * tail:g} %" + ("" if self.intervals else " of draws")
-            for tail in _tails(self.level)
-        ]
+        tails = [f"{100 * tail:g} %" + ("" if self.intervals else " of draws") for tail in _tails(self.level)]
         numbers = dict(
             zip(
                 ["mean", "sd", *tails],
@@ -395,17 +376,11 @@ class Summary:
         for name, values, places_of_row in zip(
             self.names, zip(*self._numbers().values(), strict=True), places, strict=False
         ):
-            formats = [
-                {"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f")
-                for title in titles[1:]
-            ]
+            formats = [{"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f") for title in titles[1:]]
             rows.append(
                 [
                     printable(name),
-                    *(
-                        f"{v:{form}}".replace("nan", "–")
-                        for v, form in zip(values, formats, strict=True)
-                    ),
+                    *(f"{v:{form}}".replace("nan", "–") for v, form in zip(values, formats, strict=True)),
                 ]
             )
         return titles, rows
@@ -414,16 +389,12 @@ class Summary:
         titles, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
         lines = [
-            "  ".join(
-                [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
-            ).rstrip()
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
             for row in (titles, *rows)
         ]
         left_out = self.total - len(rows)
         lines.append(f"{left_out} more parameters are not shown\n" if left_out else "")
-        return "\n".join(
-            [*lines, *(printable(f"{label:<12} {text}") for label, text in self.said)]
-        )
+        return "\n".join([*lines, *(printable(f"{label:<12} {text}") for label, text in self.said)])
 
     __repr__ = __str__
 
@@ -446,9 +417,7 @@ class Summary:
             return self.spans.label
         units = dict(self.said).get("units", "")
         encoded = units.startswith("of the encoded columns")
-        return (
-            "coefficient of the encoded column" if encoded else "value of the parameter"
-        )
+        return "coefficient of the encoded column" if encoded else "value of the parameter"
 
     def plot(self) -> Figure:
         """Return a Matplotlib figure: a line for each parameter from ``low`` to ``high`` with its mean.

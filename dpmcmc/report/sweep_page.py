@@ -96,31 +96,22 @@ def page(
     )
 
 
-def lines(
-    rows: Sequence[Row], together: Guarantee | None, why: str, private: int
-) -> Iterator[str]:
+def lines(rows: Sequence[Row], together: Guarantee | None, why: str, private: int) -> Iterator[str]:
     """Yield the last lines on the console; ``private`` cells ended for reasons that may depend on the records."""
     counts = Counter(row["status"] for row in rows)
     if private:
         return
-    yield "cells    " + ", ".join(
-        f"{counts[status]} {status}" for status in _SAID if counts[status]
-    )
+    yield "cells    " + ", ".join(f"{counts[status]} {status}" for status in _SAID if counts[status])
     yield f"privacy  {cost(together, why)}"
 
 
-def _combined(
-    keys: Sequence[str], rows: Sequence[Row], measures: Sequence[str]
-) -> Iterator[_Line]:
+def _combined(keys: Sequence[str], rows: Sequence[Row], measures: Sequence[str]) -> Iterator[_Line]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(str(row[key]) for key in keys), []).append(row)
     for values, those in groups.items():
         released = [row for row in those if row["status"] == "released"]
-        said = dict.fromkeys(
-            " and ".join(str(row.get("usable_for", "")).split()) or "nothing"
-            for row in released
-        )
+        said = dict.fromkeys(" and ".join(str(row.get("usable_for", "")).split()) or "nothing" for row in released)
         epsilons = dict.fromkeys(str(row["epsilon"] or "none") for row in those)
         yield _Line(
             list(values),

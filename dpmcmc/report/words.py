@@ -88,14 +88,8 @@ def model(target: Target) -> str:
     inner, name = _named(target)
     if name is not None and isinstance(inner, LinearRegression):
         name += f" of standard deviation {inner.noise_scale:g}"
-    owners = (
-        ", in which all rows of an owner are one record" if inner is not target else ""
-    )
-    return (
-        f"Bayesian model {inner!r}{owners}"
-        if name is None
-        else f"Bayesian {name}{owners}"
-    )
+    owners = ", in which all rows of an owner are one record" if inner is not target else ""
+    return f"Bayesian model {inner!r}{owners}" if name is None else f"Bayesian {name}{owners}"
 
 
 def prior(plan: AnyPlan) -> str | None:
@@ -139,10 +133,7 @@ def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
             scale = schema.leaf_facts["weight_scale"]
             weighted = f"{schema.weights} over the end of its range, times {scale:.3g}"
             out.append(("weights", f"log-likelihoods are multiplied by {weighted}"))
-        if any(
-            isinstance(schema.columns[name], Range | Counts)
-            for name in (*used, schema.label)
-        ):
+        if any(isinstance(schema.columns[name], Range | Counts) for name in (*used, schema.label)):
             clipped = "A value outside its range was counted as its nearest bound; report the ranges with the result."
             out.append(("clipping", clipped))
         encoded = "a range is mapped into [-1, 1], and a level is 0 or 1; then every row is multiplied by "
@@ -161,9 +152,7 @@ def accounting(guarantee: Guarantee) -> str:
     for event in guarantee.events:
         if event.mechanism not in DEVIATIONS and event.count:
             counts[event.mechanism] += event.count
-    released = " and ".join(
-        f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items()
-    )
+    released = " and ".join(f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items())
     law = _ACCOUNTANTS.get(guarantee.accountant, "a formula of the user's own")
     if guarantee.accountant == "one_sample" and set(counts) == {"gaussian"}:
         law = "Gaussian differential privacy, which is exact"
@@ -183,11 +172,7 @@ def _formula(schema: Schema, most: int | None = None) -> str:
     if schema.formula is not None and "(" in schema.formula:
         return f"{schema.label} ~ {schema.formula}"
     terms = [":".join(term) for term in schema.terms] or ["1"]
-    right = (
-        f"{len(terms)} terms"
-        if most is not None and len(terms) > most
-        else " + ".join(terms)
-    )
+    right = f"{len(terms)} terms" if most is not None and len(terms) > most else " + ".join(terms)
     return f"{schema.label} ~ {right}{'' if schema.intercept else ' - 1'}"
 
 

@@ -88,9 +88,7 @@ class Sampler(Protocol):
     def init(self, key: jax.Array, position: PyTree) -> PyTree:
         """Return the state at a starting point; its ``position`` is the draw."""
 
-    def step(
-        self, key: jax.Array, state: PyTree, gradient: PrivateGradient, t: jax.Array
-    ) -> tuple[PyTree, PyTree]:
+    def step(self, key: jax.Array, state: PyTree, gradient: PrivateGradient, t: jax.Array) -> tuple[PyTree, PyTree]:
         """Return (next State, Info). ``key`` is for randomness beyond the query, never for noise that privacy
         counts."""
 
@@ -167,9 +165,7 @@ class SteppedSampler(SamplerOffers):
 
     step_size: Annotated[float, Gt(0)] | Literal["auto"] | Schedule
     temperature: Annotated[float, Ge(0)] = 1.0
-    num_records: int | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
+    num_records: int | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
 
     @property
     def queries(self) -> Queries:
@@ -198,9 +194,7 @@ class SteppedSampler(SamplerOffers):
     def eta(self, t: PerStep) -> PerStep:
         """Step on the full potential, step_size_t / N."""
         if self.num_records is None or isinstance(self.step_size, str):
-            raise InputError(
-                "the sampler is not bound yet: plan it, or call bind(num_records)"
-            )
+            raise InputError("the sampler is not bound yet: plan it, or call bind(num_records)")
         return evaluate(self.step_size, t) / self.num_records
 
     def check(self, noise_std: PerStep, t: PerStep) -> None:
@@ -287,9 +281,7 @@ class Langevin(SteppedSampler):
 
     def with_noise(self, noise_std: float) -> Self:
         """The sampler with ``step_size: auto`` resolved: the largest constant step whose own noise is ``noise_std``."""
-        return self.with_eta(
-            float(step_allowed(noise_std**2, self.temperature, self.damping))
-        )
+        return self.with_eta(float(step_allowed(noise_std**2, self.temperature, self.damping)))
 
     def stability_limit(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """Largest stable η·curvature: 4 − 2a, from λ² − (2 − a − ηw)λ + (1 − a) = 0."""

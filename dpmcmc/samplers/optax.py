@@ -95,12 +95,8 @@ class Optax(SamplerOffers):
 
     rule: str | Rule = dataclasses.field(metadata=STATIC)
     learning_rate: Annotated[float, Gt(0)] | Schedule | None = None
-    arguments: tuple[tuple[str, Any], ...] = dataclasses.field(
-        default=(), metadata=STATIC | REST
-    )
-    num_records: int | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
+    arguments: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata=STATIC | REST)
+    num_records: int | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
 
     def __init__(
         self,
@@ -126,9 +122,7 @@ class Optax(SamplerOffers):
     def _check(self) -> None:
         check_fields(self)
         if not isinstance(self.rule, str):
-            missing = [
-                name for name in ("init", "update") if not hasattr(self.rule, name)
-            ]
+            missing = [name for name in ("init", "update") if not hasattr(self.rule, name)]
             if missing:
                 raise InputError(
                     f"rule must be the name of a function of optax or a GradientTransformation, got {shown(self.rule)}",
@@ -237,9 +231,7 @@ class Optax(SamplerOffers):
     ) -> tuple[OptaxState, OptaxInfo]:
         """θ' = θ + u, of the rule on g̃/N."""
         if self.num_records is None:
-            raise InputError(
-                "the sampler is not bound yet: plan it, or call bind(num_records)"
-            )
+            raise InputError("the sampler is not bound yet: plan it, or call bind(num_records)")
         count = self.num_records
         mean = jax.tree.map(lambda g: g / count, gradient.value)
         change, rule = self.transformation.update(mean, state.rule, state.position)

@@ -194,10 +194,7 @@ def check_every_step(name: str, schedule: Schedule, t: PerStep) -> None:
         InputError: about ``name``.
     """
     with np.errstate(all="ignore"):
-        first, again = (
-            np.broadcast_to(np.asarray(evaluate(schedule, t), np.float64), np.shape(t))
-            for _ in range(2)
-        )
+        first, again = (np.broadcast_to(np.asarray(evaluate(schedule, t), np.float64), np.shape(t)) for _ in range(2))
     wrong = ~(np.isfinite(first) & (first > 0))
     if wrong.any():
         worst = int(np.argmax(wrong))
@@ -260,9 +257,7 @@ def made_by_optax(
     try:
         return known[name](**{key: _numbered(value) for key, value in given.items()})
     except Exception as error:  # optax checks its arguments in its own ways
-        raise InputError(
-            f"optax.{name} does not take these arguments ({error})", kind
-        ) from None
+        raise InputError(f"optax.{name} does not take these arguments ({error})", kind) from None
 
 
 #: The task of a function of optax, by the argument that names it.

@@ -128,24 +128,16 @@ class SGFS(Langevin):
         2
     """
 
-    fisher: Literal["gradients", "query", "public"] = dataclasses.field(
-        default="gradients", metadata=STATIC
-    )
+    fisher: Literal["gradients", "query", "public"] = dataclasses.field(default="gradients", metadata=STATIC)
     public_fisher: MatrixLike | None = dataclasses.field(default=None, metadata=STATIC)
     prior_precision: Annotated[float, Ge(0)] = 0.0
     noise_ratio: NoiseRatio = dataclasses.field(default=1.0, metadata=STATIC)
     own_batch: bool = dataclasses.field(default=False, metadata=STATIC)
     forget: Annotated[float, Ge(0), Le(1)] = 0.0
-    structure: Literal["auto", "dense", "diagonal"] = dataclasses.field(
-        default="auto", metadata=STATIC
-    )
+    structure: Literal["auto", "dense", "diagonal"] = dataclasses.field(default="auto", metadata=STATIC)
     metric: MatrixLike | None = dataclasses.field(default=None, metadata=STATIC)
-    query_every: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(
-        default=10, metadata=STATIC
-    )
-    refactor: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(
-        default=128, metadata=STATIC
-    )
+    query_every: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(default=10, metadata=STATIC)
+    refactor: Annotated[int, Ge(1), Le(2**31 - 1)] = dataclasses.field(default=128, metadata=STATIC)
     rate: float = dataclasses.field(default=1.0, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
@@ -185,9 +177,7 @@ class SGFS(Langevin):
 
     @property
     def _second(self) -> SecondMoment:
-        return SecondMoment(
-            self.noise_ratio, self.structure, self.own_batch, every=self.query_every
-        )
+        return SecondMoment(self.noise_ratio, self.structure, self.own_batch, every=self.query_every)
 
     def with_rate(self, rate: float) -> SGFS:
         """The sampler for minibatches of rate b/N."""
@@ -201,26 +191,16 @@ class SGFS(Langevin):
             assert self.num_records is not None
             known = known + self.num_records * self.public_fisher.smallest()
         damping = eta * noise_std**2 / self.temperature if self.temperature > 0 else 2.0
-        return (
-            damping * (1.0 if self._f is None else self._f.stretch() ** 2) + eta * known
-        )
+        return damping * (1.0 if self._f is None else self._f.stretch() ** 2) + eta * known
 
     def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """T, whatever the noise (η s²/2 at T = 0)."""
         eta = self.eta(t)
-        return (
-            self.temperature + 0.0 * eta
-            if self.temperature > 0
-            else temperature_kept(noise_std**2, eta)
-        )
+        return self.temperature + 0.0 * eta if self.temperature > 0 else temperature_kept(noise_std**2, eta)
 
     def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """2T/s², the step where the estimate is small."""
-        return (
-            step_allowed(noise_std**2, self.temperature)
-            if self.temperature > 0
-            else self.eta(t)
-        )
+        return step_allowed(noise_std**2, self.temperature) if self.temperature > 0 else self.eta(t)
 
     def init(self, key: jax.Array, position: PyTree) -> SGFSState:
         """State at ``position``, with an estimate of zero."""
@@ -251,21 +231,13 @@ class SGFS(Langevin):
         kept = (state.factors, state.curvature)
         if self.fisher == "query":
             # With steps between estimates the running mean is that of an earlier step, except at step 0.
-            estimate = (
-                fisher
-                if self.query_every > 1
-                else jnp.where(t == 0, fisher, state.fisher)
-            )
+            estimate = fisher if self.query_every > 1 else jnp.where(t == 0, fisher, state.fisher)
             before = (t - 1) // self.query_every
             since = (t - 1) % self.query_every
             due = (t == 0) | ((t > 1) & (since == 0) & renews(before + 1, self.refactor))
             kept = self._renewed(form, estimate, kept, due)
         factors, curvature = kept
-        damping = (
-            jnp.asarray(2 / self.eta(t))
-            if is_zero(self.temperature)
-            else s2 / self.temperature
-        )
+        damping = jnp.asarray(2 / self.eta(t)) if is_zero(self.temperature) else s2 / self.temperature
         move = factors.solve(damping, white)
         if self._f is not None:
             move = self._f.whiten(move, transpose=True)
@@ -302,8 +274,7 @@ class SGFS(Langevin):
             return jax.lax.cond(self._second.asks(t), asked, lambda: old)
         return mean(
             t,
-            form.shifted(form.outer(white), -s2)
-            / (self.temperature + self._minibatch_share),
+            form.shifted(form.outer(white), -s2) / (self.temperature + self._minibatch_share),
         )
 
     def _renewed(
@@ -321,33 +292,22 @@ class SGFS(Langevin):
         prior = self._prior(form, len(estimate))
         d = len(estimate)
         data = form.factors(self._data_curvature(form, estimate, prior))
-        minibatch = (
-            0.0 if is_zero(self.temperature) else self._minibatch_share / self.temperature
-        )
+        minibatch = 0.0 if is_zero(self.temperature) else self._minibatch_share / self.temperature
         weighted = data._replace(values=(1 + minibatch) * data.values)
         every = form.trace(prior) / d
         curvature = jnp.mean(data.values) + every
-        if (
-            self._f is None or self._f.array.ndim == 0
-        ):  # the prior is the same in every direction
+        if self._f is None or self._f.array.ndim == 0:  # the prior is the same in every direction
             return weighted._replace(values=weighted.values + every), curvature
         return form.factors(weighted.matrix() + prior), curvature
 
-    def _data_curvature(
-        self, form: Form, estimate: jax.Array, prior: jax.Array
-    ) -> jax.Array:
+    def _data_curvature(self, form: Form, estimate: jax.Array, prior: jax.Array) -> jax.Array:
         """D, whitened; its projection onto the positive semidefinite matrices is that of its factors."""
         if isinstance(self.public_fisher, PublicMatrix):
             assert self.num_records is not None
-            return self.num_records * form.of(
-                self._whitened(self.public_fisher.operator(len(prior)))
-            )
+            return self.num_records * form.of(self._whitened(self.public_fisher.operator(len(prior))))
         if self.fisher == "gradients":
             # E[g̃g̃ᵀ − s²] = T(D + λ) + rD: of the prior they show the share T/(T + r).
-            return (
-                estimate
-                - self.temperature / (self.temperature + self._minibatch_share) * prior
-            )
+            return estimate - self.temperature / (self.temperature + self._minibatch_share) * prior
         return estimate
 
     def _prior(self, form: Form, d: int) -> jax.Array:

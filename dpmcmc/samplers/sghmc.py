@@ -76,9 +76,7 @@ class SGHMC(Langevin):
         super().__post_init__()
         if rebuilt(self):
             return
-        if self.friction == "matched" and (
-            not isinstance(self.step_size, (int, float)) or self.temperature == 0
-        ):
+        if self.friction == "matched" and (not isinstance(self.step_size, (int, float)) or self.temperature == 0):
             raise InputError(
                 "friction matched needs a number for step_size and temperature > 0",
                 "friction",
@@ -103,9 +101,7 @@ class SGHMC(Langevin):
         """Solve ``step_size: auto`` (η = 2aT/(s² + V̂)) or ``friction: matched`` (a = η(s² + V̂)/(2T))."""
         variance = noise_std**2 + self.minibatch_variance
         if self.step_size == "auto":
-            return self.with_eta(
-                float(base.step_allowed(variance, self.temperature, self.damping))
-            )
+            return self.with_eta(float(base.step_allowed(variance, self.temperature, self.damping)))
         friction = float(base.friction_needed(variance, self.eta(0), self.temperature))
         if friction > 1:
             assert self.num_records is not None
@@ -119,21 +115,14 @@ class SGHMC(Langevin):
 
     def noise_std(self, t: PerStep) -> PerStep:
         """s_t = √(2(a − b̂)T/η_t), in gradient units; :meth:`check` refuses b̂ > a."""
-        own = (
-            base.noise_variance(self.eta(t), self.temperature, self.damping)
-            - self.minibatch_variance
-        )
+        own = base.noise_variance(self.eta(t), self.temperature, self.damping) - self.minibatch_variance
         return (own * (own > 0)) ** 0.5
 
     def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the public estimate of minibatch noise exceeds the friction."""
         super().check(noise_std, t)
         if self.temperature > 0:
-            estimate = np.max(
-                base.friction_needed(
-                    self.minibatch_variance, self.eta(t), self.temperature
-                )
-            )
+            estimate = np.max(base.friction_needed(self.minibatch_variance, self.eta(t), self.temperature))
             if estimate > self.damping:
                 raise InputError(
                     f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.damping:g}: raise the "
@@ -143,15 +132,11 @@ class SGHMC(Langevin):
 
     def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """η_t(s² + V̂)/(2a)."""
-        return base.temperature_kept(
-            noise_std**2 + self.minibatch_variance, self.eta(t), self.damping
-        )
+        return base.temperature_kept(noise_std**2 + self.minibatch_variance, self.eta(t), self.damping)
 
     def init(self, key: jax.Array, position: PyTree) -> SGHMCState:
         """State at ``position`` with a velocity of variance ηT."""
-        return SGHMCState(
-            position, thermal_velocity(key, position, self.eta(0) * self.temperature)
-        )
+        return SGHMCState(position, thermal_velocity(key, position, self.eta(0) * self.temperature))
 
     def step(
         self, key: jax.Array, state: SGHMCState, gradient: PrivateGradient, t: jax.Array
@@ -159,11 +144,7 @@ class SGHMC(Langevin):
         """v' = (1 − a)v − η_t g̃, θ' = θ + v'."""
         eta = self.eta(t)
         keep = 1 - self.damping
-        velocity = jax.tree.map(
-            lambda v, g: keep * v - eta * g, state.velocity, gradient.value
-        )
+        velocity = jax.tree.map(lambda v, g: keep * v - eta * g, state.velocity, gradient.value)
         position = jax.tree.map(jnp.add, state.position, velocity)
-        info = SGHMCInfo(
-            tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t)
-        )
+        info = SGHMCInfo(tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t))
         return SGHMCState(position, velocity), info

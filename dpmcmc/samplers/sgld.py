@@ -69,6 +69,4 @@ class SGLD(Langevin):
         """θ' = θ − η_t g̃."""
         eta = self.eta(t)
         position = jax.tree.map(lambda p, g: p - eta * g, state.position, gradient.value)
-        return SGLDState(position), SGLDInfo(
-            tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t)
-        )
+        return SGLDState(position), SGLDInfo(tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t))

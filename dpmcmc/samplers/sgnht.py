@@ -92,9 +92,7 @@ class SGNHT(Langevin):
         worst = float(np.max(self.settled_friction(noise_std, t)))
         if worst > 1:
             assert self.num_records is not None
-            largest = self.num_records * base.step_allowed(
-                float(np.max(noise_std)) ** 2, self.temperature
-            )
+            largest = self.num_records * base.step_allowed(float(np.max(noise_std)) ** 2, self.temperature)
             raise InputError(
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
                 f"step_size at most {largest:.3g}, or step_size auto with friction 0.5, half of that",
@@ -127,16 +125,10 @@ class SGNHT(Langevin):
         # The noise is public, so the thermostat may start at a*.
         start = self.settled_friction(gradient.noise_std, t)
         alpha = jnp.where(t == 0, start, state.thermostat)
-        velocity = jax.tree.map(
-            lambda v, g: (1 - alpha) * v - eta * g, state.velocity, gradient.value
-        )
+        velocity = jax.tree.map(lambda v, g: (1 - alpha) * v - eta * g, state.velocity, gradient.value)
         position = jax.tree.map(jnp.add, state.position, velocity)
         leaves = jax.tree.leaves(velocity)
-        mean_square = sum(jnp.sum(jnp.square(v)) for v in leaves) / sum(
-            v.size for v in leaves
-        )
+        mean_square = sum(jnp.sum(jnp.square(v)) for v in leaves) / sum(v.size for v in leaves)
         kinetic = (1 - alpha / 2) * mean_square
-        following = SGNHTState(
-            position, velocity, alpha + kinetic - eta * self.temperature
-        )
+        following = SGNHTState(position, velocity, alpha + kinetic - eta * self.temperature)
         return following, SGNHTInfo(tree_norm(gradient.value), alpha, kinetic / eta)

@@ -57,9 +57,7 @@ def arrays_of(content: bytes) -> dict[str, np.ndarray]:
         entries = archive.infolist()
         asked = sum(entry.file_size for entry in entries)
         if asked > len(content):
-            raise InputError(
-                f"its arrays ask for {asked:,} bytes, and it has {len(content):,}"
-            )
+            raise InputError(f"its arrays ask for {asked:,} bytes, and it has {len(content):,}")
         found = {}
         for entry in entries:
             with archive.open(entry) as member:

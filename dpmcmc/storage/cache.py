@@ -63,11 +63,7 @@ def cache_folder() -> Path:
         UnsafeCache: somebody else can change what is in it.
     """
     named = os.environ.get("DPMCMC_CACHE")
-    folder = (
-        Path(os.path.expanduser(named))
-        if named
-        else Path(platformdirs.user_cache_dir("dpmcmc"))
-    )
+    folder = Path(os.path.expanduser(named)) if named else Path(platformdirs.user_cache_dir("dpmcmc"))
     refuse_unsafe(folder, "DPMCMC_CACHE")
     return folder
 
@@ -120,20 +116,14 @@ def refuse_unsafe(path: Path, variable: str) -> None:
         _refuse_other_owner(step, found, variable)
         links += 1
         if links > _LINKS:
-            raise UnsafeCache(
-                f"{variable}: {path} has too many symbolic links; name another folder"
-            )
+            raise UnsafeCache(f"{variable}: {path} has too many symbolic links; name another folder")
         waiting += reversed(Path(os.readlink(step)).parts)
     _refuse_changeable(here, here.lstat(), variable, last=True)
 
 
-def _refuse_changeable(
-    step: Path, found: os.stat_result, variable: str, last: bool
-) -> None:
+def _refuse_changeable(step: Path, found: os.stat_result, variable: str, last: bool) -> None:
     """Refuse a folder or file by its owner and mode; ``last``: it is what was named, and not a folder above it."""
-    _refuse_other_owner(
-        step, found, variable, root=not (last and stat.S_ISDIR(found.st_mode))
-    )
+    _refuse_other_owner(step, found, variable, root=not (last and stat.S_ISDIR(found.st_mode)))
     if found.st_mode & WRITABLE and (last or not found.st_mode & stat.S_ISVTX):
         raise UnsafeCache(
             f"{variable}: others may write to {step}, and so change what a run computes; name a folder that you alone "
@@ -141,9 +131,7 @@ def _refuse_changeable(
         )
 
 
-def _refuse_other_owner(
-    step: Path, found: os.stat_result, variable: str, root: bool = True
-) -> None:
+def _refuse_other_owner(step: Path, found: os.stat_result, variable: str, root: bool = True) -> None:
     user = os.geteuid()
     if found.st_uid != user and not (root and found.st_uid == 0):
         raise UnsafeCache(

@@ -208,9 +208,7 @@ class Checkpoint:
         self.folder = Path(folder)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         # Two processes with one set of keys, on two platforms, would subtract each other's noise.
-        self._lock: int | None = _locked(
-            self.folder.with_name(self.folder.name + ".lock")
-        )
+        self._lock: int | None = _locked(self.folder.with_name(self.folder.name + ".lock"))
         try:
             self._open()
         except BaseException:
@@ -236,20 +234,14 @@ class Checkpoint:
                 ) from None
             for left in self._leftovers():
                 left.unlink()
-        elif any(
-            path for path in self.folder.iterdir() if path not in set(self._leftovers())
-        ):
+        elif any(path for path in self.folder.iterdir() if path not in set(self._leftovers())):
             raise CheckpointError(
                 f"{self.folder}: holds files that are no checkpoint; give a folder that is new or empty"
             )
 
     def _leftovers(self) -> list[Path]:
         """Files of writes that were killed."""
-        return [
-            path
-            for name in ("run.json", "stage-", "state-", "draws-")
-            for path in self.folder.glob(f".{name}*")
-        ]
+        return [path for name in ("run.json", "stage-", "state-", "draws-") for path in self.folder.glob(f".{name}*")]
 
     def close(self) -> None:
         """Let another process have it."""
@@ -366,9 +358,7 @@ class Checkpoint:
             self.new = known
             return streams
         self.check(plan)
-        if self._run["records"] != fingerprint(
-            bytes.fromhex(self._run["records_key"]), data
-        ):
+        if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
             raise CheckpointError(
                 f"{self.folder}: was begun on other records; go on with the records it was begun with, or start a new "
                 "run"
@@ -469,9 +459,7 @@ class Checkpoint:
     @property
     def _whole(self) -> bool:
         """Whether the last commit of a run that is done is here."""
-        last = [
-            int(stage) for stage, known in self._run["stages"].items() if known["last"]
-        ]
+        last = [int(stage) for stage, known in self._run["stages"].items() if known["last"]]
         if last:
             return self.kept(last[0]) is not None
         point = self.point()
@@ -479,11 +467,7 @@ class Checkpoint:
 
     def point(self) -> Point | None:
         """The last commit of the chain that is whole, or None."""
-        states = [
-            path
-            for path in (self.folder / f"state-{at}.bin" for at in (0, 1))
-            if path.exists()
-        ]
+        states = [path for path in (self.folder / f"state-{at}.bin" for at in (0, 1)) if path.exists()]
         found = [point for point in map(self._state, states) if point is not None]
         found.sort(key=lambda point: -point.number)
         self._since = time.perf_counter()
@@ -511,10 +495,7 @@ class Checkpoint:
     def due(self, point: Point, step: int) -> bool:
         """Whether a block at this step should commit: before ``until``, and sooner where that costs little."""
         passed = time.perf_counter() - self._since
-        return (
-            step + point.shape[1] > point.until
-            or passed > self._commit_seconds / _OVERHEAD
-        )
+        return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
 
     def commit(
         self,
@@ -536,18 +517,12 @@ class Checkpoint:
             seconds: that the run has taken.
         """
         started = time.perf_counter()
-        chunk_seconds = (started - self._since) / max(
-            1, (step - point.step) // point.shape[1]
-        )
+        chunk_seconds = (started - self._since) / max(1, (step - point.step) // point.shape[1])
         block_done = step >= steps
         last = block_done and point.block + point.shape[0] >= len(traces)
-        fresh = {
-            i: trace.pieces[len(point.pieces[i]) :] for i, trace in enumerate(traces)
-        }
+        fresh = {i: trace.pieces[len(point.pieces[i]) :] for i, trace in enumerate(traces)}
         for i, pieces in fresh.items():
-            point.pieces[i] += [
-                [np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in pieces
-            ]
+            point.pieces[i] += [[np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in pieces]
         if any(fresh.values()):
             arrays = {
                 f"{i}/{j}/{k}": leaf
@@ -559,18 +534,10 @@ class Checkpoint:
             point.files.append((name, seal(self.folder / name, arrays, last=False)))
         point.seconds = seconds
         point.norms = [float(trace.norm) for trace in traces]
-        point.states = (
-            None
-            if block_done
-            else [np.asarray(plain(leaf)) for leaf in jax.tree.leaves(states)]
-        )
-        point.block, point.step = (
-            (point.block + point.shape[0], 0) if block_done else (point.block, step)
-        )
+        point.states = None if block_done else [np.asarray(plain(leaf)) for leaf in jax.tree.leaves(states)]
+        point.block, point.step = (point.block + point.shape[0], 0) if block_done else (point.block, step)
         # Twice the chunks that should pass before the next is due.
-        ahead = max(
-            1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6))
-        )
+        ahead = max(1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
         point.until = point.step + ahead * point.shape[1]
         point.number += 1
         self._write(point)
@@ -592,9 +559,7 @@ class Checkpoint:
 
     def _save(self, run: dict[str, Any] | None = None) -> None:
         text = json.dumps(self._run if run is None else run)
-        write_atomically(
-            self.folder / "run.json", lambda path: path.write_text(text), 0o600
-        )
+        write_atomically(self.folder / "run.json", lambda path: path.write_text(text), 0o600)
 
     def _write(self, point: Point) -> None:
         seal(self.folder / f"state-{point.number % 2}.bin", point.arrays())
@@ -642,9 +607,7 @@ def _locked(path: Path) -> int:
                 return handle
         except BlockingIOError:
             os.close(handle)
-            raise CheckpointError(
-                f"{path}: another process is running this; wait for it, or stop it"
-            ) from None
+            raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
         except OSError as error:
             os.close(handle)
             raise CheckpointError(

@@ -77,9 +77,7 @@ def refuse_unsafe_caches() -> None:
     if not named or not settings.jax_enable_compilation_cache:
         return
     if "://" in named and not named.startswith("file://"):
-        raise UnsafeCache(
-            f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder"
-        )
+        raise UnsafeCache(f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder")
     folder = Path(named.removeprefix("file://"))
     with _checking:
         _use(named, folder)

@@ -28,9 +28,7 @@ from dpmcmc.errors import DataError, InputError
 # Files that are complete or absent, even after a kill, a full disk or a loss of power.
 
 
-def write_atomically(
-    path: Path, write: Callable[[Path], object], mode: int = 0o644, last: bool = True
-) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o644, last: bool = True) -> None:
     """Call ``write(temporary_path)`` beside ``path``, then rename; nothing is left behind on failure.
 
     The content reaches the disk before the name does, and the name before this returns.
@@ -44,9 +42,7 @@ def write_atomically(
     Raises:
         OSError: the file could not be written; what stood at ``path`` before still does.
     """
-    handle, name = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix
-    )
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -119,9 +115,7 @@ def check_unchanged(before: Stamps) -> None:
     """
     for path, stamp in before.items():
         if _stamp(path) != stamp:
-            raise DataError(
-                f"{path} has changed since it was first looked at: start again when nothing writes to it."
-            )
+            raise DataError(f"{path} has changed since it was first looked at: start again when nothing writes to it.")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -137,9 +131,7 @@ def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
         OSError: it cannot be opened, or is a folder, a pipe, a socket or a device.
     """
     # Without O_NONBLOCK, opening a pipe waits for a writer. Regular files ignore it.
-    handle = os.open(
-        path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    )
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(handle, "rb")
@@ -149,9 +141,7 @@ def opened(path: str | os.PathLike[str]) -> io.BufferedReader:
     raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path))
 
 
-def opened_text(
-    path: str | os.PathLike[str], encoding: str = "utf-8", newline: str | None = None
-) -> TextIO:
+def opened_text(path: str | os.PathLike[str], encoding: str = "utf-8", newline: str | None = None) -> TextIO:
     """The file, open for reading text.
 
     Raises:
@@ -427,11 +417,7 @@ def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
     lying = released(folder)
     if not has_ended(said):
         computed = [name for name in lying if name not in STATED]
-        return (
-            f"{computed[0]} lies beside it, and the run has not ended"
-            if computed
-            else None
-        )
+        return f"{computed[0]} lies beside it, and the run has not ended" if computed else None
     stated = said[KEY]
     if not isinstance(stated, dict):
         return "its digests are not a table of files"
@@ -480,21 +466,13 @@ def check_free(folder: str | Path) -> None:
     place = Path(folder)
     kept = checkpoint_around(place)
     if kept is not None:
-        raise InputError(
-            f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere"
-        )
+        raise InputError(f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere")
     if not place.exists():
         return
-    there = {path.name for path in place.iterdir() if not _left_over(path.name)} - {
-        CONFIDENTIAL
-    }
-    if there and not (
-        there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)
-    ):
+    there = {path.name for path in place.iterdir() if not _left_over(path.name)} - {CONFIDENTIAL}
+    if there and not (there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
         what = "a result" if PRIVACY in there else "something"
-        raise InputError(
-            f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty"
-        )
+        raise InputError(f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty")
 
 
 def checkpoint_around(folder: Path) -> Path | None:
@@ -542,9 +520,7 @@ def _left_over(name: str) -> bool:
 
 def _shown(name: object) -> str:
     """Return the name of a file, or a quotation of what is none; the file that says it may be a stranger's."""
-    known = isinstance(name, str) and (
-        name in (*STATED, *COMPUTED) or name.startswith(f"{PICTURES}/")
-    )
+    known = isinstance(name, str) and (name in (*STATED, *COMPUTED) or name.startswith(f"{PICTURES}/"))
     return str(name)[:80] if known else repr(name)[:80]
 
 
@@ -562,8 +538,7 @@ def inside(path: str | Path, folder: str | Path, apart: str | None = None) -> bo
     """
     ways = (os.path.abspath, os.path.realpath)
     return any(
-        place.is_relative_to(top)
-        and (apart is None or not place.parent.is_relative_to(top / apart))
+        place.is_relative_to(top) and (apart is None or not place.parent.is_relative_to(top / apart))
         for place in {Path(way(path)) for way in ways}
         for top in {Path(way(folder)) for way in ways}
     )
@@ -629,9 +604,7 @@ class RunFolder:
 
         Released files that an earlier start of the run wrote, and this one did not, are removed.
         """
-        mine = {
-            name: self.written[name] for name in sorted(self.written) if name != PRIVACY
-        }
+        mine = {name: self.written[name] for name in sorted(self.written) if name != PRIVACY}
         remove_others(self.folder, mine)
         self.json(PRIVACY, said | {KEY: mine})
         if (self.folder / PICTURES).is_dir():
@@ -639,9 +612,7 @@ class RunFolder:
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""
-        midnight = datetime.datetime.combine(
-            self.day, datetime.time(), datetime.UTC
-        ).timestamp()
+        midnight = datetime.datetime.combine(self.day, datetime.time(), datetime.UTC).timestamp()
         for path in paths:
             os.utime(path, (midnight, midnight))
 
@@ -649,13 +620,9 @@ class RunFolder:
         """Give the one time to everything outside ``others``, and to these folders, whose time others may see."""
         for path in (*self.folder.rglob("*"), self.folder):
             # A link is not of the run, and what it leads to even less.
-            if not path.is_symlink() and not any(
-                path.is_relative_to(other) for other in others
-            ):
+            if not path.is_symlink() and not any(path.is_relative_to(other) for other in others):
                 self.date(path)
         self.date(*(other for other in others if other.exists()))
 
     def _make(self, folder: Path) -> None:
-        folder.mkdir(
-            parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777
-        )
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777)

@@ -41,9 +41,7 @@ def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
     if not on_disk(leaves):
         yield 0, jax.tree.map(np.asarray, records)
         return
-    row = max(
-        sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1
-    )
+    row = max(sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1)
     rows = max(_BLOCK_BYTES // row, 1)
     jax.tree.map(lambda leaf: advise(leaf, "MADV_NORMAL"), records)
     for start in range(0, max(len(leaves[0]), 1), rows):
@@ -112,9 +110,7 @@ def fingerprint(key: bytes, data: PyTree) -> str:
     digest = hmac.new(key, digestmod=hashlib.sha256)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         kind = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
-        digest.update(
-            repr((jax.tree_util.keystr(path), np.shape(leaf), str(kind))).encode()
-        )
+        digest.update(repr((jax.tree_util.keystr(path), np.shape(leaf), str(kind))).encode())
         for _, part in blocks(leaf):
             digest.update(np.ascontiguousarray(part).data if part.size else b"")
     return digest.hexdigest()
@@ -123,9 +119,7 @@ def fingerprint(key: bytes, data: PyTree) -> str:
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     # Not every system says which.
-    return (
-        len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    )
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def platform(own: bool = True) -> str:
@@ -141,9 +135,7 @@ def platform(own: bool = True) -> str:
     # A CPU's pool of threads, whose size decides how Eigen splits a product.
     if backend == "cpu":
         threads = max(threads, jax.local_device_count("cpu"))
-    fixed = backend == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get(
-        "XLA_FLAGS", ""
-    )
+    fixed = backend == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
     facts = (
         *_of_process(),
         (threads, settings.jax_enable_x64, settings.jax_default_matmul_precision),
@@ -152,10 +144,7 @@ def platform(own: bool = True) -> str:
             for name, value in os.environ.items()
             if name.startswith(_VARIABLES) and name not in _WHERE
         ),
-        [
-            device.device_kind
-            for device in (jax.devices() if chosen is None else jax.devices(backend))
-        ],
+        [device.device_kind for device in (jax.devices() if chosen is None else jax.devices(backend))],
         "" if fixed or not own else _ONCE,
         # Devices of one CPU or of several processes round alike; tests/test_distributed.py. Nobody has tried GPUs.
         1 if backend == "cpu" else jax.process_count(),
@@ -167,9 +156,7 @@ def platform(own: bool = True) -> str:
 def _of_process() -> tuple[object, ...]:
     """Facts that stay what they are while a process lives: versions, processor, and the package's source."""
     package = Path(__file__).parents[1]
-    sources = hashlib.sha256(
-        b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
-    )
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -215,9 +202,7 @@ def _code(value: Any, seen: set[int]) -> list[bytes]:
             repr(value.co_names).encode(),
             *_each(value.co_consts, seen),
         ]
-    if isinstance(value, (np.ndarray, jax.Array)) and not jax.dtypes.issubdtype(
-        value.dtype, jax.dtypes.prng_key
-    ):
+    if isinstance(value, (np.ndarray, jax.Array)) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return [np.ascontiguousarray(value).tobytes()]
     if isinstance(value, (list, tuple)):
         return _each(value, seen)

@@ -24,17 +24,12 @@ def rebuilt(module: PyTree) -> bool:
 
     They were checked where the dataclass was made first, and its ``__post_init__`` has nothing to look at.
     """
-    return any(
-        isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct)
-        for leaf in jax.tree.leaves(module)
-    )
+    return any(isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(module))
 
 
 def is_zero(number: float | jax.Array) -> bool:
     """Whether a number is 0. One that a program takes as an argument is not: 0 takes other branches, and is static."""
-    return not isinstance(number, jax.core.Tracer | jax.ShapeDtypeStruct) and bool(
-        number == 0
-    )
+    return not isinstance(number, jax.core.Tracer | jax.ShapeDtypeStruct) and bool(number == 0)
 
 
 def length_of(tree: PyTree) -> int:
@@ -52,15 +47,11 @@ def num_bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def map_in_groups(
-    function: Callable[[PyTree], PyTree], rows: PyTree, size: int
-) -> PyTree:
+def map_in_groups(function: Callable[[PyTree], PyTree], rows: PyTree, size: int) -> PyTree:
     """Return what a function of ``size`` rows makes of each group of them in turn, as one; sizes divide the rows."""
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), rows)
     made = jax.lax.map(function, groups)
-    return jax.tree.map(
-        lambda leaf: leaf.reshape(leaf.shape[0] * size, *leaf.shape[2:]), made
-    )
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * size, *leaf.shape[2:]), made)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -69,11 +60,7 @@ def map_in_groups(
 
 def plain(leaf: jax.Array) -> jax.Array:
     """A key of a sampler's state as numbers; anything else as it is."""
-    return (
-        jax.random.key_data(leaf)
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        else leaf
-    )
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
 def restored(leaves: list[np.ndarray], like: PyTree) -> PyTree:
@@ -82,14 +69,10 @@ def restored(leaves: list[np.ndarray], like: PyTree) -> PyTree:
 
     def one(leaf: np.ndarray, shape: jax.Array) -> jax.Array:
         if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(
-                jax.numpy.asarray(leaf), impl=jax.random.key_impl(shape)
-            )
+            return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(shape))
         return jax.numpy.asarray(leaf, shape.dtype)
 
-    return jax.tree.unflatten(
-        structure, [one(a, b) for a, b in zip(leaves, wanted, strict=True)]
-    )
+    return jax.tree.unflatten(structure, [one(a, b) for a, b in zip(leaves, wanted, strict=True)])
 
 
 def to_text(streams: PyTree) -> list[list[int]]:
@@ -151,15 +134,11 @@ class Structure:
     def fill(self, numbers: Sequence[Any]) -> Any:
         """Return the object with these numbers, which may be traced."""
         left = iter(numbers)
-        return jax.tree.unflatten(
-            self.tree, [next(left) if leaf is None else leaf for leaf in self.leaves]
-        )
+        return jax.tree.unflatten(self.tree, [next(left) if leaf is None else leaf for leaf in self.leaves])
 
     def without(self) -> Any:
         """Return the object for what needs none of its numbers."""
-        return self.fill(
-            [jax.ShapeDtypeStruct((), np.float32) for leaf in self.leaves if leaf is None]
-        )
+        return self.fill([jax.ShapeDtypeStruct((), np.float32) for leaf in self.leaves if leaf is None])
 
     @property
     def whole(self) -> bool:
@@ -169,11 +148,7 @@ class Structure:
     @property
     def steady(self) -> bool:
         """Whether equal structures stay the same, so that a program compiled for one serves the other."""
-        parts = (
-            self.leaves
-            if self.whole
-            else [leaf for leaf in self.leaves if hasattr(leaf, "init")]
-        )
+        parts = self.leaves if self.whole else [leaf for leaf in self.leaves if hasattr(leaf, "init")]
         return hashable(self) and all(immutable(part) for part in parts)
 
 
@@ -198,9 +173,7 @@ def _is_number(leaf: object) -> bool:
     """Whether a leaf is an argument of the program."""
     if isinstance(leaf, np.ndarray):
         return leaf.dtype == np.float32
-    if isinstance(leaf, (bool, np.bool_)) or not isinstance(
-        leaf, (int, float, np.integer, np.floating)
-    ):
+    if isinstance(leaf, (bool, np.bool_)) or not isinstance(leaf, (int, float, np.integer, np.floating)):
         return False
     return _SMALLEST <= abs(float(leaf)) <= _LARGEST
 

@@ -265,12 +265,8 @@ def check(target: Target, records: PyTree) -> None:
             f"({type(error).__name__}: {reason})"
         ) from error
     if any(s.shape != () for s in scalars):
-        raise TargetError(
-            f"{type(target).__name__}: log_prior and log_likelihood must return one number each"
-        )
-    wrong = [
-        str(leaf.dtype) for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32
-    ]
+        raise TargetError(f"{type(target).__name__}: log_prior and log_likelihood must return one number each")
+    wrong = [str(leaf.dtype) for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32]
     if wrong or not jax.tree.leaves(params):
         raise TargetError(
             f"{type(target).__name__}.init must return a pytree of float32 arrays, and it returns "
@@ -311,19 +307,13 @@ def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -
     """
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
-        raise InputError(
-            "data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}"
-        )
+        raise InputError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
         # np.asarray would make one array of a memory-mapped one, to be looked at as a whole.
         array = leaf if isinstance(leaf, (jax.Array, np.memmap)) else np.asarray(leaf)
-        if not (
-            jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool
-        ) or np.iscomplexobj(array):
-            raise InputError(
-                f"data{name} has values of type {array.dtype}, and records are real numbers; convert them"
-            )
+        if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or np.iscomplexobj(array):
+            raise InputError(f"data{name} has values of type {array.dtype}, and records are real numbers; convert them")
         if array.ndim == 0 or array.shape[0] != num_records:
             raise InputError(
                 f"data{name} has shape {array.shape}, and the plan is for num_records {num_records}: "
@@ -350,13 +340,9 @@ def features_of(record_shapes: PyTree, declared: int | None = None) -> int:
     """
     shape = tuple(record_shapes["x"].shape)
     if len(shape) != 1:
-        raise TargetError(
-            f"x must be a row of features, and its shape in one record is {shape}"
-        )
+        raise TargetError(f"x must be a row of features, and its shape in one record is {shape}")
     if declared not in (None, shape[0]):
-        raise TargetError(
-            f"target has num_features {declared} but records have {shape[0]} features"
-        )
+        raise TargetError(f"target has num_features {declared} but records have {shape[0]} features")
     return shape[0]
 
 
@@ -376,9 +362,7 @@ def _is_number(target: Any, facts: tuple) -> bool:
     structure = Structure.of(target)
     trial = _trial if structure.steady else _trial.__wrapped__
     # Minus infinity may be a support that the made-up records miss; NaN is nobody's likelihood.
-    return not bool(
-        jnp.all(jnp.isnan(trial(structure, facts)(structure.numbers(target))))
-    )
+    return not bool(jnp.all(jnp.isnan(trial(structure, facts)(structure.numbers(target)))))
 
 
 def facts_of(shapes: PyTree) -> tuple:
@@ -394,9 +378,7 @@ def made_up(facts: tuple) -> PyTree:
     # On the host: what JAX computes outside a function of its own stays compiled for as long as the process lives.
     def values(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if jnp.issubdtype(dtype, jnp.floating):
-            return np.concatenate(
-                [np.zeros((1, *shape)), rng.uniform(size=(6, *shape))]
-            ).astype(np.float32)
+            return np.concatenate([np.zeros((1, *shape)), rng.uniform(size=(6, *shape))]).astype(np.float32)
         labels = (np.arange(7) % 2).astype(dtype).reshape(-1, *[1] * len(shape))
         return np.broadcast_to(labels, (7, *shape))
 
@@ -494,9 +476,7 @@ def check_counts(y: np.ndarray, who: str) -> None:
     )
 
 
-def _refuse_unless(
-    good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, takes: str
-) -> None:
+def _refuse_unless(good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, takes: str) -> None:
     bad = Marked()
     for start, part in blocks(y):
         wrong: np.ndarray = ~good(part)
@@ -575,9 +555,7 @@ class Custom(TargetOffers):
     predict: Callable[[PyTree, jax.Array], jax.Array] | None = None
     num_classes: Annotated[int, Ge(2)] | None = field(default=None, kw_only=True)
     gradient_bound: Positive | None = field(default=None, kw_only=True)
-    loss_bounds: Callable[[float], tuple[float, float]] | None = field(
-        default=None, kw_only=True
-    )
+    loss_bounds: Callable[[float], tuple[float, float]] | None = field(default=None, kw_only=True)
     log_concave: bool = field(default=False, kw_only=True)
     smoothness: Positive | None = field(default=None, kw_only=True)
     prior_precision: Positive | None = field(default=None, kw_only=True)
@@ -590,9 +568,7 @@ class Custom(TargetOffers):
             ("log_likelihood", self.log_likelihood, "(params, record) -> number"),
         ):
             if not callable(function):
-                raise InputError(
-                    f"{name} must be a function {signature}, got {function!r}"
-                )
+                raise InputError(f"{name} must be a function {signature}, got {function!r}")
         for name, optional in (
             ("predict", self.predict),
             ("check_records", self.check_records),

@@ -61,9 +61,7 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     name = type(target).__name__
     missing = missing_of_target(target)
     _demand(not missing, f"{name} lacks {', '.join(missing)} of the Target protocol")
-    records = jax.tree.map(
-        lambda leaf: _on_device(np.asarray(leaf)[:_MOST_RECORDS]), records
-    )
+    records = jax.tree.map(lambda leaf: _on_device(np.asarray(leaf)[:_MOST_RECORDS]), records)
     try:
         check(target, records)
     except ValueError as error:  # a TargetError, or what check_records says
@@ -80,9 +78,7 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
 
 
 class _Checks:
-    def __init__(
-        self, name: str, target: Target, records: PyTree, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, name: str, target: Target, records: PyTree, rng: np.random.Generator) -> None:
         self.name = name
         self.target = target
         self.records = records
@@ -95,15 +91,10 @@ class _Checks:
         # At the start, near it and far away, where likelihoods saturate.
         self.points = [
             start,
-            *(
-                self.unravel(jnp.asarray(flat + s * z, jnp.float32))
-                for s, z in zip((0.1, 1, 5), noise, strict=True)
-            ),
+            *(self.unravel(jnp.asarray(flat + s * z, jnp.float32)) for s, z in zip((0.1, 1, 5), noise, strict=True)),
         ]
         self.scores = jax.jit(
-            lambda params, batch: jax.vmap(
-                lambda r: jax.grad(lambda p: -target.log_likelihood(p, r))(params)
-            )(batch)
+            lambda params, batch: jax.vmap(lambda r: jax.grad(lambda p: -target.log_likelihood(p, r))(params))(batch)
         )
 
     def starting_point(self, seed: int) -> None:
@@ -111,9 +102,7 @@ class _Checks:
         keys = jax.random.split(jax.random.key(seed), 2)
         first, again = (jax.jit(jax.vmap(self.target.init))(keys) for _ in range(2))
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
-            _demand(
-                np.array_equal(a, b), f"{self.name}.init is not a function of its key"
-            )
+            _demand(np.array_equal(a, b), f"{self.name}.init is not a function of its key")
             _demand(
                 np.isfinite(a).all(),
                 f"{self.name}.init returns values that are not finite",
@@ -122,9 +111,7 @@ class _Checks:
     def densities(self) -> None:
         """Finite at the start, for every record, with finite gradients."""
         params = self.points[0]
-        each = jax.jit(jax.vmap(self.target.log_likelihood, (None, 0)))(
-            params, self.records
-        )
+        each = jax.jit(jax.vmap(self.target.log_likelihood, (None, 0)))(params, self.records)
         for what, values in (
             ("log_prior at init", self.target.log_prior(params)),
             (
@@ -209,17 +196,13 @@ class _Checks:
         """``clipped_gradient_sum`` is the generic clipped sum, and no further from its neighbours than 2C."""
         fast = self.offers.clipped_gradient_sum
 
-        def generic(
-            params: PyTree, batch: PyTree, mask: jax.Array, clip: float
-        ) -> FixedPoint:
+        def generic(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
             return exact_sums.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
 
         prepare = self.offers.prepared or (lambda records: records)
         self._each_alone(prepare)
 
-        def own(
-            params: PyTree, batch: PyTree, mask: jax.Array, clip: float
-        ) -> FixedPoint:
+        def own(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
             assert fast is not None
             return fast(params, prepare(batch), mask, clip, bits=_BITS)
 
@@ -243,12 +226,9 @@ class _Checks:
         every = prepare(self.records)
         for j in (0, self.count - 1):
             alone = prepare(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], self.records))
-            for one, of_all in zip(
-                jax.tree.leaves(alone), jax.tree.leaves(every), strict=True
-            ):
+            for one, of_all in zip(jax.tree.leaves(alone), jax.tree.leaves(every), strict=True):
                 _demand(
-                    np.shape(of_all)[:1] == (self.count,)
-                    and np.allclose(one[0], of_all[j], rtol=1e-5, equal_nan=True),
+                    np.shape(of_all)[:1] == (self.count,) and np.allclose(one[0], of_all[j], rtol=1e-5, equal_nan=True),
                     f"{self.name}.prepared gives record {j} other numbers alone than among the others: it must compute "
                     "of each record alone",
                 )
@@ -352,8 +332,7 @@ class _Checks:
 
     def _norms(self, params: PyTree, batch: PyTree) -> np.ndarray:
         each = [
-            np.asarray(leaf, np.float64).reshape(self.count, -1)
-            for leaf in jax.tree.leaves(self.scores(params, batch))
+            np.asarray(leaf, np.float64).reshape(self.count, -1) for leaf in jax.tree.leaves(self.scores(params, batch))
         ]
         return np.linalg.norm(np.concatenate(each, axis=1), axis=1)
 
@@ -362,11 +341,7 @@ class _Checks:
         other = int(self.rng.integers(self.count))
 
         def replaced(leaf: jax.Array) -> jax.Array:
-            scaled = (
-                leaf[other] * factor
-                if jnp.issubdtype(leaf.dtype, jnp.floating)
-                else leaf[other]
-            )
+            scaled = leaf[other] * factor if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf[other]
             return leaf.at[j].set(scaled)
 
         return jax.tree.map(replaced, self.records)
@@ -377,9 +352,7 @@ class _Checks:
         for i, leaf in enumerate(leaves):
             if jnp.issubdtype(leaf.dtype, jnp.floating):
                 for bad in (np.nan, np.inf):
-                    yield jax.tree.unflatten(
-                        tree, [*leaves[:i], leaf.at[j].set(bad), *leaves[i + 1 :]]
-                    )
+                    yield jax.tree.unflatten(tree, [*leaves[:i], leaf.at[j].set(bad), *leaves[i + 1 :]])
 
 
 def _demand(holds: bool | np.bool_, otherwise: str) -> None:
@@ -397,9 +370,7 @@ def _row(records: PyTree, i: int) -> PyTree:
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
-    return jnp.asarray(
-        leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None
-    )
+    return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
 
 
 # ------------------------------------------------------------------------------------

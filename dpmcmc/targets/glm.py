@@ -75,15 +75,11 @@ class LinearRegression(LinearPredictor):
     noise_scale: Positive = 1.0
     label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
-    def log_density(
-        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
-    ) -> Float[jax.Array, ""]:
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log N(y; m, noise_scale²), normalised."""
         return jax.scipy.stats.norm.logpdf(y, margin, self.noise_scale)
 
-    def residual(
-        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
-    ) -> Float[jax.Array, " n"]:
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
         """(m − y)/noise_scale²."""
         return (margin - y) / self.noise_scale**2
 
@@ -138,9 +134,7 @@ class LinearRegression(LinearPredictor):
             weight = self.weight_scale * np.asarray(records["weight"], np.float64)
             root = np.sqrt(weight)
             x, y = x * root[:, None], y * root
-        precision = (
-            np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
-        )
+        precision = np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
         covariance = np.linalg.inv(precision)
         covariance = (covariance + covariance.T) / 2
         return covariance @ (x.T @ y) / self.noise_scale**2, covariance
@@ -195,15 +189,11 @@ class LogisticRegression(LinearPredictor):
         """The less likely label, (1, ...): its residual has size max(σ, 1 − σ)."""
         return (predictor < 0).astype(np.int32)[None]
 
-    def log_density(
-        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
-    ) -> Float[jax.Array, ""]:
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """y·m − log(1 + e^m)."""
         return y * margin - jax.nn.softplus(margin)
 
-    def residual(
-        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
-    ) -> Float[jax.Array, " n"]:
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
         """σ(m) − y."""
         return jax.nn.sigmoid(margin) - y
 
@@ -258,9 +248,7 @@ class SoftmaxRegression(GeneralisedLinear):
         (3, 4)
     """
 
-    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(
-        default=None, metadata=STATIC
-    )
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, metadata=STATIC)
 
     #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
     residual_bound = math.sqrt(2)
@@ -297,13 +285,9 @@ class SoftmaxRegression(GeneralisedLinear):
             ValueError: no row_bound.
         """
         gap = math.sqrt(2) * self._needed_row_bound * radius
-        return self._loss_range(
-            0.0, float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
-        )
+        return self._loss_range(0.0, float(np.logaddexp(0.0, math.log(self.classes - 1) + gap)))
 
-    def log_likelihood(
-        self, params: Float[jax.Array, "d k"], record: PyTree
-    ) -> Float[jax.Array, ""]:
+    def log_likelihood(self, params: Float[jax.Array, "d k"], record: PyTree) -> Float[jax.Array, ""]:
         """log p_y."""
         logits = record["x"] @ params
         chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
@@ -340,22 +324,14 @@ class SoftmaxRegression(GeneralisedLinear):
         if self.weight_scale is not None:
             residual *= (self.weight_scale * batch["weight"])[:, None]
         if label_blind:
-            unlikely = jnp.argmin(
-                chances, axis=1
-            )  # the label with the longest gradient, as in longest_labels
+            unlikely = jnp.argmin(chances, axis=1)  # the label with the longest gradient, as in longest_labels
             squares = squared_norm(x) if squares is None else squares
-            longest = jnp.sqrt(
-                squares * squared_norm(chances - (unlikely[:, None] == classes))
-            )
+            longest = jnp.sqrt(squares * squared_norm(chances - (unlikely[:, None] == classes)))
             residual *= label_blind_weight(self.weighted(longest, batch), clip)[:, None]
-        (high,), (low,) = outer_products.clipped_sum(
-            [Outer(x, residual, squares)], mask, clip, bits
-        )
+        (high,), (low,) = outer_products.clipped_sum([Outer(x, residual, squares)], mask, clip, bits)
         return FixedPoint(high, low)
 
-    def predict(
-        self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]
-    ) -> Float[jax.Array, "n k"]:
+    def predict(self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, "n k"]:
         """P(y = k | x, θ), (n, K)."""
         return jax.nn.softmax(x @ params)
 
@@ -429,15 +405,11 @@ class PoissonRegression(CountRegression):
 
     label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
-    def log_density(
-        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
-    ) -> Float[jax.Array, ""]:
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """y·m − exp(m) − log y!."""
         return y * margin - jnp.exp(margin) - gammaln(y + 1.0)
 
-    def residual(
-        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
-    ) -> Float[jax.Array, " n"]:
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
         """exp(m) − y."""
         return jnp.exp(margin) - y
 
@@ -468,23 +440,17 @@ class NegativeBinomialRegression(CountRegression):
         Array([1., 1., 1.], dtype=float32)
     """
 
-    dispersion: Annotated[float, Ge(LEAST_DISPERSION)] = dataclasses.field(
-        default=1.0, metadata=STATIC
-    )
+    dispersion: Annotated[float, Ge(LEAST_DISPERSION)] = dataclasses.field(default=1.0, metadata=STATIC)
     label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
-    def log_density(
-        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
-    ) -> Float[jax.Array, ""]:
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log Γ(y + r)/(Γ(r) y!) + y log(αμ/(1 + αμ)) − r log(1 + αμ), r = 1/α."""
         size = 1 / self.dispersion
         odds = margin + math.log(self.dispersion)
         choices = gammaln(y + size) - gammaln(size) - gammaln(y + 1.0)
         return choices + y * odds - (y + size) * jax.nn.softplus(odds)
 
-    def residual(
-        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
-    ) -> Float[jax.Array, " n"]:
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
         """(exp(m) − y)/(1 + α exp(m))."""
         odds = margin + math.log(self.dispersion)
         return jax.nn.sigmoid(odds) / self.dispersion - y * jax.nn.sigmoid(-odds)

@@ -61,9 +61,7 @@ class LastLayer(SoftmaxRegression):
     #: Features of zeros may be constants.
     zeros_are_absent = False
     row_bound: Positive = dataclasses.field(default=1.0, kw_only=True, metadata=STATIC)
-    features: Callable[[jax.Array], jax.Array] = dataclasses.field(
-        kw_only=True, repr=False, metadata=STATIC
-    )
+    features: Callable[[jax.Array], jax.Array] = dataclasses.field(kw_only=True, repr=False, metadata=STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,12 +99,8 @@ class LastLayer(SoftmaxRegression):
                 f"features fail on a row of shape {tuple(x.shape)} ({type(error).__name__}: {reason})"
             ) from error
         if self.num_features not in (None, found.shape[0]):
-            raise TargetError(
-                f"target has num_features {self.num_features}, and features give {found.shape[0]}"
-            )
-        return dataclasses.replace(
-            self, num_features=found.shape[0], num_classes=self.classes
-        )
+            raise TargetError(f"target has num_features {self.num_features}, and features give {found.shape[0]}")
+        return dataclasses.replace(self, num_features=found.shape[0], num_classes=self.classes)
 
     def rows(self, x: np.ndarray | jax.Array) -> np.ndarray:
         """Return the features of records x (N, ...), (N, p) float32.
@@ -134,9 +128,7 @@ class LastLayer(SoftmaxRegression):
         """Records with features in the place of x, and the squared norm of each."""
         # Blocks of rows bound what the hidden layers of a network take. A norm and the row that it bounds are of one
         # computation, also where rows are prepared within a step.
-        rows = materialised(
-            jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE)
-        )
+        rows = materialised(jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE))
         return super().prepared({**records, "x": rows})
 
     def clipped_gradient_sum(

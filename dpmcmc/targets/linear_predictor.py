@@ -66,18 +66,10 @@ class GeneralisedLinear(GaussianPrior):
     """
 
     prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
-    row_bound: Positive | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
-    offset_bound: Positive | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
-    weight_scale: Positive | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    offset_bound: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    weight_scale: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
     residual_bound: ClassVar[float | None] = None
     zeros_are_absent = True
     log_concave = True
@@ -87,15 +79,9 @@ class GeneralisedLinear(GaussianPrior):
             check_fields(self)
 
     def __repr__(self) -> str:
-        values = {
-            one.name: getattr(self, one.name)
-            for one in dataclasses.fields(self)
-            if one.repr
-        }
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.repr}
         said = (
-            f"{name}={value!r}"
-            for name, value in values.items()
-            if name not in LEAVES.values() or value is not None
+            f"{name}={value!r}" for name, value in values.items() if name not in LEAVES.values() or value is not None
         )
         return f"{type(self).__qualname__}({', '.join(said)})"
 
@@ -108,18 +94,14 @@ class GeneralisedLinear(GaussianPrior):
         """x·θ of one record, with its offset."""
         return self.with_offset(record["x"] @ params, record.get("offset"))
 
-    def with_offset(
-        self, predictor: jax.Array, offset: jax.Array | np.ndarray | None
-    ) -> jax.Array:
+    def with_offset(self, predictor: jax.Array, offset: jax.Array | np.ndarray | None) -> jax.Array:
         """Return x·θ + offset.
 
         Raises:
             TargetError: an offset that the target does not declare, or none where it declares one.
         """
         if (offset is None) != (self.offset_bound is None):
-            raise TargetError(
-                _mismatch(type(self).__name__, "offset", offset is not None)
-            )
+            raise TargetError(_mismatch(type(self).__name__, "offset", offset is not None))
         return predictor if offset is None else predictor + offset
 
     def weighted(self, value: jax.Array, records: PyTree) -> jax.Array:
@@ -229,9 +211,7 @@ def _check_within(records: PyTree, leaf: str, low: float, high: float) -> None:
     for start, part in blocks(records[leaf]):
         inside = (part >= low) & (part <= high)
         beyond.add(start, ~np.asarray(inside))
-    beyond.refuse(
-        f"data[{leaf!r}]: some records lie outside the public range [{low:g}, {high:g}]; clip them to it."
-    )
+    beyond.refuse(f"data[{leaf!r}]: some records lie outside the public range [{low:g}, {high:g}]; clip them to it.")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -250,15 +230,11 @@ class LinearPredictor(GeneralisedLinear):
 
     linear_predictor = True
 
-    def log_density(
-        self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]
-    ) -> Float[jax.Array, ""]:
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """Log-likelihood of a label at its margin, ()."""
         raise NotImplementedError
 
-    def residual(
-        self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]
-    ) -> Float[jax.Array, " n"]:
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
         """−∂ log density/∂m, (n,) for margins and labels (n,)."""
         raise NotImplementedError
 
@@ -288,9 +264,7 @@ class LinearPredictor(GeneralisedLinear):
         """E[y] at margins (n,)."""
         raise NotImplementedError
 
-    def log_likelihood(
-        self, params: Float[jax.Array, " d"], record: PyTree
-    ) -> Float[jax.Array, ""]:
+    def log_likelihood(self, params: Float[jax.Array, " d"], record: PyTree) -> Float[jax.Array, ""]:
         """Log-likelihood of one record, ()."""
         density = self.log_density(self.predictor(params, record), record["y"])
         return self.weighted(density, record)
@@ -338,11 +312,7 @@ class LinearPredictor(GeneralisedLinear):
             label_blind: whether v is :func:`label_blind_weight`; otherwise 1.
         """
         rows = batch.get("x_aligned") or Rows(exact_sums.as_float(batch["x"]))
-        norms = (
-            exact_sums.row_norms(rows.read())
-            if "x_norm" not in batch
-            else batch["x_norm"]
-        )
+        norms = exact_sums.row_norms(rows.read()) if "x_norm" not in batch else batch["x_norm"]
         margins = self.with_offset(rows.margins(params), batch.get("offset"))
         residual = self.scores(margins, batch, norms, clip if label_blind else None)
         total = exact_sums.linear_sum(residual, rows, mask, clip, bits, norms)

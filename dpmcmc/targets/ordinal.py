@@ -62,9 +62,7 @@ class OrdinalRegression(GeneralisedLinear):
         (5, 3)
     """
 
-    num_classes: Annotated[int, Ge(3)] | None = dataclasses.field(
-        default=None, metadata=STATIC
-    )
+    num_classes: Annotated[int, Ge(3)] | None = dataclasses.field(default=None, metadata=STATIC)
 
     zeros_are_absent = False
     log_concave = False
@@ -83,9 +81,7 @@ class OrdinalRegression(GeneralisedLinear):
         super().check_records(records)
         check_labels(records["y"], self.classes, "ordinal_regression")
 
-    def log_likelihood(
-        self, params: Float[jax.Array, " p"], record: PyTree
-    ) -> Float[jax.Array, ""]:
+    def log_likelihood(self, params: Float[jax.Array, " p"], record: PyTree) -> Float[jax.Array, ""]:
         """log p_y."""
         predictor = self.predictor(params[: record["x"].shape[0]], record)
         chances = self._chances(predictor[None], params)[0]
@@ -107,9 +103,7 @@ class OrdinalRegression(GeneralisedLinear):
         thresholds = jnp.append(0.0, self.threshold_scale * params[-(self.classes - 2) :])
         above = jax.nn.sigmoid(predictor[:, None] + thresholds)
         ones = jnp.ones((len(above), 1))
-        return jnp.maximum(
-            jnp.hstack([ones, above]) - jnp.hstack([above, 0 * ones]), LEAST
-        )
+        return jnp.maximum(jnp.hstack([ones, above]) - jnp.hstack([above, 0 * ones]), LEAST)
 
     def _shape(self, features: int) -> tuple[int, ...]:
         return (features + self.classes - 2,)
@@ -160,9 +154,7 @@ class OrdinalRegression(GeneralisedLinear):
         marks[1:] = self.threshold_scale * np.eye(asked - 1)
         rows = np.broadcast_to(x[:, None], (count, asked, x.shape[1]))
         out = {
-            "x": np.concatenate(
-                [rows, np.broadcast_to(marks, (count, *marks.shape))], axis=2
-            ),
+            "x": np.concatenate([rows, np.broadcast_to(marks, (count, *marks.shape))], axis=2),
             "y": (y[:, None] > np.arange(asked)).astype(np.int32),
             MASK: np.ones((count, asked), bool),
         }

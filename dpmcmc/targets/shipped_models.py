@@ -32,9 +32,7 @@ def edges_of(x: jax.Array, directions: int) -> jax.Array:
     across = image[:, 1:-1, 2:] - image[:, 1:-1, :-2]
     down = image[:, 2:, 1:-1] - image[:, :-2, 1:-1]
     angle = 2 * jnp.pi * jnp.arange(directions, dtype=jnp.float32) / directions
-    return jax.nn.relu(
-        across[..., None] * jnp.cos(angle) + down[..., None] * jnp.sin(angle)
-    )
+    return jax.nn.relu(across[..., None] * jnp.cos(angle) + down[..., None] * jnp.sin(angle))
 
 
 class EdgeNetwork(nn.Module):
@@ -52,9 +50,7 @@ class EdgeNetwork(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """(n, 65) rows of pixels and intercept to (n, 10) logits."""
-        features = nn.avg_pool(
-            edges_of(x, self.directions), (3, 3), (2, 2), padding="SAME"
-        ).reshape(x.shape[0], -1)
+        features = nn.avg_pool(edges_of(x, self.directions), (3, 3), (2, 2), padding="SAME").reshape(x.shape[0], -1)
         features = features - features.mean(axis=1, keepdims=True)
         norm = jnp.sqrt(jnp.sum(jnp.square(features), axis=1, keepdims=True) + 1e-6)
         return nn.Dense(10)(jnp.tanh(nn.Dense(self.hidden)(self.scale * features / norm)))
@@ -62,9 +58,7 @@ class EdgeNetwork(nn.Module):
 
 def digits_network(hidden: int = 64, prior_scale: float = 1.0) -> Target:
     """Ten classes of handwritten digits."""
-    return from_flax(
-        EdgeNetwork(hidden), likelihood="categorical", prior_scale=prior_scale
-    )
+    return from_flax(EdgeNetwork(hidden), likelihood="categorical", prior_scale=prior_scale)
 
 
 class EdgeFeatures(nn.Module):
@@ -82,19 +76,13 @@ class EdgeFeatures(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """(n, 65) rows of pixels and intercept to (n, places²·directions)."""
         edges = edges_of(x, self.directions)
-        away = (
-            jnp.arange(8.0)[:, None] - jnp.linspace(0.5, 6.5, self.places)
-        ) / self.width
+        away = (jnp.arange(8.0)[:, None] - jnp.linspace(0.5, 6.5, self.places)) / self.width
         near = jnp.exp(-0.5 * jnp.square(away))
         histograms = jnp.einsum("nijd,ia,jb->nabd", edges, near, near)
-        histograms /= jnp.sqrt(
-            jnp.sum(jnp.square(histograms), axis=-1, keepdims=True) + 0.02
-        )
+        histograms /= jnp.sqrt(jnp.sum(jnp.square(histograms), axis=-1, keepdims=True) + 0.02)
         features = jnp.sqrt(histograms).reshape(x.shape[0], -1)
         features -= features.mean(axis=1, keepdims=True)
-        return features / jnp.sqrt(
-            jnp.sum(jnp.square(features), axis=1, keepdims=True) + 1e-6
-        )
+        return features / jnp.sqrt(jnp.sum(jnp.square(features), axis=1, keepdims=True) + 1e-6)
 
 
 def edge_features(x: jax.Array) -> jax.Array:
@@ -104,9 +92,7 @@ def edge_features(x: jax.Array) -> jax.Array:
 
 def digits_last_layer(prior_scale: float = 1.0) -> LastLayer:
     """Ten classes of handwritten digits, from features that are made from no record."""
-    return LastLayer(
-        features=edge_features, prior_scale=prior_scale, num_classes=10, num_features=128
-    )
+    return LastLayer(features=edge_features, prior_scale=prior_scale, num_classes=10, num_features=128)
 
 
 def poisson_model(x: jax.Array, y: jax.Array | None = None) -> None:
@@ -151,9 +137,7 @@ class Recommender:
 
     def init(self, key: jax.Array) -> jax.Array:
         """Return random directions: V = 0 is a stationary point, which no gradient leaves."""
-        start: jax.Array = (
-            0.6 * self.prior_scale * jax.random.normal(key, (self.items, self.rank))
-        )
+        start: jax.Array = 0.6 * self.prior_scale * jax.random.normal(key, (self.items, self.rank))
         return start
 
     def log_prior(self, v: jax.Array) -> jax.Array:
@@ -168,9 +152,7 @@ class Recommender:
         explained = jnp.sum(jnp.square(solve_triangular(root, moment, lower=True)))
         count = jnp.sum(mask + asked)
         variance = self.noise_scale**2
-        log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(root))) + (
-            count - self.rank
-        ) * jnp.log(variance)
+        log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(root))) + (count - self.rank) * jnp.log(variance)
         squares = (jnp.sum(jnp.square(ratings)) - explained) / variance
         return -0.5 * (squares + log_determinant + count * jnp.log(2 * jnp.pi))
 
@@ -186,9 +168,7 @@ class Recommender:
     def _parts(self, row: jax.Array) -> jax.Array:
         return row.reshape(3, self.items)
 
-    def _reduced(
-        self, v: jax.Array, rated: jax.Array, ratings: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def _reduced(self, v: jax.Array, rated: jax.Array, ratings: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the Cholesky factor of noise_scale² I + VᵀV, V on rated items, and Vᵀr."""
         factors = rated[:, None] * v
         inner = self.noise_scale**2 * jnp.eye(self.rank) + factors.T @ factors

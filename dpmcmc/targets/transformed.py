@@ -203,9 +203,7 @@ class Tempered(TargetOffers):
             ValueError: another target.
         """
         if not isinstance(self.target, LinearRegression):
-            raise InputError(
-                f"target: {type(self.target).__name__} has no posterior in closed form"
-            )
+            raise InputError(f"target: {type(self.target).__name__} has no posterior in closed form")
         assert self.prior_precision is not None
         return dataclasses.replace(
             self.target,
@@ -262,9 +260,7 @@ class _InMetric(TargetOffers):
 
     def at(self, root: np.ndarray, inverse: np.ndarray) -> Self:
         """Return the same target in another metric."""
-        return type(self)(
-            self.target, root.astype(np.float32), inverse.astype(np.float32)
-        )
+        return type(self)(self.target, root.astype(np.float32), inverse.astype(np.float32))
 
     def own(self, params: jax.Array) -> PyTree:
         """Return θ = F⁻¹φ, the model's own parameters."""
@@ -314,9 +310,7 @@ class WhitenedRows(_InMetric):
     def positions(self, positions: PyTree) -> np.ndarray:
         """Return θ = F⁻¹φ, (chains, draws, d, ...), of positions of the chains."""
         inverse = np.asarray(self.inverse, np.float64)
-        return np.einsum(
-            "ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)
-        ).astype(np.float32)
+        return np.einsum("ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)).astype(np.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -337,9 +331,7 @@ class Whitened(_InMetric):
         """Return θ = F⁻¹φ, the model's own parameters."""
         return self._unraveled(super().own(params))
 
-    def log_likelihood(
-        self, params: Float[jax.Array, " p"], record: PyTree
-    ) -> Float[jax.Array, ""]:
+    def log_likelihood(self, params: Float[jax.Array, " p"], record: PyTree) -> Float[jax.Array, ""]:
         """The model's log-likelihood of one record at F⁻¹φ."""
         return self.target.log_likelihood(self.own(params), record)
 
@@ -372,9 +364,7 @@ class Whitened(_InMetric):
     def _unraveled(self, flat: jax.Array) -> PyTree:
         # The key is made inside, so that no trace of a step makes one.
         shapes = jax.eval_shape(lambda: self.target.init(jax.random.key(0)))
-        return ravel_pytree(
-            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        )[1](flat)
+        return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1](flat)
 
 
 def in_metric(target: Target, rows: bool) -> WhitenedRows | Whitened:
@@ -435,9 +425,7 @@ class PerOwner(Checked, TargetOffers):
     """
 
     target: Target
-    records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(
-        default=None, metadata=STATIC
-    )
+    records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(default=None, metadata=STATIC)
 
     predict = _of_inner()
     constrain = _of_inner()
@@ -451,21 +439,13 @@ class PerOwner(Checked, TargetOffers):
     @property
     def unit(self) -> str:
         """Whom a guarantee speaks of."""
-        return (
-            "owner"
-            if self.records_per_owner is None
-            else f"owner (at most {self.records_per_owner} rows)"
-        )
+        return "owner" if self.records_per_owner is None else f"owner (at most {self.records_per_owner} rows)"
 
     @property
     def gradient_bound(self) -> float | None:
         """m·L, where both are known."""
         bound = target_offers(self.target).gradient_bound
-        return (
-            None
-            if bound is None or self.records_per_owner is None
-            else self.records_per_owner * bound
-        )
+        return None if bound is None or self.records_per_owner is None else self.records_per_owner * bound
 
     def bind(self, record_shapes: PyTree) -> PerOwner:
         """The same around the inner target bound to one row, with m from the records.
@@ -474,14 +454,10 @@ class PerOwner(Checked, TargetOffers):
             TargetError: records that are not those of ``dpmcmc.data.by_owner``, or of another m.
         """
         if not isinstance(record_shapes, dict) or MASK not in record_shapes:
-            raise TargetError(
-                "records have no owners; gather their rows with dpmcmc.data.by_owner"
-            )
+            raise TargetError("records have no owners; gather their rows with dpmcmc.data.by_owner")
         (places,) = record_shapes[MASK].shape
         if self.records_per_owner not in (None, places):
-            raise TargetError(
-                f"target has records_per_owner {self.records_per_owner} but records have {places}"
-            )
+            raise TargetError(f"target has records_per_owner {self.records_per_owner} but records have {places}")
         row = {
             name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
             for name, leaf in record_shapes.items()
@@ -529,9 +505,7 @@ class PerOwner(Checked, TargetOffers):
 def rows_of(records: PyTree) -> dict[str, np.ndarray]:
     """The rows of all owners one after another, padding left out: leaves (rows, ...)."""
     mask = np.asarray(records[MASK])
-    return {
-        name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK
-    }
+    return {name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK}
 
 
 def by_row(target: Target, records: PyTree) -> tuple[Target, PyTree]:
@@ -608,9 +582,7 @@ class OffsetColumn(TargetOffers):
     def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """The regression's log-likelihood of one record."""
         x = record["x"]
-        return self.target.log_likelihood(
-            params, {**record, "x": x[:-1], "offset": x[-1]}
-        )
+        return self.target.log_likelihood(params, {**record, "x": x[:-1], "offset": x[-1]})
 
     def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
         """The regression's predictions of rows x (n, d + 1)."""

@@ -141,6 +141,4 @@ class ObjectiveRelease(Checked):
 def check_failure(failure: float) -> None:
     """Raise InputError unless ``failure`` is a probability in (0, 1)."""
     if not 0 < failure < 1:
-        raise InputError(
-            f"failure: must be a probability in (0, 1), got {failure!r}", "failure"
-        )
+        raise InputError(f"failure: must be a probability in (0, 1), got {failure!r}", "failure")

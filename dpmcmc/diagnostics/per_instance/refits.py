@@ -146,9 +146,7 @@ class Refits:
             far = gram_std * -float(ndtri(failure / 2)) + 2 * max(0.0, noise - ridge)
             moved = np.sqrt(self.shift(root) ** 2 + far * lengths**2)
         else:
-            raise InputError(
-                f"shape: must be fisher or democratic, got {shape!r}", "shape"
-            )
+            raise InputError(f"shape: must be fisher or democratic, got {shape!r}", "shape")
         return np.hypot(np.sum(x**2, axis=1) / gram_std, moved / noise_std)
 
 
@@ -166,9 +164,7 @@ def noise_root(gram: ArrayLike, shape: Shape, ridge: float = 0.0) -> np.ndarray:
     """
     gram = np.asarray(gram, np.float64)
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not ridge >= 0:
-        raise InputError(
-            "gram, ridge: must be a square matrix, and a number >= 0", "gram"
-        )
+        raise InputError("gram, ridge: must be a square matrix, and a number >= 0", "gram")
     values, vectors = np.linalg.eigh((gram + gram.T) / 2 + ridge * np.eye(len(gram)))
     powers = {"identity": 0.0, "fisher": 0.5, "democratic": 1.0}
     if shape not in powers:
@@ -223,9 +219,7 @@ def leave_one_out_of(
     rows = max(1, _BLOCK // (len(x) * x.shape[1]))
     for start in range(0, len(x), rows):
         left_out = np.arange(start, min(start + rows, len(x)))
-        found, sure = objective.minimisers(
-            left_out, np.repeat(estimate, len(left_out), 0)
-        )
+        found, sure = objective.minimisers(left_out, np.repeat(estimate, len(left_out), 0))
         each.append(found)
         certificates.append(sure)
     slack = own[0] + 2 * gradient_tolerance / strength
@@ -274,9 +268,7 @@ class _Objective:
     strength: float
     derivatives: _Derivatives
 
-    def minimisers(
-        self, left_out: np.ndarray, start: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def minimisers(self, left_out: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return minimisers, (k, d), and how far each may be off, (k,).
 
         Args:
@@ -293,9 +285,7 @@ class _Objective:
             if not active.size:
                 break
             step = self._newton(curvature[active], gradient[active])
-            active = self._moved(
-                theta, left_out, active, step, gradient, curvature, unsure
-            )
+            active = self._moved(theta, left_out, active, step, gradient, curvature, unsure)
         bound = (np.linalg.norm(gradient, axis=1) * (1 + 4e-15) + unsure) / self.strength
         return theta, bound
 
@@ -320,22 +310,16 @@ class _Objective:
             tried = theta[at] - size[trying, None] * step[trying]
             found = self._at(tried, left_out[at])
             before = np.linalg.norm(gradient[at], axis=1)
-            shorter = (
-                np.linalg.norm(found[0], axis=1) < (1 - 1e-4 * size[trying]) * before
-            )
+            shorter = np.linalg.norm(found[0], axis=1) < (1 - 1e-4 * size[trying]) * before
             kept = at[shorter]
             theta[kept] = tried[shorter]
-            gradient[kept], curvature[kept], unsure[kept] = (
-                part[shorter] for part in found
-            )
+            gradient[kept], curvature[kept], unsure[kept] = (part[shorter] for part in found)
             moved[trying[shorter]] = True
             size[trying[~shorter]] /= 2
         return active[moved]
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _at(
-        self, theta: np.ndarray, left_out: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _at(self, theta: np.ndarray, left_out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return gradients (k, d), weights of the Hessians (k, n), and bounds on the gradients' rounding, (k,)."""
         n, d = self.x.shape
         first, second = self.derivatives(theta @ self.x.T)

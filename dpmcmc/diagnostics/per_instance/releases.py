@@ -95,15 +95,11 @@ def leave_one_out(x: ArrayLike, y: ArrayLike, ridge: float) -> LeaveOneOut:
     n, d = x.shape
     stacked = np.concatenate([x, np.sqrt(ridge) * np.eye(d)]) if ridge > 0 else x
     if len(stacked) < d:
-        raise InputError(
-            f"ridge: is 0 with {n} records in {d} dimensions; take ridge > 0, or more records."
-        )
+        raise InputError(f"ridge: is 0 with {n} records in {d} dimensions; take ridge > 0, or more records.")
     q, r = qr(stacked, mode="economic", check_finite=False)
     diagonal = np.abs(np.diag(r))
     if diagonal.min() <= d * np.finfo(float).eps * diagonal.max():
-        raise InputError(
-            "ridge: X'X + ridge·I is singular in float64; take a larger ridge."
-        )
+        raise InputError("ridge: X'X + ridge·I is singular in float64; take a larger ridge.")
     q = q[:n]
     projected = y @ q
     inverse = solve_triangular(r, np.eye(d), check_finite=False)
@@ -131,9 +127,7 @@ def checked(x: ArrayLike, y: ArrayLike, ridge: float) -> tuple[np.ndarray, np.nd
     if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] == 0:
         raise InputError(f"x, y: must be (n, d) and (n,), got {x.shape} and {y.shape}.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InputError(
-            "x, y: hold a value that is not finite; clip or drop such records first."
-        )
+        raise InputError("x, y: hold a value that is not finite; clip or drop such records first.")
     if not 0 <= ridge < np.inf:
         raise InputError(f"ridge: must be finite and >= 0, got {ridge}.")
     return x, y
@@ -184,9 +178,7 @@ def smallest_epsilon(
     return high
 
 
-def tail_excess(
-    z: np.ndarray, other: np.ndarray, epsilon: np.ndarray, uncertain: np.ndarray
-) -> np.ndarray:
+def tail_excess(z: np.ndarray, other: np.ndarray, epsilon: np.ndarray, uncertain: np.ndarray) -> np.ndarray:
     """Return Φ(−z) − e^ε Φ(−other) on a tail where it is not negative, rounded up.
 
     Args:
@@ -224,9 +216,7 @@ def tail_excess(
 # data without the record: ``leave_one_out(...).shift``.
 
 
-def output_perturbation_epsilon(
-    sensitivity: ArrayLike, noise_std: ArrayLike, delta: ArrayLike
-) -> np.ndarray:
+def output_perturbation_epsilon(sensitivity: ArrayLike, noise_std: ArrayLike, delta: ArrayLike) -> np.ndarray:
     """Return the per-instance ε of Gaussian output perturbation; adding and removing the record cost the same.
 
     CONFIDENTIAL where the sensitivity is computed from records: never in the released folder.
@@ -244,9 +234,7 @@ def output_perturbation_epsilon(
     Raises:
         ValueError: an argument outside these.
     """
-    s, target, shape = _perturbation_arguments(
-        sensitivity, noise_std, delta, "delta", below=1.0
-    )
+    s, target, shape = _perturbation_arguments(sensitivity, noise_std, delta, "delta", below=1.0)
     hopeless = (s > 0) & ((target == 0) | np.isinf(s))
     inside = (s > 0) & ~hopeless
     out = np.where(hopeless, np.inf, 0.0)
@@ -259,9 +247,7 @@ def output_perturbation_epsilon(
     return out.reshape(shape)
 
 
-def output_perturbation_delta(
-    sensitivity: ArrayLike, noise_std: ArrayLike, epsilon: ArrayLike
-) -> np.ndarray:
+def output_perturbation_delta(sensitivity: ArrayLike, noise_std: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
     """Return the per-instance δ of Gaussian output perturbation at ε, rounded up; arguments as for the ε.
 
     CONFIDENTIAL where the sensitivity is computed from records.
@@ -269,9 +255,7 @@ def output_perturbation_delta(
     Raises:
         ValueError: an argument outside these.
     """
-    s, epsilon, shape = _perturbation_arguments(
-        sensitivity, noise_std, epsilon, "epsilon", below=np.inf
-    )
+    s, epsilon, shape = _perturbation_arguments(sensitivity, noise_std, epsilon, "epsilon", below=np.inf)
     inside = (s > 0) & np.isfinite(s)
     out = np.where(s > 0, 1.0, 0.0)
     out[inside] = np.minimum(_excess(s[inside], epsilon[inside]), 1.0)
@@ -291,13 +275,9 @@ def _perturbation_arguments(
     below: float,
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Return s = Δ/σ and the level, flat and of one length, and their common shape."""
-    moved, std, level = np.broadcast_arrays(
-        *(np.asarray(a, np.float64) for a in (sensitivity, noise_std, level))
-    )
+    moved, std, level = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (sensitivity, noise_std, level)))
     if not (moved >= 0).all():
-        raise InputError(
-            "sensitivity: must be >= 0 and not NaN; it is how far the record moves the estimate."
-        )
+        raise InputError("sensitivity: must be >= 0 and not NaN; it is how far the record moves the estimate.")
     if not ((std > 0) & np.isfinite(std)).all():
         raise InputError("noise_std: must be positive and finite.")
     if not ((level >= 0) & (level < below)).all():
@@ -305,9 +285,7 @@ def _perturbation_arguments(
     return (moved / std).ravel(), level.ravel(), moved.shape
 
 
-def ridge_ops_epsilon(
-    leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, delta: ArrayLike
-) -> np.ndarray:
+def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, delta: ArrayLike) -> np.ndarray:
     """Return the per-instance ε of one ridge posterior draw, the larger of adding and removing the record.
 
     CONFIDENTIAL where leverage or residual are computed from records: never in the released folder.
@@ -325,9 +303,7 @@ def ridge_ops_epsilon(
     Raises:
         ValueError: an argument outside these.
     """
-    mu, c, target, shape = _arguments(
-        leverage, residual, gamma, delta, "delta", below=1.0
-    )
+    mu, c, target, shape = _arguments(leverage, residual, gamma, delta, "delta", below=1.0)
     # A record with x = 0 moves nothing. Without a density, or at δ = 0, no finite ε holds.
     hopeless = (mu > 0) & ((target == 0) | np.isinf(mu) | np.isinf(c))
     inside = (mu > 0) & ~hopeless
@@ -336,25 +312,19 @@ def ridge_ops_epsilon(
         m = mu[inside]
         b = c[inside]
         d = target[inside]
-        added = smallest_epsilon(
-            lambda e: excess_without(m, b, e), _bound_without(m, b, d), d
-        )
+        added = smallest_epsilon(lambda e: excess_without(m, b, e), _bound_without(m, b, d), d)
         # Removing is rarely the worse: its root is looked for where ``added`` does not cover it.
         more = excess_with(m, b, added) > d
         if more.any():
             m = m[more]
             b = b[more]
             d = d[more]
-            added[more] = smallest_epsilon(
-                lambda e: excess_with(m, b, e), _bound_with(m, b), d
-            )
+            added[more] = smallest_epsilon(lambda e: excess_with(m, b, e), _bound_with(m, b), d)
         out[inside] = added
     return out.reshape(shape)
 
 
-def ridge_ops_delta(
-    leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, epsilon: ArrayLike
-) -> np.ndarray:
+def ridge_ops_delta(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
     """Return the per-instance δ of one ridge posterior draw at ε, the larger of both directions, rounded up.
 
     CONFIDENTIAL where leverage or residual are computed from records. Arguments as :func:`ridge_ops_epsilon`.
@@ -362,17 +332,13 @@ def ridge_ops_delta(
     Raises:
         ValueError: an argument outside these.
     """
-    mu, c, epsilon, shape = _arguments(
-        leverage, residual, gamma, epsilon, "epsilon", below=np.inf
-    )
+    mu, c, epsilon, shape = _arguments(leverage, residual, gamma, epsilon, "epsilon", below=np.inf)
     inside = (mu > 0) & np.isfinite(mu) & np.isfinite(c)
     out = np.where(mu > 0, 1.0, 0.0)
     m = mu[inside]
     b = c[inside]
     e = epsilon[inside]
-    out[inside] = np.minimum(
-        np.maximum(excess_without(m, b, e), excess_with(m, b, e)), 1.0
-    )
+    out[inside] = np.minimum(np.maximum(excess_without(m, b, e), excess_with(m, b, e)), 1.0)
     return out.reshape(shape)
 
 
@@ -388,9 +354,7 @@ def excess_without(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.nda
     terms = (surplus + c * c * ratio) / (edge + c) / np.sqrt(mu)
     below = (edge + c) / np.sqrt(mu)
     below_other = (edge + middle) / np.sqrt(ratio)
-    return tail_excess(above, above_other, epsilon, terms) + tail_excess(
-        below, below_other, epsilon, below
-    )
+    return tail_excess(above, above_other, epsilon, terms) + tail_excess(below, below_other, epsilon, below)
 
 
 def excess_with(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
@@ -425,17 +389,13 @@ def _mass(
     log_upper = log_ndtr(upper)
     whole = np.exp(epsilon + log_upper)
     slack = (1 + np.maximum(-upper, 0)) * uncertain + 2 + upper * upper + epsilon
-    return whole * -np.expm1(
-        np.minimum(log_ndtr(-lower) - log_upper, 0.0)
-    ), 16 * UNIT * whole * slack
+    return whole * -np.expm1(np.minimum(log_ndtr(-lower) - log_upper, 0.0)), 16 * UNIT * whole * slack
 
 
 def _bound_without(mu: np.ndarray, c: np.ndarray, delta: np.ndarray) -> np.ndarray:
     """Return ε at T = c + √μ t, t = √(2 log 1/δ): P(|U| > T) <= 2Φ(−t) <= δ."""
     t = np.sqrt(2 * np.log(1 / delta))
-    return 0.5 * np.maximum(
-        c * c * mu / (1 + mu) + 2 * c * np.sqrt(mu) * t + mu * t * t - np.log1p(mu), 0.0
-    )
+    return 0.5 * np.maximum(c * c * mu / (1 + mu) + 2 * c * np.sqrt(mu) * t + mu * t * t - np.log1p(mu), 0.0)
 
 
 def _bound_with(mu: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -452,17 +412,11 @@ def _arguments(
     below: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
     """Return μ, c and the level, flat and of one length, and their common shape."""
-    mu, r, g, level = np.broadcast_arrays(
-        *(np.asarray(a, np.float64) for a in (leverage, residual, gamma, level))
-    )
+    mu, r, g, level = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (leverage, residual, gamma, level)))
     if not (mu >= 0).all():
-        raise InputError(
-            "leverage: must be >= 0 and not NaN; it is x'(X'X + λI)⁻¹x with the record not in X."
-        )
+        raise InputError("leverage: must be >= 0 and not NaN; it is x'(X'X + λI)⁻¹x with the record not in X.")
     if np.isnan(r).any():
-        raise InputError(
-            "residual: is NaN; it is y − x'θ̂ with the record not in the fit."
-        )
+        raise InputError("residual: is NaN; it is y − x'θ̂ with the record not in the fit.")
     if not ((g > 0) & np.isfinite(g)).all():
         raise InputError("gamma: must be positive and finite.")
     if not ((level >= 0) & (level < below)).all():

@@ -58,11 +58,7 @@ def ridge_ops_worst_case(
     scaled = _scaled(num_records, ridge, row_bound, target_bound)
     lower, ends, highest = _intervals(scaled, 1e-8)
     residual = target_bound * (1 + np.sqrt(num_records * highest))
-    return float(
-        ridge_ops_epsilon(
-            ends, residual * np.sqrt((1 + ends) / (1 + lower)) * _WIDER, gamma, delta
-        ).max()
-    )
+    return float(ridge_ops_epsilon(ends, residual * np.sqrt((1 + ends) / (1 + lower)) * _WIDER, gamma, delta).max())
 
 
 @on_one_blas_thread
@@ -88,19 +84,13 @@ def output_perturbation_sensitivity(
     # (1 + √n v)/(1 + λu² + v²) rises in v up to a root and falls beyond: its largest value on [0, furthest].
     base = 1 + scaled * lower**2
     root = np.sqrt(num_records)
-    peak = (
-        (np.sqrt(1 + root**2 * base) - 1) / root
-        if num_records > 0
-        else np.zeros_like(base)
-    )
+    peak = (np.sqrt(1 + root**2 * base) - 1) / root if num_records > 0 else np.zeros_like(base)
     v = np.minimum(furthest, peak)
     moved = ends * (1 + root * v) / (base + v * v)
     return float(moved.max()) * target_bound / row_bound * _WIDER
 
 
-def _intervals(
-    scaled: float, smallest: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _intervals(scaled: float, smallest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut [0, 1/λ] into intervals: lower ends, upper ends, and the largest u − λu² on each."""
     ends = np.geomspace(smallest, 1.0, _INTERVALS) / scaled
     lower = np.concatenate([[0.0], ends[:-1]])
@@ -109,16 +99,12 @@ def _intervals(
     return lower, ends, np.maximum(at - scaled * at * at, 0.0)
 
 
-def _scaled(
-    num_records: int, ridge: float, row_bound: float, target_bound: float
-) -> float:
+def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: float) -> float:
     """Return λ in units of the rows: λ/B²."""
     if num_records < 0:
         raise InputError(f"num_records: must be >= 0, got {num_records}.")
     if not 0 < ridge < np.inf:
-        raise InputError(
-            f"ridge: must be positive, got {ridge}; without it one record can move the estimate anywhere."
-        )
+        raise InputError(f"ridge: must be positive, got {ridge}; without it one record can move the estimate anywhere.")
     if not (0 < row_bound < np.inf and 0 < target_bound < np.inf):
         raise InputError("row_bound, target_bound: must be positive and finite.")
     return ridge / row_bound**2
@@ -210,13 +196,9 @@ def ridge_ops_for_all(
     basis, t, w = _basis(x, y, ridge, row_bound, target_bound)
     lower, upper = _record_intervals(row_bound**2 * w.max())
     most = _reach(t, w, row_bound, lower, upper) + target_bound
-    epsilon = ridge_ops_epsilon(
-        upper, most * np.sqrt((1 + upper) / (1 + lower)) * _RECORD_WIDER, gamma, delta
-    ).max()
+    epsilon = ridge_ops_epsilon(upper, most * np.sqrt((1 + upper) / (1 + lower)) * _RECORD_WIDER, gamma, delta).max()
     candidates = _candidates(t, w, row_bound)
-    found = ridge_ops_epsilon(
-        candidates**2 @ w, np.abs(candidates @ t) + target_bound, gamma, delta
-    )
+    found = ridge_ops_epsilon(candidates**2 @ w, np.abs(candidates @ t) + target_bound, gamma, delta)
     return _answer(epsilon, found, candidates, basis, t, target_bound)
 
 
@@ -252,15 +234,9 @@ def output_perturbation_for_all(
     most = _reach(t, w**2, row_bound, lower, upper) + target_bound
     moved = (most * np.sqrt(upper) / (1 + lower / w.max())).max() * _RECORD_WIDER
     epsilon = output_perturbation_epsilon(moved, noise_std, delta)
-    candidates = np.concatenate(
-        [_candidates(t, w**2, row_bound), _candidates(t, w, row_bound)]
-    )
-    shifts = (np.abs(candidates @ t) + target_bound) * np.linalg.norm(
-        candidates * w, axis=1
-    )
-    found = output_perturbation_epsilon(
-        shifts / (1 + candidates**2 @ w), noise_std, delta
-    )
+    candidates = np.concatenate([_candidates(t, w**2, row_bound), _candidates(t, w, row_bound)])
+    shifts = (np.abs(candidates @ t) + target_bound) * np.linalg.norm(candidates * w, axis=1)
+    found = output_perturbation_epsilon(shifts / (1 + candidates**2 @ w), noise_std, delta)
     return _answer(float(epsilon), found, candidates, basis, t, target_bound)
 
 
@@ -270,15 +246,11 @@ def _basis(
     """Return eigenvectors of H (columns), the estimate in them, (d,), and 1/h, (d,)."""
     x, y = checked(x, y, ridge)
     if not (0 < row_bound < np.inf and 0 <= target_bound < np.inf):
-        raise InputError(
-            "row_bound, target_bound: must be finite, the first > 0 and the second >= 0."
-        )
+        raise InputError("row_bound, target_bound: must be finite, the first > 0 and the second >= 0.")
     h, basis = eigh(x.T @ x + ridge * np.eye(x.shape[1]), check_finite=False)
     # Below this the relative error of the smallest eigenvalue could reach _WIDER.
     if h[0] <= 1e-8 * h[-1]:
-        raise InputError(
-            "ridge: X'X + ridge·I is too near singular for the bound; take a larger ridge."
-        )
+        raise InputError("ridge: X'X + ridge·I is too near singular for the bound; take a larger ridge.")
     return basis, basis.T @ (x.T @ y) / h, 1 / h
 
 
@@ -288,9 +260,7 @@ def _record_intervals(largest: float) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[0.0], ends[:-1]]), ends
 
 
-def _reach(
-    t: np.ndarray, w: np.ndarray, row_bound: float, lower: np.ndarray, upper: np.ndarray
-) -> np.ndarray:
+def _reach(t: np.ndarray, w: np.ndarray, row_bound: float, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
     """Return bounds of Σ|t_i|√s_i over s >= 0, Σ s_i <= B², lower <= Σ w_i s_i <= upper, for each interval."""
     square = row_bound**2
     rising = w.max() * np.geomspace(1e-6, 1e6, _DUAL)
@@ -309,9 +279,7 @@ def _candidates(t: np.ndarray, w: np.ndarray, row_bound: float) -> np.ndarray:
     """Return records at the bound, (k, d), in the eigenbasis: primal points of the dual ones, and eigenvectors."""
     rising = w.max() * np.concatenate([[0.0], np.geomspace(1e-6, 1e6, _DUAL)])
     falling = w.max() * (1 + np.geomspace(1e-9, 1e6, _DUAL))
-    rows = np.concatenate(
-        [t / (w + rising[:, None]), t / (falling[:, None] - w), np.eye(len(t))]
-    )
+    rows = np.concatenate([t / (w + rising[:, None]), t / (falling[:, None] - w), np.eye(len(t))])
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     # θ̂ = 0 leaves the eigenvectors alone.
     kept = norms[:, 0] > 0
@@ -328,6 +296,4 @@ def _answer(
 ) -> ForAll:
     best = int(np.argmax(found))
     sign = -1.0 if candidates[best] @ t > 0 else 1.0
-    return ForAll(
-        float(epsilon), float(found[best]), basis @ candidates[best], sign * target_bound
-    )
+    return ForAll(float(epsilon), float(found[best]), basis @ candidates[best], sign * target_bound)

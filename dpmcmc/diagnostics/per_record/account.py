@@ -117,15 +117,11 @@ class PerRecord:
     every: int
 
     def __repr__(self) -> str:
-        return (
-            f"PerRecord(<confidential: {len(self.epsilon)} records, every={self.every}>)"
-        )
+        return f"PerRecord(<confidential: {len(self.epsilon)} records, every={self.every}>)"
 
     def save(self, path: Path) -> None:
         """Write an .npz that only its owner can read."""
-        arrays: dict[str, Any] = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self)
-        }
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
         def write(temporary: Path) -> None:
             with temporary.open("wb") as file:
@@ -180,9 +176,7 @@ def before_each_step(start: PyTree, after: PyTree) -> PyTree:
 
 
 @on_one_blas_thread
-def per_record_epsilon(
-    plan: Plan, data: PyTree, positions: PyTree, *, every: int = 1
-) -> PerRecord:
+def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree, *, every: int = 1) -> PerRecord:
     """Realised individual Rényi loss of every record, and the ε read off it. CONFIDENTIAL.
 
     Args:
@@ -236,9 +230,7 @@ class Account:
         self.every = every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
         metric = plan.sampler_offers.metric
-        self._norms = norms_of(
-            self._target, metric, private.promise.clip, every, plan.label_blind
-        )
+        self._norms = norms_of(self._target, metric, private.promise.clip, every, plan.label_blind)
         self._worst = Guarantee.from_events(
             guarantee.events,
             delta=guarantee.delta,
@@ -252,10 +244,7 @@ class Account:
     def num_bytes(self) -> int:
         """Approximate size on disk of the kept draws, of the account, and of all positions in a checkpoint."""
         shapes = jax.eval_shape(self._target.init, jax.random.key(0))
-        draw = (
-            sum(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
-            + _INFO_BYTES
-        )
+        draw = sum(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes)) + _INFO_BYTES
         record = 8 * (len(self._tally.orders) + 2)
         kept = (self.plan.num_draws + self.plan.steps) * self.plan.chains
         return kept * draw + self.plan.num_records * record + _FILE_BYTES
@@ -265,9 +254,7 @@ class Account:
         program = Program.of(self.plan, self._target, open_numbers=False)
 
         def of_chain(chain: jax.Array) -> PyTree:
-            return program.start(
-                Cells({}, streams, chain, jnp.int32(self.plan.steps))
-            ).position
+            return program.start(Cells({}, streams, chain, jnp.int32(self.plan.steps))).position
 
         return jax.jit(jax.vmap(of_chain))(jnp.arange(self.plan.chains, dtype=jnp.int32))
 
@@ -305,16 +292,12 @@ class Account:
         norms = self._norms
         guarantee = self._guarantee
         steps = trajectory(plan, self._target, positions, self.every, norms.rounding)
-        count = min(
-            plan.num_records, max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
-        )
+        count = min(plan.num_records, max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes)))
         losses = []
         clipped = []
         for first in range(0, num_records, count):
             places = np.minimum(np.arange(first, first + count), num_records - 1)
-            rows = jax.tree.map(
-                lambda leaf, places=places: _on_device(leaf[places]), records
-            )
+            rows = jax.tree.map(lambda leaf, places=places: _on_device(leaf[places]), records)
             loss, reached = tally.of(norms, rows, steps)
             losses.append(loss)
             clipped.append(reached)
@@ -341,35 +324,21 @@ def check(plan: Plan, every: int) -> Private:
 
     See :func:`per_record_epsilon`.
     """
-    if (
-        isinstance(every, bool)
-        or not isinstance(every, (int, np.integer))
-        or not 1 <= every <= plan.steps
-    ):
-        raise InputError(
-            f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}"
-        )
+    if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or not 1 <= every <= plan.steps:
+        raise InputError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
     private = plan.private
     if private is None:
-        raise InputError(
-            "plan: has no privacy, so there is no noise that a loss could be computed from; plan with one"
-        )
+        raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
     if plan.starts is not None:
-        raise InputError(
-            "plan: begins at a private start, whose release this does not account for; plan without after"
-        )
+        raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     if plan.metric is not None:
-        raise InputError(
-            "plan: releases a metric, whose cost this does not account for; plan without metric"
-        )
+        raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
     divergence.check(plan.sampling.mechanism(plan.num_records))
     return private
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
-    return jnp.asarray(
-        leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None
-    )
+    return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
 
 
 def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
@@ -378,17 +347,13 @@ def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
     composed = rdp.compose(guarantee.events, guarantee.adjacency)
     assert composed is not None
     orders, loss = composed
-    left = guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(
-        guarantee.events
-    )
+    left = guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(guarantee.events)
     best = int(np.argmin(_converted(orders, loss[None], np.array([max(left, 0.0)]))[0]))
     end = np.searchsorted(orders, _REACH[guarantee.adjacency] * orders[best])
     return orders[best : max(end, best + 1) : _EVERY_ORDER]
 
 
-def _epsilon(
-    orders: np.ndarray, renyi: np.ndarray, delta: float, beta: float
-) -> np.ndarray:
+def _epsilon(orders: np.ndarray, renyi: np.ndarray, delta: float, beta: float) -> np.ndarray:
     """Smallest ε of each record with δ_base(ε) + (1 + e^ε)β <= δ, from below, as ``deviations.with_deviations``."""
     epsilon = _converted(orders, renyi, np.full(len(renyi), delta)).min(axis=1)
     for _ in range(100 if beta > 0 else 0):
@@ -415,6 +380,4 @@ def _converted(orders: np.ndarray, renyi: np.ndarray, delta: np.ndarray) -> np.n
         renyi + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1),
         math.inf,
     )
-    return np.where(
-        delta[:, None] ** 2 + np.expm1(-renyi) > 0, 0.0, np.maximum(value, 0.0)
-    )
+    return np.where(delta[:, None] ** 2 + np.expm1(-renyi) > 0, 0.0, np.maximum(value, 0.0))

@@ -99,15 +99,8 @@ def renyi(
     if mechanism == "gaussian":
         return unsampled
     if adjacency != Adjacency.REPLACE_ONE:
-        return np.array(
-            [
-                rdp.one_step(Event(mechanism, z / w, rate, 1), adjacency, orders)
-                for w in moved
-            ]
-        )
-    sampled = np.stack(
-        [_unequal_pair(moved / z, 1 / z, rate, float(a)) for a in alpha], axis=1
-    )
+        return np.array([rdp.one_step(Event(mechanism, z / w, rate, 1), adjacency, orders) for w in moved])
+    sampled = np.stack([_unequal_pair(moved / z, 1 / z, rate, float(a)) for a in alpha], axis=1)
     value = np.minimum(sampled, unsampled)
     # The accountant's own value, so that both agree to the last digit.
     value[moved == 1] = rdp.one_step(Event(mechanism, z, rate, 1), adjacency, orders)
@@ -217,14 +210,10 @@ def _norms_of(
     between: bool,
     label_blind: bool,
 ) -> Norms:
-    inner, temper = (
-        (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
-    )
+    inner, temper = (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
     if isinstance(inner, (LogisticRegression, LinearRegression)):
         return _linear_predictor(inner, temper, metric, clip if label_blind else None)
-    rows = PerRecordGradients(
-        target, 1, 1, clip, None, metric=metric, label_blind=label_blind and not between
-    )
+    rows = PerRecordGradients(target, 1, 1, clip, None, metric=metric, label_blind=label_blind and not between)
     return _any_target(rows, target, inner, temper, between)
 
 
@@ -244,9 +233,7 @@ def _linear_predictor(
         if inner.offset_bound is not None:
             margin += rows["offset"][:, None]
         y = rows["y"][:, None]
-        kept = (
-            jnp.where(y > 0, -margin, margin) if variance is None else jnp.abs(margin - y)
-        )
+        kept = jnp.where(y > 0, -margin, margin) if variance is None else jnp.abs(margin - y)
         # Rounding of the sum with the offset, here and in the run.
         return kept + 4 * _UNIT * (inner.offset_bound or 0.0)
 
@@ -254,11 +241,7 @@ def _linear_predictor(
     def bound(kept: jax.Array, rows: PyTree, moved: jax.Array) -> jax.Array:
         length = row_norms(rows["x"])
         farthest = kept + length[:, None] * moved
-        residual = (
-            jax.nn.sigmoid(farthest) + _ELEMENT
-            if variance is None
-            else farthest * (1 + _ELEMENT) / variance
-        )
+        residual = jax.nn.sigmoid(farthest) + _ELEMENT if variance is None else farthest * (1 + _ELEMENT) / variance
         outer = inner.weighted(
             length if metric is None else row_norms(jax.vmap(metric.whiten)(rows["x"])),
             rows,
@@ -269,9 +252,7 @@ def _linear_predictor(
         longest = temper * (jax.nn.sigmoid(jnp.abs(farthest)) - _ELEMENT) * outer[:, None]
         return norm * label_blind_weight(longest, weighted)
 
-    unit = _UNIT * inner.num_features + (
-        0.0 if jax.default_backend() == "cpu" else _PRODUCT
-    )
+    unit = _UNIT * inner.num_features + (0.0 if jax.default_backend() == "cpu" else _PRODUCT)
     return Norms(check, bound, 2 * unit, 4 * inner.num_features)
 
 
@@ -307,9 +288,7 @@ def _any_target(
         if softmax:
             squares = jnp.square(row_norms(rows["x"]))
             curvature = temper * inner.weighted(squares, rows) / 2  # type: ignore[attr-defined]
-        drift = jnp.broadcast_to(
-            jnp.asarray(curvature / stretch, jnp.float32), kept.shape[:1]
-        )
+        drift = jnp.broadcast_to(jnp.asarray(curvature / stretch, jnp.float32), kept.shape[:1])
         return kept + drift[:, None] * moved + KAPPA * clip
 
     size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
@@ -344,9 +323,7 @@ class Trajectory(NamedTuple):
     moved: np.ndarray
 
 
-def trajectory(
-    plan: Plan, target: Target, positions: PyTree, every: int, rounding: float
-) -> Trajectory:
+def trajectory(plan: Plan, target: Target, positions: PyTree, every: int, rounding: float) -> Trajectory:
     """Every step given the nearer of the checks before and after it.
 
     Raises:
@@ -358,16 +335,10 @@ def trajectory(
     )
     found = jax.tree.map(np.shape, positions)
     if wanted != found:
-        raise InputError(
-            f"positions: must have shapes {wanted}, one of each chain before each step, got {found}"
-        )
+        raise InputError(f"positions: must have shapes {wanted}, one of each chain before each step, got {found}")
     total = plan.chains * plan.steps
-    joined = jax.tree.map(
-        lambda leaf: np.asarray(leaf).reshape(total, *leaf.shape[2:]), positions
-    )
-    flat = np.concatenate(
-        [leaf.reshape(total, -1) for leaf in jax.tree.leaves(joined)], axis=1
-    )
+    joined = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(total, *leaf.shape[2:]), positions)
+    flat = np.concatenate([leaf.reshape(total, -1) for leaf in jax.tree.leaves(joined)], axis=1)
     step = np.tile(np.arange(plan.steps), plan.chains)
     before = np.arange(total) - step % every
     after = np.where(step - step % every + every < plan.steps, before + every, before)
@@ -376,9 +347,7 @@ def trajectory(
     check = np.where(to_after < to_before, after, before)
     size = _distances(flat, None)
     # Rounded up, since it becomes a float32.
-    moved = (np.minimum(to_before, to_after) + rounding * (size + size[check])) * (
-        1 + 1e-6
-    )
+    moved = (np.minimum(to_before, to_after) + rounding * (size + size[check])) * (1 + 1e-6)
     return Trajectory(joined, step, check, moved.astype(np.float32))
 
 
@@ -388,9 +357,7 @@ def _distances(flat: np.ndarray, others: np.ndarray | None) -> np.ndarray:
     for first in range(0, len(flat), STEPS):
         at = slice(first, first + STEPS)
         here = flat[at].astype(np.float64)
-        out[at] = np.linalg.norm(
-            here if others is None else here - flat[others[at]], axis=1
-        )
+        out[at] = np.linalg.norm(here if others is None else here - flat[others[at]], axis=1)
     return out
 
 
@@ -411,23 +378,17 @@ class Tally:
         charged = plan.schedule.charged
         asks = plan.schedule.asks
         values = bucket_down(charged, np.ones(charged.size))[0]
-        each = np.multiply.outer(
-            multiples(plan.second), private.noise_multipliers / (1 + KAPPA)
-        )
+        each = np.multiply.outer(multiples(plan.second), private.noise_multipliers / (1 + KAPPA))
         each[:, ~asks] = private.noise_multipliers[~asks] / (1 + KAPPA)
         group = np.searchsorted(values, each, side="right") - 1
-        kinds, self._kind = np.unique(
-            np.vstack([asks, group]), axis=1, return_inverse=True
-        )
+        kinds, self._kind = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
         # A step without a second moment has one query, of the gradient.
         self._seconds = [plan.second if asked else None for asked in kinds[0]]
         self._noise = [values[kind[1:] if kind[0] else kind[1:2]] for kind in kinds.T]
         self._grid = np.exp(-STEP * np.arange(_GRID))
         self._tables: dict[tuple[int, int], np.ndarray] = {}
 
-    def of(
-        self, norms: Norms, rows: PyTree, trajectory: Trajectory
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def of(self, norms: Norms, rows: PyTree, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
         """(R_i(α) (n, K), steps at which the norm reached C (n,)) of n records."""
         count = jax.tree.leaves(rows)[0].shape[0]
         loss = np.zeros((count, len(self.orders)))
@@ -436,23 +397,15 @@ class Tally:
         for k, noise in enumerate(self._noise):
             times = np.zeros(count * _GRID if self._mechanism != "gaussian" else 0)
             squares = np.zeros((len(noise), count))
-            for share, place, reached in self._relative_norms(
-                norms, rows, trajectory, np.flatnonzero(kind == k)
-            ):
+            for share, place, reached in self._relative_norms(norms, rows, trajectory, np.flatnonzero(kind == k)):
                 clipped += reached
                 if self._mechanism == "gaussian":
-                    for query, moved in enumerate(
-                        sensitivities(share.astype(np.float64), self._seconds[k])
-                    ):
-                        squares[query] += np.square(distance(moved, self._adjacency)).sum(
-                            axis=1
-                        )
+                    for query, moved in enumerate(sensitivities(share.astype(np.float64), self._seconds[k])):
+                        squares[query] += np.square(distance(moved, self._adjacency)).sum(axis=1)
                 else:
                     times += np.bincount(place.ravel(), minlength=len(times))
             if self._mechanism == "gaussian":
-                loss += np.multiply.outer(
-                    (squares / noise[:, None] ** 2).sum(axis=0), self.orders / 2
-                )
+                loss += np.multiply.outer((squares / noise[:, None] ** 2).sum(axis=0), self.orders / 2)
                 continue
             often = times.reshape(count, _GRID)
             used = np.flatnonzero(often.any(axis=0))
@@ -467,20 +420,14 @@ class Tally:
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield for each block of steps: norm over C (n, S), its place (n, S), how many reach 1 (n,)."""
         blocks = [steps[first : first + STEPS] for first in range(0, len(steps), STEPS)]
-        found = [
-            np.unique(trajectory.check[block], return_inverse=True) for block in blocks
-        ]
+        found = [np.unique(trajectory.check[block], return_inverse=True) for block in blocks]
         room = max(len(checks) for checks, _ in found)
         for block, (checks, at) in zip(blocks, found, strict=True):
             # Blocks of one size, so that they share what is compiled.
             checks = np.resize(checks, room)
-            kept = norms.check(
-                jax.tree.map(lambda leaf, c=checks: leaf[c], trajectory.positions), rows
-            )
+            kept = norms.check(jax.tree.map(lambda leaf, c=checks: leaf[c], trajectory.positions), rows)
             padded = np.resize(np.arange(len(block)), min(STEPS, len(steps)))
-            upper = norms.bound(
-                kept[:, at.reshape(-1)[padded]], rows, trajectory.moved[block][padded]
-            )
+            upper = norms.bound(kept[:, at.reshape(-1)[padded]], rows, trajectory.moved[block][padded])
             share, place = _placed(upper, np.float32(self._clip))
             share = np.asarray(share)[:, : len(block)]
             place = np.asarray(place)[:, : len(block)]
@@ -488,9 +435,7 @@ class Tally:
 
     def _table(self, kind: int, query: int, used: np.ndarray) -> np.ndarray:
         """D_α of one step, (grid, K): at these places of the grid at least, and NaN at those never asked for."""
-        table = self._tables.setdefault(
-            (kind, query), np.full((_GRID, len(self.orders)), np.nan)
-        )
+        table = self._tables.setdefault((kind, query), np.full((_GRID, len(self.orders)), np.nan))
         new = used[np.isnan(table[used, 0])]
         if len(new):
             moved = sensitivities(self._grid[new], self._seconds[kind])[query]
@@ -507,13 +452,9 @@ class Tally:
 @jax.jit
 def _placed(upper: jax.Array, clip: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(norm over C, at most 1; place on the grid, whose value is at least it), (n, S); places go on from row to row."""
-    share = jnp.where(
-        jnp.isfinite(upper), jnp.minimum(upper * (1 + _SLACK) / clip, 1.0), 1.0
-    )
+    share = jnp.where(jnp.isfinite(upper), jnp.minimum(upper * (1 + _SLACK) / clip, 1.0), 1.0)
     place = jnp.floor(-jnp.log(share) / STEP).astype(jnp.int32)
-    return share, jnp.clip(place, 0, _GRID - 1) + _GRID * jnp.arange(
-        share.shape[0], dtype=jnp.int32
-    )[:, None]
+    return share, jnp.clip(place, 0, _GRID - 1) + _GRID * jnp.arange(share.shape[0], dtype=jnp.int32)[:, None]
 
 
 def sensitivities(share: np.ndarray, second: SecondMoment | None) -> list[np.ndarray]:

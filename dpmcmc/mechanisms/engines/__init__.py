@@ -28,9 +28,7 @@ EngineName = Literal["nuts", "closed_form"]
 ENGINES: dict[str, Engine] = {"closed_form": closed_form, "nuts": nuts}
 
 
-def drawn(
-    engine: str, target: Tempered, records: PyTree, wanted: Wanted, streams: Streams
-) -> PyTree:
+def drawn(engine: str, target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> PyTree:
     """Return draws of an engine, leaves (draws, ...); all of them are finite, and nothing is printed.
 
     Args:
@@ -49,7 +47,5 @@ def drawn(
         warnings.simplefilter("ignore")
         found = ENGINES[engine].draw(bound, records, wanted, streams)
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found)):
-        raise DrawError(
-            f"engine: {engine} left the range of floats. Nothing was released"
-        )
+        raise DrawError(f"engine: {engine} left the range of floats. Nothing was released")
     return found

@@ -35,9 +35,7 @@ def check(target: Target) -> None:
         )
 
 
-def draw(
-    target: Tempered, records: PyTree, wanted: Wanted, streams: Streams
-) -> np.ndarray:
+def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> np.ndarray:
     """Return exact draws, (draws, d) float64; ``steps`` is not used.
 
     Args:

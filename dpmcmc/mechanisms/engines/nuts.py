@@ -129,9 +129,7 @@ def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) ->
     """
     keys = streams.init, streams.dynamics
     lengths = lengths_of(wanted.steps)
-    (states,) = run_chains(
-        [target], records, lengths, radius=wanted.radius, draws=wanted.draws, keys=keys
-    )
+    (states,) = run_chains([target], records, lengths, radius=wanted.radius, draws=wanted.draws, keys=keys)
     return jax.tree.map(lambda leaf: leaf[:, 0], states)
 
 
@@ -167,9 +165,7 @@ def run_chains(
     records = jax.tree.map(_on_device, records)
     first = posteriors[0]
     flat, unravel = ravel_pytree(first.target.init(keys[0]))
-    program = _programs(
-        first.target, first.new_prior_precision is not None, radius is not None
-    )
+    program = _programs(first.target, first.new_prior_precision is not None, radius is not None)
     cells = _coordinates(program, posteriors, records, radius, np.asarray(flat))
     chains = program.chains(lengths, whitened=cells[0].factor.ndim == 2)
     # Equal groups, so that all share one compiled program.
@@ -182,17 +178,10 @@ def run_chains(
         group = [*group, *[group[-1]] * (width - len(group))]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *group)
         starts, dynamics = (
-            jnp.stack(
-                [
-                    jax.random.split(jax.random.fold_in(key, begin + i), draws)
-                    for i in range(width)
-                ]
-            )
+            jnp.stack([jax.random.split(jax.random.fold_in(key, begin + i), draws) for i in range(width)])
             for key in keys
         )
-        out.extend(
-            np.asarray(chains(stacked, records, dynamics, starts))[: len(cells) - begin]
-        )
+        out.extend(np.asarray(chains(stacked, records, dynamics, starts))[: len(cells) - begin])
     if not all(np.all(np.isfinite(states)) for states in out):
         raise DrawError("engine: NUTS left the range of floats. Nothing was released")
     shape: Callable[[jax.Array], PyTree] = jax.vmap(jax.vmap(unravel))
@@ -225,11 +214,7 @@ def _on_device(leaf: np.ndarray) -> jax.Array:
     if not np.issubdtype(array.dtype, np.floating):
         return jnp.asarray(array)
     rounded = array.astype(np.float32)
-    return jnp.asarray(
-        np.where(
-            np.abs(rounded) > np.abs(array), np.nextafter(rounded, np.float32(0)), rounded
-        )
-    )
+    return jnp.asarray(np.where(np.abs(rounded) > np.abs(array), np.nextafter(rounded, np.float32(0)), rounded))
 
 
 @shared_by_equal_targets(maxsize=16)
@@ -262,22 +247,14 @@ class _Programs:
         """Return −log density in the coordinates u, up to a constant, ()."""
         theta = self.theta(u, cell)
         params = self.unravel(theta)
-        each = jax.vmap(lambda record: self.target.log_likelihood(params, record))(
-            records
-        )
-        prior = (
-            jnp.sum(jnp.square(theta)) / 2
-            if self.new_prior
-            else -self.target.log_prior(params)
-        )
+        each = jax.vmap(lambda record: self.target.log_likelihood(params, record))(records)
+        prior = jnp.sum(jnp.square(theta)) / 2 if self.new_prior else -self.target.log_prior(params)
         value = -cell.temper * jnp.sum(each - cell.offset) + cell.prior_weight * prior
         return value + jnp.sum(jnp.square(u)) / 2 if self.ball else value
 
     def _each(self, u: jax.Array, cell: _Cell, records: PyTree) -> jax.Array:
         params = self.unravel(self.theta(u, cell))
-        return jax.vmap(lambda record: self.target.log_likelihood(params, record))(
-            records
-        )
+        return jax.vmap(lambda record: self.target.log_likelihood(params, record))(records)
 
     def _hessian(self, u: jax.Array, cell: _Cell, records: PyTree) -> jax.Array:
         gradient = jax.grad(lambda u: self.potential(u, cell, records))
@@ -305,14 +282,10 @@ class _Programs:
         def place(w: jax.Array, cell: _Cell) -> jax.Array:
             return cell.centre + (cell.factor @ w if whitened else cell.factor * w)
 
-        def potential_of(
-            cell: _Cell, records: PyTree
-        ) -> Callable[[jax.Array], jax.Array]:
+        def potential_of(cell: _Cell, records: PyTree) -> Callable[[jax.Array], jax.Array]:
             return lambda w: self.potential(place(w, cell), cell, records)
 
-        def chain(
-            cell: _Cell, records: PyTree, key: jax.Array, start: jax.Array
-        ) -> jax.Array:
+        def chain(cell: _Cell, records: PyTree, key: jax.Array, start: jax.Array) -> jax.Array:
             init_kernel, sample_kernel = hmc(potential_fn_gen=potential_of, algo="NUTS")
             state = init_kernel(
                 normal(start, (self.size,)),
@@ -330,24 +303,14 @@ class _Programs:
                 state, average, kept = carry
                 state = sample_kernel(state, (cell, records))
                 adapt = state.adapt_state
-                log_step = (
-                    jnp.log(adapt.step_size)
-                    + (state.accept_prob - _ACCEPT) * (i + 1.0) ** -0.6
-                )
-                average = (
-                    average
-                    + jnp.where(i >= lengths.warmup // 2, log_step, 0.0) / second_half
-                )
+                log_step = jnp.log(adapt.step_size) + (state.accept_prob - _ACCEPT) * (i + 1.0) ** -0.6
+                average = average + jnp.where(i >= lengths.warmup // 2, log_step, 0.0) / second_half
                 # The last step of warm-up takes the average of its second half, for good.
                 following = jnp.where(i < lengths.warmup - 1, log_step, average)
-                following = jnp.where(
-                    i < lengths.warmup, jnp.exp(following), adapt.step_size
-                )
+                following = jnp.where(i < lengths.warmup, jnp.exp(following), adapt.step_size)
                 average = jnp.where(i < lengths.warmup, average, 0.0)
                 # Each place is overwritten until its last transition.
-                kept = kept.at[jnp.maximum(i - lengths.warmup, 0) // lengths.thin].set(
-                    state.z
-                )
+                kept = kept.at[jnp.maximum(i - lengths.warmup, 0) // lengths.thin].set(state.z)
                 return (
                     state._replace(adapt_state=adapt._replace(step_size=following)),
                     average,
@@ -384,9 +347,7 @@ def _coordinates(
             0.0 if radius is None else radius,
         )
         temper, weight, limit = (jnp.float32(number) for number in numbers)
-        cell = _Cell(
-            temper, weight, limit, jnp.zeros(count), jnp.asarray(point), jnp.ones(size)
-        )
+        cell = _Cell(temper, weight, limit, jnp.zeros(count), jnp.asarray(point), jnp.ones(size))
         if size <= _MOST_PARAMETERS:
             point, factor = _newton(program, cell, records, point)
             cell = cell._replace(centre=jnp.asarray(point), factor=jnp.asarray(factor))
@@ -394,9 +355,7 @@ def _coordinates(
     return [cells[i] for i in range(len(posteriors))]
 
 
-def _newton(
-    program: _Programs, cell: _Cell, records: PyTree, point: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _newton(program: _Programs, cell: _Cell, records: PyTree, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (minimum of the potential to a tenth of a standard deviation, inverse root of the Hessian there).
 
     Where the Hessian is not positive definite its eigenvalues are taken by size (saddle-free Newton): it is only
@@ -421,10 +380,7 @@ def _newton(
         for shrink in 0.5 ** np.arange(12):
             moved = point + np.float32(shrink) * step
             # A step of less than float32 resolves in the potential is as good as none.
-            if (
-                float(program.value(jnp.asarray(moved), cell, records))
-                <= here - 0.1 * shrink * decrement
-            ):
+            if float(program.value(jnp.asarray(moved), cell, records)) <= here - 0.1 * shrink * decrement:
                 point = moved
                 break
         else:

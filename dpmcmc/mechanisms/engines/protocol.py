@@ -35,9 +35,7 @@ class Engine(Protocol):
     def check(self, target: Target) -> None:
         """Refuse, from public facts, a target that the engine is not for."""
 
-    def draw(
-        self, target: Tempered, records: PyTree, wanted: Wanted, streams: Streams
-    ) -> PyTree:
+    def draw(self, target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> PyTree:
         """Return draws from the bound target, leaves (draws, ...), as a function of secret keys."""
 
 

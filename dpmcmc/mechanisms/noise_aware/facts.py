@@ -90,9 +90,7 @@ class Facts:
             gram_noise_std: σ of the Gram matrix where a curvature is released: the metric's floor is the size of its
                 noise.
         """
-        row = require_bound(
-            self.target.row_bound, "row_bound", type(self.target).__name__
-        )
+        row = require_bound(self.target.row_bound, "row_bound", type(self.target).__name__)
         prior = self.prior
         size = prior.size // self.score.size
         rows = num_records * self.together

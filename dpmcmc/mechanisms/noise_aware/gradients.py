@@ -263,9 +263,7 @@ class BoundedGradient:
         """Return Σ g gᵀ / C² over records' summed scores g, (d·K, d·K). Private: it must not leave."""
         return self._moment(records, Spread(self, self.columns(position)))
 
-    def labels(
-        self, records: Records, position: np.ndarray, of: Callable[..., np.ndarray]
-    ) -> Exact:
+    def labels(self, records: Records, position: np.ndarray, of: Callable[..., np.ndarray]) -> Exact:
         """Return Σ of(η, y), (k,), for what ``scale.py`` asks of labels. Private: it must not leave."""
         (total,) = records.total(Labels(self, self.columns(position), of))
         return Exact(total, 2.0**-FINE_BITS)
@@ -358,9 +356,7 @@ class BoundedGradient:
         moment = self.no_moment()
         for block in self.in_cache(len(x)):
             z = self.whitened(x[block])
-            roots = (
-                [np.sqrt(np.maximum(h[block], 0.0))] if h.ndim == 1 else _roots(h[block])
-            )
+            roots = [np.sqrt(np.maximum(h[block], 0.0))] if h.ndim == 1 else _roots(h[block])
             columns = [_columns(z, root) for root in roots]
             whole = rounded_columns(np.concatenate(columns), most=most[block])
             for start in range(0, len(whole), len(moment)):
@@ -417,9 +413,7 @@ class Scores:
         scale = at.weight * (2.0**access.number_bits / access.clip)
         # Float64's arithmetic, here and below, is off by less than 2^-40 of it.
         room = 2.0**access.number_bits * (1 - 2.0**-40)
-        most = np.minimum(
-            room / np.maximum(at.norm * at.sharers, 1e-100), 2.0 ** (NUMBER_BITS - 1)
-        )
+        most = np.minimum(room / np.maximum(at.norm * at.sharers, 1e-100), 2.0 ** (NUMBER_BITS - 1))
         return (weighted_sum(at.x, whole_within(_times(scale, psi), most)),)
 
 
@@ -570,9 +564,7 @@ def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
         return np.minimum(np.maximum(scores, -limit), limit)
     norms = np.sqrt(squares(scores.T))
     # The margin keeps rounding of norm and product below the limit.
-    shrunk = np.where(
-        norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-200), 1.0
-    )
+    shrunk = np.where(norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-200), 1.0)
     return scores * shrunk[:, None]
 
 
@@ -638,11 +630,7 @@ class Descent:
             gradients[k] = gradient(k, positions[k])
             window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
             precisions = self.stds[window] ** -2.0
-            release = noise_aware.weighted_mean(
-                positions[window], gradients[window], precisions, self.square
-            )
-            now = noise_aware.posterior(
-                release, self.local(now.mean), self.precision, now, rounds=2
-            )
+            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, self.square)
+            now = noise_aware.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
             console.report_steps(done + k + 1, steps)
         return now, release

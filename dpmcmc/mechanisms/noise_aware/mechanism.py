@@ -77,30 +77,22 @@ class Statistics:
 
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what (svec G, w Xᵀy) cost, and their settings."""
-        event, settings = calibrate_statistics(
-            self.target, spec, spec.mu, 1.0, "noise_aware", self.together
-        )
+        event, settings = calibrate_statistics(self.target, spec, spec.mu, 1.0, "noise_aware", self.together)
         return (event,), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return None: intervals hold."""
         return None
 
-    def draw(
-        self, plan: MechanismPlan, records: Records, streams: Streams
-    ) -> ReleasedDraws:
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), with their evidence."""
         noisy, found = self.conclude(plan, records, streams.noise)
         # The number of owners' rows is not released, and the Gram matrix says little without it.
         gram = noisy if self.together == 1 else None
-        evidence = dataclasses.replace(
-            found.evidence, gram=gram, structure=self.options.structure
-        )
+        evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
         return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
 
-    def conclude(
-        self, plan: MechanismPlan, records: Records, key: jax.Array
-    ) -> tuple[NoisyGram, Concluded]:
+    def conclude(self, plan: MechanismPlan, records: Records, key: jax.Array) -> tuple[NoisyGram, Concluded]:
         """Release G and Xᵀy; return G and what follows."""
         target = self.target
         noise_std = plan.settings["noise_std"]
@@ -122,9 +114,7 @@ class Statistics:
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
         release = GradientRelease(np.zeros(d), -moment / variance, noise)
         prior = Prior.of(self.options, target)
-        found = prior.concluded(
-            lambda now: (release, local), prior.gaussian, plan.num_records
-        )
+        found = prior.concluded(lambda now: (release, local), prior.gaussian, plan.num_records)
         least = confirmed(gram, released, noise_std, np.zeros_like(gram))
         evidence = dataclasses.replace(found.evidence, least=least / variance)
         return noisy, found._replace(evidence=evidence)
@@ -181,9 +171,7 @@ class NoiseAware(Options, OneShot):
         features = target_offers(target).num_features
         if self.structure is not None and features is not None:
             self.structure.check(features)
-        if self.intercept_scale is not None and (
-            self.structure is None or self.structure.constant is None
-        ):
+        if self.intercept_scale is not None and (self.structure is None or self.structure.constant is None):
             raise InputError(
                 "intercept_scale: nothing declares which column is the intercept; give "
                 "structure=RowStructure(constant=...) in Python, or data whose encoder declares it",
@@ -201,9 +189,7 @@ class NoiseAware(Options, OneShot):
         """Return posterior draws, leaves (draws, ...)."""
         return self.drawn(plan, records, streams).positions
 
-    def drawn(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
-    ) -> ReleasedDraws:
+    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws with their evidence."""
         return strategy_of(self, plan.target).draw(plan, records, streams)
 
@@ -267,9 +253,7 @@ def strategy_of(options: Options, target: Target) -> Strategy:
         scale: Scale | None = None
         if options.covariance == "sandwich":
             if isinstance(model, LinearRegression):
-                scale = Residuals(
-                    require_bound(model.label_bound, "label_bound", "LinearRegression")
-                )
+                scale = Residuals(require_bound(model.label_bound, "label_bound", "LinearRegression"))
             elif isinstance(model, PoissonRegression) and isinstance(score, Counts):
                 scale = Dispersion()
         if scale is not None:

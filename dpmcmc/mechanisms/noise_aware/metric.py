@@ -73,9 +73,7 @@ def reach_of(noise_std: Callable[[float], float], mean: float) -> float:
     return _SHORT
 
 
-def again_within(
-    norm: float, longest: float, noise_std: float, num_rows: int, size: int
-) -> float:
+def again_within(norm: float, longest: float, noise_std: float, num_rows: int, size: int) -> float:
     """Return R of the second release of rows, in the metric of the first.
 
     Args:
@@ -86,9 +84,7 @@ def again_within(
         size: d.
     """
     usual = longest_row(norm, longest)
-    reach = reach_of(
-        lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size
-    )
+    reach = reach_of(lambda reach: (reach * usual) ** 2 * noise_std, num_rows * norm**2 / size)
     return min(reach * usual, longest)
 
 
@@ -156,9 +152,7 @@ def joined(
     )
 
 
-def lengthening(
-    root: np.ndarray, moment: np.ndarray, row: np.ndarray, within: float, bound: float
-) -> np.ndarray:
+def lengthening(root: np.ndarray, moment: np.ndarray, row: np.ndarray, within: float, bound: float) -> np.ndarray:
     """Return T, (d, d), with T S Tᵀ = M, M the second moment of normal rows and S that of the same rows shortened.
 
     Args:
@@ -180,9 +174,7 @@ def lengthening(
     return roots(rows_moment + tied)[0] @ roots(left + tied)[1]
 
 
-def spreads(
-    known: np.ndarray, gram: np.ndarray, structure: RowStructure
-) -> np.ndarray | None:
+def spreads(known: np.ndarray, gram: np.ndarray, structure: RowStructure) -> np.ndarray | None:
     """Return by how much wider an effect's prior is per standard deviation of its column than over its range, (d,).
 
     A column that is even over its range has 1. So have a level and a column that varies more. A coefficient is wider by
@@ -204,9 +196,7 @@ def spreads(
     return found
 
 
-def leverage_of(
-    score: BoundedScore, clip: float, longest: float, reach: float, mean: float
-) -> float:
+def leverage_of(score: BoundedScore, clip: float, longest: float, reach: float, mean: float) -> float:
     """Return L, a bound on the trace that a row adds to the curvature.
 
     Args:

@@ -121,9 +121,7 @@ class Metric(NamedTuple):
 
     def bounded(self, leverage: float) -> Metric:
         """Return the metric with bounds for records whose tr(AᵀΛA) is typically this."""
-        return self._replace(
-            clip=CLIP * math.sqrt(leverage), leverage=LEVERAGE * CLIP * leverage
-        )
+        return self._replace(clip=CLIP * math.sqrt(leverage), leverage=LEVERAGE * CLIP * leverage)
 
 
 class Block(NamedTuple):
@@ -170,13 +168,8 @@ class ModelRows:
         total = np.zeros(len(tau), np.int64)
         for block in self._blocks(tau, metric):
             psi = self.score.residual(block.eta, block.observed, block.limit)
-            weights = (
-                np.minimum(1.0, metric.leverage / np.maximum(block.leverage, 1e-300))
-                / metric.clip
-            )
-            each = np.einsum(
-                "n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows
-            )
+            weights = np.minimum(1.0, metric.leverage / np.maximum(block.leverage, 1e-300)) / metric.clip
+            each = np.einsum("n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows)
             each[~block.counts] = 0.0
             total += rounded_rows(each, 1.0).astype(np.int64).sum(axis=0)
         return Exact(total.astype(object), unit_of(1.0, ROW_BITS))
@@ -199,9 +192,7 @@ class ModelRows:
         """Return Σ log(tr(AᵀΛA)/d), (1,), each within ±LOG."""
         total = 0
         for block in self._blocks(tau, metric):
-            logs = np.clip(
-                np.log(np.maximum(block.leverage / len(tau), 1e-300)), -LOG, LOG
-            )
+            logs = np.clip(np.log(np.maximum(block.leverage / len(tau), 1e-300)), -LOG, LOG)
             total += _added(np.where(block.counts, logs, 0.0))
         return _fine(total)
 
@@ -214,48 +205,28 @@ class ModelRows:
             at = np.minimum(np.arange(start, start + _ROWS), count - 1)
             with float64():
                 batch = {name: leaf[at] for name, leaf in self.records.items()}
-                numbers = [
-                    np.asarray(part, np.float64) for part in found.program(t, batch)
-                ]
+                numbers = [np.asarray(part, np.float64) for part in found.program(t, batch)]
             yield self._block(metric, *(part[: count - start] for part in numbers))
 
-    def _block(
-        self, metric: Metric, eta: np.ndarray, jacobian: np.ndarray, observed: np.ndarray
-    ) -> Block:
+    def _block(self, metric: Metric, eta: np.ndarray, jacobian: np.ndarray, observed: np.ndarray) -> Block:
         rows = (jacobian * self.reading.scale) @ metric.inverse
         norms = np.linalg.norm(rows, axis=2)
         counts = _finite(eta, rows, norms, observed)
-        eta, rows, norms, observed = (
-            _only(counts, part) for part in (eta, rows, norms, observed)
-        )
+        eta, rows, norms, observed = (_only(counts, part) for part in (eta, rows, norms, observed))
         eta, limit = self._limits(metric, eta, np.maximum(norms, _SHORTEST))
-        curvature, variance = (
-            part.reshape(len(eta), self.score.size, -1)
-            for part in self.score.law(eta, limit)
-        )
-        counts = (
-            counts
-            & (limit.reshape(len(eta), -1) > 0).all(1)
-            & _finite(curvature, variance)
-        )
+        curvature, variance = (part.reshape(len(eta), self.score.size, -1) for part in self.score.law(eta, limit))
+        counts = counts & (limit.reshape(len(eta), -1) > 0).all(1) & _finite(curvature, variance)
         values, vectors = eigh(_only(counts, curvature))
-        roots = np.einsum(
-            "nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows
-        )
+        roots = np.einsum("nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows)
         leverage = np.sum(roots**2, axis=(1, 2))
         spread = np.einsum("nkl,nkd,nld->n", _only(counts, variance), rows, rows)
         counts = counts & _finite(leverage, spread)
         return Block(
             counts,
-            *(
-                _only(counts, part)
-                for part in (eta, rows, observed, limit, roots, leverage, spread)
-            ),
+            *(_only(counts, part) for part in (eta, rows, observed, limit, roots, leverage, spread)),
         )
 
-    def _limits(
-        self, metric: Metric, eta: np.ndarray, norms: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _limits(self, metric: Metric, eta: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (η as the score takes it, limits); a limit of the family's own score is infinite for every record."""
         if isinstance(self.score, Normal):
             if math.isinf(metric.clip):
@@ -276,9 +247,7 @@ def _fine(steps: int) -> Exact:
 
 def _finite(*parts: np.ndarray) -> np.ndarray:
     """Return of which records all numbers are finite, (n,); parts are (n, ...)."""
-    return np.all(
-        [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts], axis=0
-    )
+    return np.all([np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts], axis=0)
 
 
 def _only(counts: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -327,12 +296,8 @@ def draws(
     kept = -(-count // _CHAINS)
     with float64():
         keys = jax.random.split(key, _CHAINS)
-        found = jax.device_get(
-            _program(reading, kept)(reading.start(start), likelihood, keys)
-        )
-    drawn, places = jax.tree.map(
-        lambda leaf: np.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:count], found
-    )
+        found = jax.device_get(_program(reading, kept)(reading.start(start), likelihood, keys))
+    drawn, places = jax.tree.map(lambda leaf: np.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])[:count], found)
     return drawn, places
 
 
@@ -452,31 +417,20 @@ class ModelGradients:
             ("leverage", spec.moved * LOG, len(_ENDS)),
             ("spread", 1.0, 1),
         ):
-            settings[f"{name}_noise_std"] = std = mu_std(
-                moves, 1, mu * math.sqrt(_SHARES[name])
-            )
+            settings[f"{name}_noise_std"] = std = mu_std(moves, 1, mu * math.sqrt(_SHARES[name]))
             events += [spec.gaussian(std, moves, 1)] * times
         left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
         parts = shares(options.steps, _GROWTH)
-        settings["first_noise_multiplier"] = first = mu_std(
-            spec.moved, d, mu * math.sqrt(left * parts[0])
-        )
+        settings["first_noise_multiplier"] = first = mu_std(spec.moved, d, mu * math.sqrt(left * parts[0]))
         events += [spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         if self.options.steps < _FEWEST_STEPS:
-            return (
-                f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
-            )
+            return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
         d = len(self._reading.centre)
-        noise = (
-            plan.settings["curvature_noise_std"]
-            * math.sqrt(2 * d)
-            * d
-            / (_TYPICAL * plan.num_records)
-        )
+        noise = plan.settings["curvature_noise_std"] * math.sqrt(2 * d) * d / (_TYPICAL * plan.num_records)
         if noise > 1:
             return (
                 f"the noise of the curvature of {d} numbers is {noise:.2g} times a typical direction's own, and "
@@ -499,25 +453,16 @@ class ModelGradients:
     def moments(self, num_records: int) -> dict[str, RowFacts]:
         """Return public facts of the second moments, each of rows within 1."""
         rows = RowFacts(num_records, len(self._reading.centre), 1.0)
-        return {
-            name: rows
-            for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")
-        }
+        return {name: rows for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")}
 
     def check(self, records: PyTree) -> None:
         """Refuse records of other shapes than the plan's; see :meth:`OneShot.check`."""
-        shapes = {
-            name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()
-        }
+        shapes = {name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()}
         planned = {name: shape for name, shape, _ in self.target.bound_leaves}
         if shapes != planned:
-            raise InputError(
-                f"data: one record has the shapes {shapes}, and the plan was made for {planned}"
-            )
+            raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for {planned}")
 
-    def draw(
-        self, plan: MechanismPlan, records: PyTree, streams: Streams
-    ) -> ReleasedDraws:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws on the real line, leaves (draws, ...)."""
         rows = ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)
         return ReleasedDraws(_ModelReleases(self, plan, rows).draws(streams))
@@ -526,9 +471,7 @@ class ModelGradients:
 class _ModelReleases:
     """The releases in their order, and what follows from them; everything but ``rows`` is public."""
 
-    def __init__(
-        self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows
-    ) -> None:
+    def __init__(self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
         self.rows = rows
         self.settings = plan.settings
         self.options = strategy.options
@@ -548,9 +491,7 @@ class _ModelReleases:
     def draws(self, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
         steps = self.options.steps
-        keys = list(
-            jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2)
-        )
+        keys = list(jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2))
         prior = now = Gaussian(np.zeros(self.size), self.rows.reading.covariance)
         metric = Metric.of(np.eye(self.size))
         start = 0
@@ -559,38 +500,25 @@ class _ModelReleases:
             # Gradients of the phases before are a guess: they steer the others, and the posterior forgets them.
             guess = now._replace(covariance=_FORGET * now.covariance) if phase else prior
             end = math.ceil(part * steps)
-            now, release = self._descend(
-                guess, metric, curvature, slice(start, end), keys
-            )
+            now, release = self._descend(guess, metric, curvature, slice(start, end), keys)
             start = end
         local = self._local(metric, now.mean, keys)
-        at = noise_aware.posterior(
-            release, local, np.linalg.inv(prior.covariance), now, rounds=12
-        )
+        at = noise_aware.posterior(release, local, np.linalg.inv(prior.covariance), now, rounds=12)
         return self._sampled(release, local, at, streams.dynamics)
 
-    def _metric(
-        self, name: str, metric: Metric, tau: np.ndarray, keys: list[jax.Array]
-    ) -> tuple[Metric, np.ndarray]:
+    def _metric(self, name: str, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> tuple[Metric, np.ndarray]:
         """Return the metric of the family's own score at τ, and the curvature that it stands for."""
         d = self.size
         n = self.num_records
         own = metric._replace(clip=math.inf)
         exact = self.rows.log_leverage(tau, own)
         logs = gaussian_release(exact, self.settings["leverage_noise_std"], keys.pop())
-        own = own._replace(
-            leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG))
-        )
-        gram = (
-            own.leverage
-            * self.gram(name, self.rows.curvature(tau, own)[0], keys.pop()).gram
-        )
+        own = own._replace(leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG)))
+        gram = own.leverage * self.gram(name, self.rows.curvature(tau, own)[0], keys.pop()).gram
         ridge = np.eye(d) * _RIDGE * np.trace(gram) / d
         found = Metric.of(own.root @ (gram + ridge) @ own.root / n)
         gram = own.root @ gram @ own.root
-        return found.bounded(
-            float(np.trace(found.inverse @ gram @ found.inverse)) / n
-        ), _BOUNDED * gram
+        return found.bounded(float(np.trace(found.inverse @ gram @ found.inverse)) / n), _BOUNDED * gram
 
     def _descend(
         self,
@@ -629,9 +557,7 @@ class _ModelReleases:
         # The formulas are for a guess about 0.
         about = guess._replace(mean=np.zeros(self.size))
         now, release = descent.carry_out(gradient, about, steps.start, self.options.steps)
-        return now._replace(mean=now.mean + guess.mean), release._replace(
-            position=release.position + guess.mean
-        )
+        return now._replace(mean=now.mean + guess.mean), release._replace(position=release.position + guess.mean)
 
     def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:
         """Return the model of the gradient: H, B, and the error of H."""
@@ -639,12 +565,8 @@ class _ModelReleases:
         root = metric.root
         most = metric.leverage
         gram, error = self.gram("curvature", exact, keys.pop())
-        released = gaussian_release(
-            spread, self.settings["spread_noise_std"], keys.pop()
-        )[0]
-        ratio = float(
-            np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS)
-        )
+        released = gaussian_release(spread, self.settings["spread_noise_std"], keys.pop())[0]
+        ratio = float(np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS))
         curvature = most * root @ gram @ root
         return Local(
             curvature,
@@ -652,9 +574,7 @@ class _ModelReleases:
             lambda q: most**2 * root @ error(root @ q @ root) @ root,
         )
 
-    def _sampled(
-        self, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array
-    ) -> PyTree:
+    def _sampled(self, release: GradientRelease, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
         """Return draws under the model's own prior, made twice: 𝒞 depends on how they spread."""
         found = self.rows.reading
         u = local.curvature @ release.position - release.gradient
@@ -664,9 +584,7 @@ class _ModelReleases:
             slope = np.linalg.solve(root, local.curvature) / found.scale
             whitened = np.linalg.solve(root, u) + slope @ found.centre
             start = found.centre + found.scale * at.mean
-            drawn, places = draws(
-                found, Likelihood(whitened, slope), start, self.options.draws, round_key
-            )
+            drawn, places = draws(found, Likelihood(whitened, slope), start, self.options.draws, round_key)
             tau = (places - found.centre) / found.scale
             at = Gaussian(tau.mean(axis=0), np.atleast_2d(np.cov(tau.T)))
         return drawn

@@ -105,9 +105,7 @@ class Sharing(NamedTuple):
             return score
         return cast(
             BoundedScore,
-            SharedLimits(
-                score, self.typical / np.arange(1, len(self.shares) + 1), self.shares
-            ),
+            SharedLimits(score, self.typical / np.arange(1, len(self.shares) + 1), self.shares),
         )
 
 
@@ -133,10 +131,7 @@ class SharedLimits:
     def law(self, eta: np.ndarray, limit: float) -> Law:
         """Return Λ and V, averaged over the limits."""
         laws = [self.score.law(eta, limit * multiple) for multiple in self.multiples]
-        curvature, variance = (
-            np.tensordot(self.shares, np.stack(leaves), 1)
-            for leaves in zip(*laws, strict=True)
-        )
+        curvature, variance = (np.tensordot(self.shares, np.stack(leaves), 1) for leaves in zip(*laws, strict=True))
         return Law(curvature, variance)
 
     def shifted(self, eta: np.ndarray, limit: float) -> np.ndarray:

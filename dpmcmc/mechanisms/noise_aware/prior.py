@@ -209,9 +209,7 @@ class Prior:
         return self.family >= 0
 
     @classmethod
-    def of(
-        cls, options: Options, target: GeneralisedLinear, predictors: int = 1
-    ) -> Prior:
+    def of(cls, options: Options, target: GeneralisedLinear, predictors: int = 1) -> Prior:
         """Return the prior of a regression with K predictors, with a scale of its own for the declared intercept.
 
         Raises:
@@ -278,9 +276,7 @@ class Prior:
         values, vectors = eigh(moment)
         values = np.maximum(values, 0.0)
         # Noise may make the estimate larger than any rows can be.
-        values *= (
-            min(1.0, row_bound**2 / max(float(np.sum(values)), 1e-300)) / self.largest**2
-        )
+        values *= min(1.0, row_bound**2 / max(float(np.sum(values)), 1e-300)) / self.largest**2
         root = (vectors * np.sqrt(values)) @ vectors.T
         each = np.kron(root, np.eye(self.size // len(root)))
         return dataclasses.replace(self, predictors=each)
@@ -297,9 +293,7 @@ class Prior:
     def precision(self) -> np.ndarray:
         """P, (d, d)."""
         own = np.diag(self.scales**-2)
-        return (
-            own if self.predictors is None else own + self.predictors.T @ self.predictors
-        )
+        return own if self.predictors is None else own + self.predictors.T @ self.predictors
 
     @property
     def gaussian(self) -> Gaussian:
@@ -311,9 +305,7 @@ class Prior:
         if not self.free.any() or self.size > _MANY:
             return self
         covariance = noise_aware.total_covariance(release, local, now)
-        factors, logs = self._weighed(
-            release, local, [(one, covariance) for one in self._common]
-        )
+        factors, logs = self._weighed(release, local, [(one, covariance) for one in self._common])
         return self.with_factors(factors[int(np.argmax(logs))])
 
     @property
@@ -341,9 +333,7 @@ class Prior:
         told: list[_Told] = []
         for number, (_, covariance) in enumerate(models):
             again = number > 0 and models[number - 1][1] is covariance
-            told.append(
-                told[-1] if again else self._told(local.curvature, statistic, covariance)
-            )
+            told.append(told[-1] if again else self._told(local.curvature, statistic, covariance))
         candidates: list[Factors] = []
         logs: list[float] = []
         for of_groups in itertools.product(map(float, _GROUP_FACTORS), repeat=groups):
@@ -364,9 +354,7 @@ class Prior:
                 spread = 1 + factor**2 * np.maximum(values, 0.0)
                 hyper = math.log(factor) ** 2 + float(np.sum(np.log(of_groups) ** 2))
                 logs.append(
-                    -0.5 * float(np.sum(np.log(spread) + white**2 / spread))
-                    - size
-                    - 0.5 * hyper / _LOG_SCALE_STD**2
+                    -0.5 * float(np.sum(np.log(spread) + white**2 / spread)) - size - 0.5 * hyper / _LOG_SCALE_STD**2
                 )
                 candidates.append(Factors(factor, per_deviation, of_groups))
         return candidates, np.array(logs)
@@ -431,9 +419,7 @@ class Prior:
         evidence = self._evidence(release, local, covariance, num_records)
         return Concluded(Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence)
 
-    def _over_curvatures(
-        self, release: GradientRelease, local: Local, num_records: int
-    ) -> Concluded:
+    def _over_curvatures(self, release: GradientRelease, local: Local, num_records: int) -> Concluded:
         """Return the mixture over curvatures that H may be, and over factors under each of them.
 
         The curvatures have equal weights. A density of u would favour the smallest: it takes θ̄ for a point that does
@@ -446,9 +432,7 @@ class Prior:
         total: dict[Factors, float] = {}
         for h in local.curvatures:
             one = local._replace(curvature=h)
-            factors, logs = self._weighed(
-                release, one, [(common, covariance) for common in self._common]
-            )
+            factors, logs = self._weighed(release, one, [(common, covariance) for common in self._common])
             own = np.exp(logs - logs.max())
             own /= own.sum()
             for k in np.flatnonzero(own > _LEAST_WEIGHT):
@@ -458,9 +442,7 @@ class Prior:
                 weights.append(float(own[k]))
                 total[factors[k]] = total.get(factors[k], 0.0) + own[k]
         likeliest = self.with_factors(max(total, key=total.__getitem__))
-        added = noise_aware.error_of_curvatures(
-            self.about_zero(release), local, local.curvatures, likeliest.precision
-        )
+        added = noise_aware.error_of_curvatures(self.about_zero(release), local, local.curvatures, likeliest.precision)
         evidence = likeliest._evidence(release, local, covariance + added, num_records)
         shares = np.array(weights) / np.sum(weights)
         return Concluded(
@@ -500,9 +482,7 @@ class Prior:
         weights = weights[kept] / weights[kept].sum()
         own = dict(models)
         found = [
-            self.with_factors(factors[k])._evidence(
-                release, local, own[factors[k]._replace(groups=())], num_records
-            )
+            self.with_factors(factors[k])._evidence(release, local, own[factors[k]._replace(groups=())], num_records)
             for k in kept
         ]
         parts = (one.gaussian(one.scales) for one in found)
@@ -560,9 +540,7 @@ class Strategy(Protocol):
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
-    def draw(
-        self, plan: MechanismPlan, records: Records, streams: Streams
-    ) -> ReleasedDraws:
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
         """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
 
     def refusal(self, plan: MechanismPlan) -> str | None:

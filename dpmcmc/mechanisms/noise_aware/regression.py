@@ -158,9 +158,7 @@ class Regression(Facts):
     def _gram_shares(self, size: int) -> tuple[float, ...]:
         return (_shares_of(size).gram,) if self.releases else _GRAM_SHARES
 
-    def _chosen(
-        self, budget: _Budget, candidates: tuple[float, ...]
-    ) -> tuple[float, float, float]:
+    def _chosen(self, budget: _Budget, candidates: tuple[float, ...]) -> tuple[float, float, float]:
         """Return (share of G, κ or the bound in deviations of residuals, predicted width)."""
         several = candidates if len(candidates) > 1 else ()
         widths = {share: budget.width(share, self.score) for share in several}
@@ -173,9 +171,7 @@ class Regression(Facts):
         if budget.curvature:
             tried = {one.clip: budget.width(share, one) for one in further(self.score)}
             # The releases tell which; this one is likely.
-            most = affordable(
-                min(tried.values()) ** 2, self.score, budget.spec.num_records
-            )
+            most = affordable(min(tried.values()) ** 2, self.score, budget.spec.num_records)
             clip = max(clip for clip, width in tried.items() if width**2 <= most)
             return share, clip, tried[clip]
         clip = self.score.clip
@@ -195,9 +191,7 @@ class Regression(Facts):
     # ------------------------------------------------------------------------------------------------
     # The releases.
 
-    def draw(
-        self, plan: MechanismPlan, records: Records, streams: Streams
-    ) -> ReleasedDraws:
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         planned: Facts = self
         if not releases_curvature(plan.settings):
@@ -294,9 +288,7 @@ class _Budget:
         """Return μ of all gradients."""
         return self.mu * math.sqrt(1 - share - self.others)
 
-    def width(
-        self, share: float, score: BoundedScore, deviations: float = DEVIATIONS[0]
-    ) -> float:
+    def width(self, share: float, score: BoundedScore, deviations: float = DEVIATIONS[0]) -> float:
         """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
         It rests on a stand-in spectrum, since no record is read: the Gram matrix is a public one with trace N·b² and
@@ -308,9 +300,7 @@ class _Budget:
         scale = strategy.target.prior_scale**2
         rng = np.random.default_rng(0)
         spectrum = noise_aware.usual_spectrum(d, design.largest_trace)
-        std = noise_aware.noise_left(
-            self.gram(share).noise_std, strategy.options.structure
-        )
+        std = noise_aware.noise_left(self.gram(share).noise_std, strategy.options.structure)
         moment = np.diag(spectrum)
         seen: Planned | None = None
         if self.curvature:
@@ -333,9 +323,7 @@ class _Budget:
                 0.0,
             )
             gram, error = (
-                spiked(noisy)
-                if strategy.hidden
-                else denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
+                spiked(noisy) if strategy.hidden else denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
             )
             square, longest = design.metric(gram), design.longest
             norm = design.whitened_norm(gram)
@@ -344,22 +332,16 @@ class _Budget:
             # Residuals are taken for a tenth of the label's range.
             score = Huber.of(score.bound / 10, deviations)
         shared = self.sharing.scored(score)
-        law, unbounded = (
-            average_law(shared, predictors, limit) for limit in (score.limit, math.inf)
-        )
+        law, unbounded = (average_law(shared, predictors, limit) for limit in (score.limit, math.inf))
         clip = clip_of(score, norm, longest)
-        noise = (
-            self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical
-        ) ** 2 * square
+        noise = (self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical) ** 2 * square
         if isinstance(score, Huber):
             noise = noise + missed(score.beyond, gram, design.num_records)
         precision = np.eye(d) / scale
         curvature = law.curvature * gram
         local = Local(curvature, law.score * gram, np.zeros_like)
         if seen is None:
-            local = local._replace(
-                curvature_error=lambda q: 2 * law.curvature**2 * error(q)
-            )
+            local = local._replace(curvature_error=lambda q: 2 * law.curvature**2 * error(q))
         else:
             bent = strategy.moments(design)[0]
             local = expected(
@@ -388,9 +370,7 @@ class _Budget:
         spec = self.spec
         adjacency = spec.adjacency
         gram = self.gram(share)
-        design = strategy.design(
-            spec.most_records, gram.noise_std if self.curvature else None
-        )
+        design = strategy.design(spec.most_records, gram.noise_std if self.curvature else None)
         size = design.size * strategy.score.size
         parts = steps_of(strategy.options.steps)
         first = mu_std(spec.moved, size, self.gradient_mu(share) * math.sqrt(parts[0]))
@@ -404,9 +384,7 @@ class _Budget:
         settings[_clip_name(strategy.score)] = clip
         events = [*spec.gram(gram)]
         if strategy.sums_rows:
-            total = SumRelease.calibrate(
-                strategy.rows(self.design), adjacency, self.mu * math.sqrt(_MEAN)
-            )
+            total = SumRelease.calibrate(strategy.rows(self.design), adjacency, self.mu * math.sqrt(_MEAN))
             settings["sum_noise_std"] = total.noise_std
             events.append(total.event(adjacency))
         if strategy.offset_bound is not None:

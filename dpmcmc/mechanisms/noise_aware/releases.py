@@ -138,9 +138,7 @@ class _Path(NamedTuple):
 class Releases:
     """The releases in their order, and what follows from them; records are reached through ``access`` alone."""
 
-    def __init__(
-        self, strategy: Facts, plan: MechanismPlan, rows: Rows, records: Records
-    ) -> None:
+    def __init__(self, strategy: Facts, plan: MechanismPlan, rows: Rows, records: Records) -> None:
         self.strategy = strategy
         self.plan = plan
         self.rows = rows
@@ -164,10 +162,7 @@ class Releases:
         last = math.ceil((LAST if released else LAST_OF_NORMAL) * steps)
         third = steps - last
         # Each at a gradient of its own, however few there are.
-        early, middle = (
-            min(int(part * steps), third - left)
-            for part, left in zip(_SCALES, (2, 1), strict=True)
-        )
+        early, middle = (min(int(part * steps), third - left) for part, left in zip(_SCALES, (2, 1), strict=True))
         whens = dict(zip((early, middle, third), SCALE_NAMES, strict=True))
         now = self.prior.gaussian
         path = _Path([], [], [])
@@ -200,9 +195,9 @@ class Releases:
         most = strategy.design(count, settings["gram_noise_std"] if floored else None)
         rows = strategy.rows(most)
         totals = self.rows.totals(self.records, strategy.offset_bound)
-        self.noisy = GramRelease(
-            rows, settings["gram_noise_std"], settings["trace_noise_std"]
-        ).of_sum(totals.gram, next(self.keys))
+        self.noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"]).of_sum(
+            totals.gram, next(self.keys)
+        )
         groups = strategy.options.group_effects
         if groups:
             alike = exchangeable(self.noisy.gram, groups)
@@ -218,14 +213,10 @@ class Releases:
             self.released_row = total.mean(totals.rows, next(self.keys))
         self.offset = (0.0, 0.0)
         if strategy.offset_bound is not None:
-            self.offset = self._release_offsets(
-                totals.offsets, strategy.offset_bound, most.num_records
-            )
+            self.offset = self._release_offsets(totals.offsets, strategy.offset_bound, most.num_records)
         self.sharing = Sharing.guessed(count, 1)
         if strategy.together > 1:
-            self.sharing = release_counts(
-                totals.counts, settings["count_noise_std"], next(self.keys)
-            )
+            self.sharing = release_counts(totals.counts, settings["count_noise_std"], next(self.keys))
         self.design = most._replace(num_records=self.sharing.num_rows)
         metric = BoundedGradient.of(self.gram.gram, self.design, strategy.score)
         if floored:
@@ -264,24 +255,16 @@ class Releases:
             self.gram.gram,
             longest**2 * self._noisy(exact, std),
             longest**2 * std,
-            self.gram.error
-            if grouped
-            else noise_aware.error_of_noise(self.noisy, structure),
+            self.gram.error if grouped else noise_aware.error_of_noise(self.noisy, structure),
             count,
             lengthened,
         )
         self.gram, self.possible, self.least = found.rows, found.possible, found.least
-        return BoundedGradient.of(
-            self.gram.gram, self.design, self.strategy.score, found.square
-        )
+        return BoundedGradient.of(self.gram.gram, self.design, self.strategy.score, found.square)
 
-    def _release_offsets(
-        self, exact: Exact, bound: float, count: int
-    ) -> tuple[float, float]:
+    def _release_offsets(self, exact: Exact, bound: float, count: int) -> tuple[float, float]:
         """Release the sums of offsets and of their squares; return their mean and variance."""
-        noisy = gaussian_release(
-            exact, self.settings["offset_noise_std"], next(self.keys)
-        )
+        noisy = gaussian_release(exact, self.settings["offset_noise_std"], next(self.keys))
         mean, square = np.clip(noisy / count, (-1.0, 0.0), 1.0)
         return bound * float(mean), bound**2 * max(0.0, float(square - mean**2))
 
@@ -383,9 +366,7 @@ class Releases:
         most = self.plan.num_records * self.strategy.together
         return self.released_row * (most / count)
 
-    def _gradient(
-        self, access: BoundedGradient, position: np.ndarray, noise_multiplier: float
-    ) -> np.ndarray:
+    def _gradient(self, access: BoundedGradient, position: np.ndarray, noise_multiplier: float) -> np.ndarray:
         """Release the gradient at a public position within the radius, (d,) or (d·K,)."""
         exact = access.gradient(self.records, position)
         noisy = gaussian_release(exact, noise_multiplier, next(self.keys))
@@ -397,9 +378,7 @@ class Releases:
         noisy = gaussian_release(svec_of(exact), std, next(self.keys))
         return symmetric(noisy, len(exact.steps))
 
-    def _spread(
-        self, position: np.ndarray, curvature: Corrected
-    ) -> tuple[Corrected, list[str]]:
+    def _spread(self, position: np.ndarray, curvature: Corrected) -> tuple[Corrected, list[str]]:
         """Release the spread of scores; return B in the metric, and why intervals may not hold.
 
         The trace is that of the records' own scores, whichever covariance B is.
@@ -435,14 +414,10 @@ class Releases:
             noise_std: of it.
         """
         if noise_std > _FAINT:
-            return [
-                "how much scores vary is mostly noise; take a larger epsilon, more records or fewer columns"
-            ]
+            return ["how much scores vary is mostly noise; take a larger epsilon, more records or fewer columns"]
         sandwich = self.strategy.options.covariance == "sandwich"
         if not sandwich and ratio - _BEYOND * noise_std > _VARY:
-            return [
-                f"scores vary {ratio:.2g} times as much as the model says; take covariance sandwich"
-            ]
+            return [f"scores vary {ratio:.2g} times as much as the model says; take covariance sandwich"]
         if self.strategy.scale is None and ratio + _BEYOND * noise_std < _FOLLOW:
             return [
                 f"scores vary {max(ratio, 0.0):.2g} times as much as the model says, as where columns separate the "
@@ -463,9 +438,7 @@ class Releases:
             curvature: normal rows' one.
         """
         lifted = curvature + self.root @ found.lift @ self.root
-        turns = (
-            self.root @ np.stack([found.turn, *found.turns(_CURVATURES)]) @ self.inverse
-        )
+        turns = self.root @ np.stack([found.turn, *found.turns(_CURVATURES)]) @ self.inverse
         matrices = turns @ lifted @ turns.swapaxes(-1, -2)
         return Local(matrices[0], scores, np.zeros_like, matrices[1:])
 
@@ -512,15 +485,10 @@ class Releases:
     def _near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
         step = (mean - at).reshape(self.design.size, -1)
-        size = math.sqrt(
-            max(0.0, float(np.sum(step * (self.gram.gram @ step))))
-            / self.design.num_records
-        )
+        size = math.sqrt(max(0.0, float(np.sum(step * (self.gram.gram @ step)))) / self.design.num_records)
         return at + min(1.0, self.learnt.score.step / max(size, 1e-300)) * (mean - at)
 
-    def _concluded(
-        self, path: _Path, last: int, now: Gaussian, released: bool
-    ) -> Concluded:
+    def _concluded(self, path: _Path, last: int, now: Gaussian, released: bool) -> Concluded:
         """Release curvature and spread where the gradients end; return the posterior."""
         at = within(now.mean[None], self.design.radius)[0]
         known = self._known()
@@ -549,8 +517,7 @@ class Releases:
                 along = known.shifted(at)
                 release = release._replace(
                     gradient=release.gradient - self.learnt.shift * along,
-                    noise=release.noise
-                    + self.learnt.shift_variance * np.outer(along, along),
+                    noise=release.noise + self.learnt.shift_variance * np.outer(along, along),
                 )
             if found.uncertainty > _UNSURE:
                 doubts.append(
@@ -636,9 +603,7 @@ class Releases:
             away = posterior.draws(noise) - self.learnt_at
             off = np.sum((away @ self.gram.gram) * away, axis=1) / self.design.num_records
             return scale.label_std(*self.learnt.residuals, off)
-        return (
-            score.dispersion if scale is not None and isinstance(score, Counts) else None
-        )
+        return score.dispersion if scale is not None and isinstance(score, Counts) else None
 
 
 def _moved(evidence: Evidence, beyond: np.ndarray) -> float:

@@ -106,9 +106,7 @@ _FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
 #: Prior of that mean: zero with this chance, for symmetric errors, or else normal, as wide as all that is left out.
 _SYMMETRIC = 0.2
 #: Density at that quantile of the logarithm of a normal residual's size.
-_DENSITY = (
-    2 * DEVIATIONS[0] * math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
-)
+_DENSITY = 2 * DEVIATIONS[0] * math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
 #: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
 #: their logarithm under the prior; its shapes; points that stand for each law.
 _TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
@@ -174,9 +172,7 @@ class Residuals:
     @property
     def knots(self) -> np.ndarray:
         """Sizes, (_KNOTS + 1,): 0, and 2Y times powers of the ratio."""
-        return np.append(
-            0.0, 2 * self.label_bound * _RATIO ** -np.arange(_KNOTS - 1, -1, -1.0)
-        )
+        return np.append(0.0, 2 * self.label_bound * _RATIO ** -np.arange(_KNOTS - 1, -1, -1.0))
 
     @property
     def size(self) -> int:
@@ -249,9 +245,7 @@ class Residuals:
             lost = max(0.0, float(inner @ left))
             lost = lost + _TAIL * np.mean(tail.sizes - clipped, axis=(0, 2))
             outer = max(0.0, float(inner @ np.mean(knots * (knots > cuts), axis=0)))
-            outer = outer + _TAIL * np.mean(
-                tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2)
-            )
+            outer = outer + _TAIL * np.mean(tail.sizes * (tail.sizes > cuts[:, :, None]), axis=(0, 2))
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
             wide = float(tail.weights @ lost**2)
             found.append(
@@ -284,9 +278,7 @@ class Residuals:
             return min(median * math.exp(varies), self.label_bound)
         return math.sqrt(float(np.mean(left[likely])))
 
-    def _nearest(
-        self, sizes: np.ndarray, noise_std: float, count: int
-    ) -> tuple[float, float, float]:
+    def _nearest(self, sizes: np.ndarray, noise_std: float, count: int) -> tuple[float, float, float]:
         """Return where the tail starts, the size that nine tenths are within, and the variance of its logarithm.
 
         The start is the quantile of the noisy weights. Where noise hides the last tenth, Student's laws and a prior say
@@ -318,16 +310,12 @@ class Residuals:
         varies = max(float(high - low) / 2, least, 1e-6) ** 2
         return found, found * (1 + _RATIO) / 2, varies
 
-    def _likely(
-        self, sizes: np.ndarray, noise_std: float, count: int
-    ) -> tuple[float, float]:
+    def _likely(self, sizes: np.ndarray, noise_std: float, count: int) -> tuple[float, float]:
         """Return mean and variance of the logarithm of that size under Student's laws, given noisy weights."""
         candidates, shares = _students(self)
         expected = count * shares
         variance = noise_std**2 + 1.0 + expected + (_UNLIKE * expected) ** 2
-        logs = -0.5 * np.sum(
-            np.log(variance) + (sizes - expected) ** 2 / variance, axis=2
-        )
+        logs = -0.5 * np.sum(np.log(variance) + (sizes - expected) ** 2 / variance, axis=2)
         middle = math.log(_USUAL * self.label_bound * DEVIATIONS[0])
         logs = logs - 0.5 * ((candidates - middle) / _STD_VARIES) ** 2
         weights = np.exp(logs - logs.max()).sum(axis=0)
@@ -336,9 +324,7 @@ class Residuals:
         step = candidates[1] - candidates[0]
         return mean, max(float(weights @ (candidates - mean) ** 2), step**2)
 
-    def _tail(
-        self, sizes: np.ndarray, noise_std: float, start: float, count: int
-    ) -> Tail:
+    def _tail(self, sizes: np.ndarray, noise_std: float, start: float, count: int) -> Tail:
         """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
         excesses, logs = _excesses()
         points = start * (1 + excesses / DEVIATIONS[0])
@@ -347,9 +333,7 @@ class Residuals:
         # A knot whose lower neighbour is in the tail has no weight of what is not.
         whole = np.append(False, self.knots[:-1] >= start)
         variance = 2 * noise_std**2 + expected[:, whole]
-        logs = logs - 0.5 * np.sum(
-            np.log(variance) + (sizes - expected)[:, whole] ** 2 / variance, axis=1
-        )
+        logs = logs - 0.5 * np.sum(np.log(variance) + (sizes - expected)[:, whole] ** 2 / variance, axis=1)
         weights = np.exp(logs - logs.max())
         return Tail(points, weights / weights.sum())
 
@@ -374,11 +358,7 @@ def _skew(mean: float, variance: float, wide: float) -> tuple[float, float]:
     if not variance > 0:  # no knot lies beyond the bound
         return mean, 0.0
     apart = wide / (wide + variance)
-    odds = (
-        (1 / _SYMMETRIC - 1)
-        * math.sqrt(1 - apart)
-        * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
-    )
+    odds = (1 / _SYMMETRIC - 1) * math.sqrt(1 - apart) * math.exp(min(apart * mean**2 / (2 * variance), 700.0))
     skewed = odds / (1 + odds)
     found = apart * mean
     return skewed * found, skewed * apart * variance + skewed * (1 - skewed) * found**2
@@ -452,10 +432,7 @@ class Dispersion:
         noise = noise_std**2 + _OWN * count
         most = _CANDIDATES[at] if found else _CANDIDATES[1]
         variance = min(noise / slope**2, most**2) if slope**2 > 0 else most**2
-        return tuple(
-            Learnt(Counts(found, clip, _WEIGHTING), 0.0, variance, doubts)
-            for clip in CLIPS
-        )
+        return tuple(Learnt(Counts(found, clip, _WEIGHTING), 0.0, variance, doubts) for clip in CLIPS)
 
 
 __all__ = ["Dispersion", "Learnt", "Residuals", "Scale"]

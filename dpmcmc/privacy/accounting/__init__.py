@@ -77,9 +77,7 @@ def accountant_for(
         UnsupportedCombination: naming what is supported.
     """
     if name not in ACCOUNTANTS and not own.is_ones_own(name):
-        raise UnsupportedCombination(
-            f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant"
-        )
+        raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant")
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
@@ -96,9 +94,7 @@ def accountant_for(
 
 def joined(*releases: str) -> str:
     """The label of several releases together."""
-    return " + ".join(
-        dict.fromkeys(part for release in releases for part in release.split(" + "))
-    )
+    return " + ".join(dict.fromkeys(part for release in releases for part in release.split(" + ")))
 
 
 def _check_release(release: str, mechanisms: set[str]) -> None:
@@ -106,9 +102,7 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
     parts = set(release.split(" + "))
     unknown = sorted(parts - set(RELEASES))
     if unknown:
-        raise UnsupportedCombination(
-            f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}."
-        )
+        raise UnsupportedCombination(f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}.")
     needs = {
         "noisy_descent": {"last_iterate"},
         "posterior_draw": {"one_sample"},
@@ -116,9 +110,7 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
     }
     for mechanism, labels in needs.items():
         if mechanism in mechanisms and not parts & labels:
-            raise UnsupportedCombination(
-                f"{mechanism} is charged for release {', '.join(labels)}, not for {release}."
-            )
+            raise UnsupportedCombination(f"{mechanism} is charged for release {', '.join(labels)}, not for {release}.")
     if "one_sample" in parts and not mechanisms & {"posterior_draw", "pure"}:
         raise UnsupportedCombination("release one_sample charges no posterior draw.")
     if "last_iterate" in parts and "noisy_descent" not in mechanisms:
@@ -130,11 +122,7 @@ def _check_scope(release: str, events: list[Event], adjacency: Adjacency) -> Non
     labels = "labels" in release.split(" + ")
     if adjacency.of_records and not labels:
         return
-    if (
-        adjacency.of_records
-        or release != "labels"
-        or any(e.mechanism != "pure" for e in events)
-    ):
+    if adjacency.of_records or release != "labels" or any(e.mechanism != "pure" for e in events):
         raise UnsupportedCombination(
             f"adjacency one_label is of randomised labels (release labels, pure events) alone, not of release "
             f"{release} under {adjacency}: it promises nothing about features or whole records.",
@@ -142,9 +130,7 @@ def _check_scope(release: str, events: list[Event], adjacency: Adjacency) -> Non
         )
 
 
-def base_epsilon(
-    name: str, events: Iterable[Event], adjacency: Adjacency, delta: float
-) -> float:
+def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """ε of everything but deviations (overflow, approximate draws), pure releases composed with the rest.
 
     Raises:
@@ -157,14 +143,10 @@ def base_epsilon(
     value = float(module.epsilon(rest, adjacency, delta))
     if not releases:
         return value
-    return one_sample.pure_epsilon(
-        releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta
-    )
+    return one_sample.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
 
 
-def base_delta(
-    name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float
-) -> float:
+def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0; as :func:`base_epsilon`."""
     events = list(events)
     adjacency = Adjacency(adjacency)
@@ -172,6 +154,4 @@ def base_delta(
     releases, rest = one_sample.split(events)
     if not releases:
         return float(module.delta(rest, adjacency, epsilon))
-    return one_sample.mixed(
-        releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon
-    )
+    return one_sample.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)

@@ -41,9 +41,7 @@ from dpmcmc.privacy.accounting.events import Adjacency, Event, grouped, queries,
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 
 # Shares of δ given to the composition slack δ'; the rest goes to the steps.
-_SHARES = tuple(
-    np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geomspace(0.4, 1e-4, 10)])
-)
+_SHARES = tuple(np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geomspace(0.4, 1e-4, 10)]))
 
 # One root of a Gaussian's curve, in points of ``events.py``.
 _ROOT_WORK = 1000
@@ -76,9 +74,7 @@ def _smallest_epsilon(parts: list[Event], adjacency: Adjacency, delta: float) ->
         return 0.0
     spend(len(parts) * len(_SHARES) * _ROOT_WORK)
     basic = math.fsum(count * step for step, count in _amplified(parts, adjacency, delta))
-    return min(
-        basic, *(_composed_epsilon(parts, adjacency, delta, share) for share in _SHARES)
-    )
+    return min(basic, *(_composed_epsilon(parts, adjacency, delta, share) for share in _SHARES))
 
 
 def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
@@ -94,9 +90,7 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     target = max(epsilon, 1e-300)
 
     def excess(log_delta: float) -> float:
-        return (
-            min(_smallest_epsilon(parts, adjacency, math.exp(log_delta)), 1e30) - target
-        )
+        return min(_smallest_epsilon(parts, adjacency, math.exp(log_delta)), 1e30) - target
 
     low = -690.0
     high = -1e-12
@@ -110,29 +104,19 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     return min(1.0, math.exp(root))
 
 
-def _amplified(
-    parts: list[Event], adjacency: Adjacency, delta: float
-) -> list[tuple[float, int]]:
+def _amplified(parts: list[Event], adjacency: Adjacency, delta: float) -> list[tuple[float, int]]:
     """(ε of one sampled step, count) for each event when the steps share ``delta`` equally."""
     per_step = delta / sum(e.count for e in parts)
     out = []
     for e in parts:
-        base = gaussian_epsilon(
-            adjacency.sensitivity / e.noise_multiplier, min(1.0, per_step / e.rate)
-        )
+        base = gaussian_epsilon(adjacency.sensitivity / e.noise_multiplier, min(1.0, per_step / e.rate))
         # log(1 + q(e^ε − 1)) without overflow at large ε
-        step = (
-            math.log1p(e.rate * math.expm1(base))
-            if base < 600
-            else base + math.log(e.rate)
-        )
+        step = math.log1p(e.rate * math.expm1(base)) if base < 600 else base + math.log(e.rate)
         out.append((step, e.count))
     return out
 
 
-def _composed_epsilon(
-    parts: list[Event], adjacency: Adjacency, delta: float, share: float
-) -> float:
+def _composed_epsilon(parts: list[Event], adjacency: Adjacency, delta: float, share: float) -> float:
     steps = _amplified(parts, adjacency, (1 - share) * delta)
     squares = math.fsum(count * step * step for step, count in steps)
     linear = math.fsum(count * step * math.expm1(min(step, 600)) for step, count in steps)

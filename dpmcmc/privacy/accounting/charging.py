@@ -248,9 +248,7 @@ class Schedule:
                 )
             return self.sampling.participations(z, self.num_records)
         asks = self.asks
-        return np.concatenate(
-            [*(z[asks] * multiple for multiple in self.multiples), z[~asks]]
-        )
+        return np.concatenate([*(z[asks] * multiple for multiple in self.multiples), z[~asks]])
 
     @property
     def queries(self) -> tuple[Event, ...]:
@@ -290,13 +288,8 @@ class Schedule:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the releases that the run begins with, and of batches by the order of the records."""
-        before = (
-            sentence for release in self.earlier for sentence in release.assumptions
-        )
-        turns = (
-            isinstance(self.sampling, Cyclic)
-            and self.sampling.batches(self.num_records) > 1
-        )
+        before = (sentence for release in self.earlier for sentence in release.assumptions)
+        turns = isinstance(self.sampling, Cyclic) and self.sampling.batches(self.num_records) > 1
         return (*before, *((ORDER,) if turns else ()))
 
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
@@ -310,10 +303,7 @@ class Schedule:
 
     def delta_left(self, delta: float) -> float:
         """Return the part of a total δ that batch overflow leaves to everything else."""
-        can_overflow = (
-            isinstance(self.sampling, Poisson)
-            and self.sampling.rate(self.num_records) < 1
-        )
+        can_overflow = isinstance(self.sampling, Poisson) and self.sampling.rate(self.num_records) < 1
         return delta * (1 - OVERFLOW_SHARE) if can_overflow else delta
 
 
@@ -337,11 +327,7 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
         if epsilon is None:
             epsilon = base_epsilon(accountant, events, adjacency, privacy.delta - share)
         # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
-        allowed = (
-            share / (1 + math.exp(epsilon)) / schedule.minibatches
-            if epsilon < 600
-            else 0.0
-        )
+        allowed = share / (1 + math.exp(epsilon)) / schedule.minibatches if epsilon < 600 else 0.0
     slots, beta = schedule.sampling.capacity(schedule.num_records, allowed)
     if beta > 0:
         events = (*events, Event("batch_overflow", 0.0, beta, schedule.minibatches))
@@ -540,9 +526,7 @@ def account(
             "mechanisms the others."
         )
     Adjacency(adjacency)  # refuses an unknown one as a combination, as the accountant is
-    promise = Privacy(
-        delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free"
-    )
+    promise = Privacy(delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free")
     guarantee = charged_guarantee(schedule, promise)[0]
     return guarantee.bracket() if bracket else guarantee
 
@@ -561,9 +545,7 @@ def _last_iterate(schedule: Schedule, problem: Problem | None) -> Event:
         )
     z = schedule.noise_multipliers
     if np.ptp(z) > 0:
-        raise UnsupportedCombination(
-            "release last_iterate needs the same noise multiplier at every step."
-        )
+        raise UnsupportedCombination("release last_iterate needs the same noise multiplier at every step.")
     eta = problem.step_size / schedule.num_records
     c = noisy_descent.contraction(eta, problem.strong_convexity, problem.smoothness)
     return Event(
@@ -576,9 +558,7 @@ def _last_iterate(schedule: Schedule, problem: Problem | None) -> Event:
     )
 
 
-def per_step(
-    values: float | Sequence[float] | np.ndarray, steps: int, name: str
-) -> np.ndarray:
+def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str) -> np.ndarray:
     """(steps,) float64 from a number or an array of that length.
 
     Raises:
@@ -588,9 +568,7 @@ def per_step(
     if array.ndim == 0:
         array = np.full(steps, float(array))
     if array.shape != (steps,):
-        raise InputError(
-            f"{name} must be a number or have one entry per step ({steps}), got {array.shape}"
-        )
+        raise InputError(f"{name} must be a number or have one entry per step ({steps}), got {array.shape}")
     if not np.all(np.isfinite(array)) or np.any(array < 0):
         raise InputError(f"{name} must be finite and >= 0")
     return array

@@ -160,9 +160,7 @@ class Composed(NamedTuple):
     def delta(self, epsilon: float) -> float:
         """The hockey-stick divergence Σ (1 − e^{ε − loss})₊·mass."""
         losses, probabilities = self._above(epsilon)
-        return self.masses.infinite + float(
-            np.dot(-np.expm1(epsilon - losses), probabilities)
-        )
+        return self.masses.infinite + float(np.dot(-np.expm1(epsilon - losses), probabilities))
 
     def epsilon(self, delta: float) -> float:
         """Smallest ε >= 0 with δ(ε) <= delta; infinite where there is none."""
@@ -267,9 +265,7 @@ def window(piece: Masses, count: int) -> Window:
     high = (size - 1) * count
     places = np.arange(size)
     for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
-        total = float(
-            np.dot(np.exp(places * order), piece.probabilities)
-        )  # terms within e^±20
+        total = float(np.dot(np.exp(places * order), piece.probabilities))  # terms within e^±20
         if not total > 0:
             continue
         moment = math.log(total)
@@ -283,10 +279,7 @@ def window(piece: Masses, count: int) -> Window:
 
 def points(pieces: Sequence[tuple[Piece, int]]) -> int:
     """Return the length of the grid that holds a composition, up to one."""
-    return sum(
-        w.high - w.low
-        for w in (window(masses_of(piece), count) for piece, count in pieces)
-    )
+    return sum(w.high - w.low for w in (window(masses_of(piece), count) for piece, count in pieces))
 
 
 def compose(pieces: Sequence[tuple[Piece, int]], interval: float) -> Composed:
@@ -299,14 +292,9 @@ def compose(pieces: Sequence[tuple[Piece, int]], interval: float) -> Composed:
     if len(pieces) == 1 and isinstance(pieces[0][0], Curve) and pieces[0][1] == 1:
         return _alone(pieces[0][0])
     all_masses = [masses_of(piece) for piece, _ in pieces]
-    windows = [
-        window(masses, count)
-        for masses, (_, count) in zip(all_masses, pieces, strict=True)
-    ]
+    windows = [window(masses, count) for masses, (_, count) in zip(all_masses, pieces, strict=True)]
     length = sum(w.high - w.low for w in windows) + 1
-    size = _length(
-        max(length, *(len(part.values) for piece, _ in pieces for part in _parts(piece)))
-    )
+    size = _length(max(length, *(len(part.values) for piece, _ in pieces for part in _parts(piece))))
     spectrum, far = _product(pieces, size)
     error = _transform_error(size)
     # Norms of the whole spectrum, whose other half mirrors this one.
@@ -316,9 +304,7 @@ def compose(pieces: Sequence[tuple[Piece, int]], interval: float) -> Composed:
     low = 0
     first = 0.0
     for (_, count), masses, w in zip(pieces, all_masses, windows, strict=True):
-        finite += (
-            count * math.log1p(-masses.infinite) if masses.infinite < 1 else -math.inf
-        )
+        finite += count * math.log1p(-masses.infinite) if masses.infinite < 1 else -math.inf
         low += w.low - count * _anchor(masses)
         first += masses.first * count + w.low
     masses = np.roll(scipy.fft.irfft(spectrum, size), -low)[:length]
@@ -343,9 +329,7 @@ def _parts(piece: Piece) -> list[Curve]:
 
 def _anchor(masses: Masses) -> int:
     """Place, among a piece's masses, of the loss that its spectrum counts from: 0 of a curve; else the mean."""
-    if masses.first == int(masses.first) and masses.first <= 0 < masses.first + len(
-        masses.probabilities
-    ):
+    if masses.first == int(masses.first) and masses.first <= 0 < masses.first + len(masses.probabilities):
         return -int(masses.first)
     total = float(np.sum(masses.probabilities))
     places = np.arange(len(masses.probabilities))
@@ -362,9 +346,7 @@ def _transform_error(size: int) -> float:
     return (8 * math.log2(max(size, 2)) + 24) * _UNIT
 
 
-def _product(
-    pieces: Sequence[tuple[Piece, int]], size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _product(pieces: Sequence[tuple[Piece, int]], size: int) -> tuple[np.ndarray, np.ndarray]:
     """(X̂, E) at the frequencies 0 … size/2."""
     alive = np.arange(size // 2 + 1)
     log_product = np.zeros(len(alive), np.complex128)
@@ -373,9 +355,7 @@ def _product(
     far = np.zeros(len(alive))
     for piece, count in pieces:
         log_factor, error, most = (
-            _blend(piece, size, alive)
-            if isinstance(piece, Blend)
-            else _power(piece, count, size, alive)
+            _blend(piece, size, alive) if isinstance(piece, Blend) else _power(piece, count, size, alive)
         )
         log_product += log_factor
         off += error + (len(pieces) + 2) * _UNIT * np.abs(log_factor)
@@ -439,9 +419,7 @@ def _blend(piece: Blend, size: int, alive: np.ndarray) -> Factor:
     return log_power, off, sums[0] * np.minimum(0.0, np.log(largest))
 
 
-def _logarithm(
-    moved: np.ndarray, error: np.ndarray, shrink: np.ndarray | float = 1.0
-) -> Factor:
+def _logarithm(moved: np.ndarray, error: np.ndarray, shrink: np.ndarray | float = 1.0) -> Factor:
     """(log(1 + D̂), |1 + D̂|, bound on the error of the logarithm for every y within ``error``, or inf).
 
     Args:
@@ -462,9 +440,7 @@ def _logarithm(
     return log_y, size_y, np.where(np.isfinite(log_y), off, np.inf)
 
 
-def _from_one(
-    piece: Masses | Curve, size: int, alive: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _from_one(piece: Masses | Curve, size: int, alive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(D̂ = ŷ − 1, bound on its error) at these frequencies, losses counted from ``_anchor``."""
     angle = (2 * math.pi / size) * alive
     # e^{−iω} − 1, to the last digit where ω is small.

@@ -269,9 +269,7 @@ def _divergences(e: Event, adjacency: Adjacency, orders: np.ndarray) -> np.ndarr
     return np.minimum(found, orders * half - math.log1p(-e.rate))
 
 
-def renyi(
-    events: Iterable[Event], adjacency: Adjacency, orders: Sequence[float]
-) -> RenyiDP:
+def renyi(events: Iterable[Event], adjacency: Adjacency, orders: Sequence[float]) -> RenyiDP:
     """Rényi divergences of these events.
 
     Args:

@@ -83,7 +83,5 @@ def with_deviations(base: Callable[[float], float], beta: float, delta: float) -
 
 def of_pairs(events: Iterable[Event]) -> float:
     """Probability β of the deviations whose ideal laws may be those of a pair of neighbours."""
-    unmarked = (
-        e for e in events if e.mechanism == "approximate_draw" and not e.per_data_set
-    )
+    unmarked = (e for e in events if e.mechanism == "approximate_draw" and not e.per_data_set)
     return overflow_probability(e for e in unmarked if not gaussian.is_charge(e))

@@ -67,9 +67,7 @@ class Adjacency(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        raise UnsupportedCombination(
-            f"unknown adjacency {value!r}; known: {', '.join(cls)}.", "adjacency"
-        )
+        raise UnsupportedCombination(f"unknown adjacency {value!r}; known: {', '.join(cls)}.", "adjacency")
 
     @property
     def of_records(self) -> bool:
@@ -155,21 +153,15 @@ class Event:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise InputError(
-                f"unknown mechanism {self.mechanism!r}; known: {', '.join(MECHANISMS)}"
-            )
+            raise InputError(f"unknown mechanism {self.mechanism!r}; known: {', '.join(MECHANISMS)}")
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise InputError(
-                f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}"
-            )
+            raise InputError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}")
         if not 0 <= self.rate <= 1:
             raise InputError(f"rate must lie in [0, 1], got {self.rate}")
         if self.count != int(self.count) or self.count < 0:
             raise InputError(f"count must be a whole number >= 0, got {self.count}")
         if self.mechanism in _WHOLE and self.rate != 1:
-            raise InputError(
-                f"{self.mechanism} reads every record: rate must be 1, got {self.rate}"
-            )
+            raise InputError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
         if self.mechanism == "fixed_size_gaussian" and not self.num_records:
             raise InputError("fixed_size_gaussian needs num_records")
         if self.mechanism in ("pure", *OBJECTIVES) and not (
@@ -177,15 +169,10 @@ class Event:
         ):
             raise InputError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")
         if self.mechanism == "noisy_descent" and not (
-            self.steps is not None
-            and self.steps >= 1
-            and self.contraction is not None
-            and 0 <= self.contraction < 1
+            self.steps is not None and self.steps >= 1 and self.contraction is not None and 0 <= self.contraction < 1
         ):
             raise InputError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
-        if self.per_data_set is not None and (
-            self.per_data_set is not True or self.mechanism != "approximate_draw"
-        ):
+        if self.per_data_set is not None and (self.per_data_set is not True or self.mechanism != "approximate_draw"):
             raise InputError("per_data_set is true, of an approximate_draw, or left out")
 
     def to_json(self) -> dict[str, Any]:
@@ -195,9 +182,7 @@ class Event:
 
 def overflow_probability(events: Iterable[Event]) -> float:
     """Union bound β on the probability that any step, or draw, was not the one that is charged."""
-    return min(
-        1.0, math.fsum(e.rate * e.count for e in events if e.mechanism in DEVIATIONS)
-    )
+    return min(1.0, math.fsum(e.rate * e.count for e in events if e.mechanism in DEVIATIONS))
 
 
 def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -206,9 +191,7 @@ def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
     for e in events:
         kind = tuple(value for name, value in vars(e).items() if name != "count")
         one = merged.get(kind)
-        merged[kind] = (
-            e if one is None else dataclasses.replace(one, count=one.count + e.count)
-        )
+        merged[kind] = e if one is None else dataclasses.replace(one, count=one.count + e.count)
     return tuple(merged.values())
 
 
@@ -229,12 +212,8 @@ def bucket_down(
     Returns:
         (values, counts), values ascending. Exact when at most ``exact_below`` values are distinct.
     """
-    values, inverse = np.unique(
-        np.asarray(noise_multipliers, np.float64), return_inverse=True
-    )
-    totals = np.bincount(inverse.ravel(), weights=np.asarray(counts, np.float64)).astype(
-        np.int64
-    )
+    values, inverse = np.unique(np.asarray(noise_multipliers, np.float64), return_inverse=True)
+    totals = np.bincount(inverse.ravel(), weights=np.asarray(counts, np.float64)).astype(np.int64)
     if len(values) <= exact_below or values[0] <= 0:
         return values, totals
     # A step costs about 1/z² where z is large and e^{1/z²} where it is small; capped, since beyond that
@@ -253,14 +232,10 @@ def bucket_down(
             high = len(values)
             while low < high:  # the surplus grows with the group
                 middle = (low + high + 1) // 2
-                grows = (steps[middle] - steps[start]) * weight[start] - (
-                    spent[middle] - spent[start]
-                )
+                grows = (steps[middle] - steps[start]) * weight[start] - (spent[middle] - spent[start])
                 low, high = (middle, high) if grows <= limit else (low, middle - 1)
             starts.append(start)
-            surplus += (steps[low] - steps[start]) * weight[start] - (
-                spent[low] - spent[start]
-            )
+            surplus += (steps[low] - steps[start]) * weight[start] - (spent[low] - spent[start])
             start = low
         return starts, surplus if start == len(values) else math.inf
 
@@ -315,8 +290,7 @@ def query_events(
     )
     n = num_records if mechanism == "fixed_size_gaussian" else None
     return tuple(
-        Event(mechanism, float(v), float(rate), int(c) * repeats, n)
-        for v, c in zip(values, counts, strict=True)
+        Event(mechanism, float(v), float(rate), int(c) * repeats, n) for v, c in zip(values, counts, strict=True)
     )
 
 
@@ -345,9 +319,7 @@ def _gaussian_equivalent(e: Event) -> Event:
     if e.mechanism == "noisy_descent":
         assert e.contraction is not None
         assert e.steps is not None
-        z = noisy_descent.equivalent_multiplier(
-            e.noise_multiplier, e.contraction, e.steps
-        )
+        z = noisy_descent.equivalent_multiplier(e.noise_multiplier, e.contraction, e.steps)
         return Event("gaussian", z, 1.0, e.count)
     return e
 
@@ -357,9 +329,7 @@ def gaussian_parameter(parts: Iterable[Event], adjacency: Adjacency) -> float:
     parts = [e for e in parts if e.mechanism == "gaussian"]
     if any(e.noise_multiplier == 0 for e in parts):
         return math.inf
-    return adjacency.sensitivity * math.sqrt(
-        math.fsum(e.count / e.noise_multiplier**2 for e in parts)
-    )
+    return adjacency.sensitivity * math.sqrt(math.fsum(e.count / e.noise_multiplier**2 for e in parts))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -396,13 +366,9 @@ def grouped(parts: Sequence[Event], most: int = MOST_KINDS) -> list[Event]:
     for group in groups:
         rate = max(e.rate for e in group)
         z = np.array([e.noise_multiplier for e in group])
-        values, counts = bucket_down(
-            z, np.array([e.count for e in group]), exact_below=share, most=share
-        )
+        values, counts = bucket_down(z, np.array([e.count for e in group]), exact_below=share, most=share)
         out += [
-            dataclasses.replace(
-                group[0], noise_multiplier=float(v), rate=rate, count=int(c)
-            )
+            dataclasses.replace(group[0], noise_multiplier=float(v), rate=rate, count=int(c))
             for v, c in zip(values, counts, strict=True)
         ]
     return out
@@ -415,9 +381,7 @@ def _sampled(e: Event) -> bool:
 def _by_rate(family: list[Event]) -> list[list[Event]]:
     """Events of a mechanism, those of near-equal rate together, in at most ``_MOST_RATES`` groups."""
     rates = sorted({e.rate for e in family})
-    bounds = [
-        float(part[-1]) for part in np.array_split(rates, min(_MOST_RATES, len(rates)))
-    ]
+    bounds = [float(part[-1]) for part in np.array_split(rates, min(_MOST_RATES, len(rates)))]
     found: dict[float, list[Event]] = {}
     for e in family:
         found.setdefault(min(b for b in bounds if e.rate <= b), []).append(e)
@@ -443,9 +407,7 @@ class Allowance:
         self.spent = 0.0
 
 
-_current: contextvars.ContextVar[Allowance | None] = contextvars.ContextVar(
-    "allowance", default=None
-)
+_current: contextvars.ContextVar[Allowance | None] = contextvars.ContextVar("allowance", default=None)
 
 
 @contextlib.contextmanager
@@ -469,9 +431,7 @@ def spend(points: float) -> None:
     if allowance is None:
         return
     if allowance.spent + points > allowance.points:
-        raise TooMuchWork(
-            f"the events need more than the {allowance.points:.3g} points of work that are allowed"
-        )
+        raise TooMuchWork(f"the events need more than the {allowance.points:.3g} points of work that are allowed")
     allowance.spent += points
 
 
@@ -504,9 +464,7 @@ def three_digits(value: float) -> str:
 # The smallest or the largest number that meets a condition, by bisection; what is returned meets it.
 
 
-def smallest(
-    meets: Callable[[float], bool], low: float, high: float, tolerance: float
-) -> float:
+def smallest(meets: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
     """Smallest number in (low, high] that meets a condition, up to a share ``tolerance`` of it above.
 
     Args:

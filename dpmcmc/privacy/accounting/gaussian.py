@@ -48,9 +48,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # The Chernoff bound ε = μ²/2 + μ√(2 log 1/δ) always meets delta.
     high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + 1e-300
-    return smallest(
-        lambda epsilon: gaussian_delta(mu, epsilon) <= delta, 0.0, high, 1e-13
-    )
+    return smallest(lambda epsilon: gaussian_delta(mu, epsilon) <= delta, 0.0, high, 1e-13)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -189,16 +187,10 @@ def table() -> Table:
         weights = [int(p.to_integral_value()) for p in exact]
         weights[HALF] += _WHOLE - sum(weights)
         tail = decimal.Decimal(_WHOLE) - sum(exact, decimal.Decimal(0))
-        distance = (
-            sum((abs(w - p) for w, p in zip(weights, exact, strict=True)), tail)
-            / 2
-            / _WHOLE
-        )
+        distance = sum((abs(w - p) for w, p in zip(weights, exact, strict=True)), tail) / 2 / _WHOLE
     columns, aliases = _alias(weights)
     shifts = range(32 * (_WORDS - 1), -1, -32)
-    words = np.array(
-        [[t >> shift & 0xFFFFFFFF for t in columns] for shift in shifts], np.uint32
-    )
+    words = np.array([[t >> shift & 0xFFFFFFFF for t in columns] for shift in shifts], np.uint32)
     words[0] = words[0] << INDEX_BITS | np.array(aliases, np.uint32)
     # Room for the last digits.
     return Table(words, tuple(weights), float(distance) * (1 + 1e-9) + 1e-50)
@@ -238,11 +230,7 @@ def releases_event(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return the charge of the integer noise of a one-shot mechanism with these events; none where it adds no noise."""
     noisy = ("gaussian", "noisy_descent")  # a descent has a release a step
     count = sum(e.count * (e.steps or 1) for e in events if e.mechanism in noisy)
-    return (
-        (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count),)
-        if count
-        else ()
-    )
+    return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count),) if count else ()
 
 
 def is_charge(event: Event) -> bool:
@@ -283,11 +271,7 @@ def levels_for(smallest: float, largest: float, most: int = LEVELS[-1]) -> int:
     Raises:
         ValueError: noise so small that S would be over a percent too large, or so large that no level reaches it.
     """
-    able = [
-        levels
-        for levels in LEVELS
-        if levels <= most and largest * (1 + 1e-3) <= reach(levels)
-    ]
+    able = [levels for levels in LEVELS if levels <= most and largest * (1 + 1e-3) <= reach(levels)]
     if not able:
         raise InputError(
             f"a noise std of {largest:.3g} grid steps is beyond the {reach(most):.3g} that integer noise "

@@ -141,9 +141,7 @@ class GroupGuarantee:
         who = f"for any {self.size} {unit}s" if self.size > 1 else f"for any {unit}"
         if self.one_sided and self.size > 1:
             who = f"with or without {self.size} {unit}s (all on one side)"
-        text = (
-            f"({round_up(self.epsilon)}, {self.delta:.6g})-DP {who}, {self.adjacency}, "
-        )
+        text = f"({round_up(self.epsilon)}, {self.delta:.6g})-DP {who}, {self.adjacency}, "
         text += f"{self.of.release} release, by {self.of.accountant}"
         if math.isinf(self.epsilon):
             text += "; nothing finite is proved at this delta: ask at a larger one, or for fewer records"
@@ -181,20 +179,11 @@ def for_group(
     delta = guarantee.delta if delta is None else delta
     check_delta(guarantee.events, delta)
     size = int(size)
-    epsilon = (
-        guarantee.epsilon_at(delta)
-        if size == 1
-        else _epsilon_of_group(guarantee, size, delta, one_sided)
-    )
+    epsilon = guarantee.epsilon_at(delta) if size == 1 else _epsilon_of_group(guarantee, size, delta, one_sided)
     if own.is_ones_own(guarantee.accountant):
         # A group costs no less than one of its records, and at rate 1 what a record of its size does.
-        whole = tuple(
-            _scaled(e, size) for e in guarantee.events if e.mechanism == "gaussian"
-        )
-        lowest = max(
-            _lowest(events, guarantee.adjacency, delta)
-            for events in (guarantee.events, whole)
-        )
+        whole = tuple(_scaled(e, size) for e in guarantee.events if e.mechanism == "gaussian")
+        lowest = max(_lowest(events, guarantee.adjacency, delta) for events in (guarantee.events, whole))
         own.refuse_below(lowest, epsilon, guarantee.accountant, delta)
     return GroupGuarantee(
         size,
@@ -207,27 +196,21 @@ def for_group(
     )
 
 
-def _epsilon_of_group(
-    guarantee: Guarantee, size: int, delta: float, one_sided: bool
-) -> float:
+def _epsilon_of_group(guarantee: Guarantee, size: int, delta: float, one_sided: bool) -> float:
     """Smallest proved ε at total δ for ``size`` >= 2 records."""
     if delta == 0:  # every release is pure
         return size * guarantee.epsilon_at(0.0)
     pairs = of_pairs(guarantee.events)
     beta = overflow_probability(e for e in guarantee.events if not of_pairs([e]))
     lines = _lines(guarantee, delta)
-    by_conversion = with_deviations(
-        functools.partial(converted_epsilon, lines, size), beta, delta
-    )
+    by_conversion = with_deviations(functools.partial(converted_epsilon, lines, size), beta, delta)
     exact = None if pairs else _exact_epsilon(guarantee, size, by_conversion, one_sided)
     if exact is None:
         return by_conversion
     return min(by_conversion, with_deviations(exact, beta, delta))
 
 
-def converted_epsilon(
-    lines: tuple[np.ndarray, np.ndarray], size: int, delta: float
-) -> float:
+def converted_epsilon(lines: tuple[np.ndarray, np.ndarray], size: int, delta: float) -> float:
     """Smallest ε at δ that a path of ``size`` neighbours proves, deviations that the lines leave out left out.
 
     Args:
@@ -284,53 +267,34 @@ def _lines(guarantee: Guarantee, delta: float) -> tuple[np.ndarray, np.ndarray]:
 
     P and P' are ideal laws of their data sets; deviations of pairs are within d_i.
     """
-    base = functools.partial(
-        base_delta, guarantee.accountant, guarantee.events, guarantee.adjacency
-    )
-    largest = base_epsilon(
-        guarantee.accountant, guarantee.events, guarantee.adjacency, delta * 1e-12
-    )
+    base = functools.partial(base_delta, guarantee.accountant, guarantee.events, guarantee.adjacency)
+    largest = base_epsilon(guarantee.accountant, guarantee.events, guarantee.adjacency, delta * 1e-12)
     if not math.isfinite(largest):
-        largest = base_epsilon(
-            guarantee.accountant, guarantee.events, guarantee.adjacency, delta
-        )
+        largest = base_epsilon(guarantee.accountant, guarantee.events, guarantee.adjacency, delta)
     if not math.isfinite(largest):
         return np.zeros(0), np.zeros(0)
     positive = np.linspace(0.0, largest, _POINTS)
     charged = np.array([base(float(e)) for e in positive])
     if pairs := of_pairs(guarantee.events):
         with np.errstate(over="ignore"):
-            charged = np.minimum(
-                1.0, (charged + (1 + np.exp(positive)) * pairs) * (1 + _ROUNDING)
-            )
+            charged = np.minimum(1.0, (charged + (1 + np.exp(positive)) * pairs) * (1 + _ROUNDING))
     mirrored = -np.expm1(-positive) + np.exp(-positive) * charged
     return np.concatenate([positive, -positive]), np.concatenate([charged, mirrored])
 
 
-def _exact_epsilon(
-    guarantee: Guarantee, size: int, guess: float, one_sided: bool
-) -> Callable[[float], float] | None:
+def _exact_epsilon(guarantee: Guarantee, size: int, guess: float, one_sided: bool) -> Callable[[float], float] | None:
     """δ -> ε from the events of a group, deviations left out; None where they are not all known."""
     name = guarantee.accountant
     adjacency = guarantee.adjacency
     kept = [e for e in guarantee.events if e.count and e.mechanism not in DEVIATIONS]
-    scaled = [
-        _scaled(e, size)
-        for e in kept
-        if e.mechanism in _SCALED or (e.rate == 1 and _sampled(e))
-    ]
+    scaled = [_scaled(e, size) for e in kept if e.mechanism in _SCALED or (e.rate == 1 and _sampled(e))]
     steps = [e for e in kept if e.mechanism == "poisson_gaussian" and 0 < e.rate < 1]
     if len(scaled) + len(steps) < sum(e.rate > 0 for e in kept):
         return None
     accountant_for(name, scaled, adjacency)
     if not steps:
         return functools.partial(base_epsilon, name, scaled, adjacency)
-    if (
-        not one_sided
-        or name != "pld"
-        or size > pld.MOST
-        or any(not e.noise_multiplier for e in steps)
-    ):
+    if not one_sided or name != "pld" or size > pld.MOST or any(not e.noise_multiplier for e in steps):
         return None
     releases, rest = one_sample.split(scaled)
     mu = gaussian_parameter(queries(rest), adjacency)
@@ -348,11 +312,7 @@ def _exact_epsilon(
         def meets(e: float) -> bool:
             return one_sample.mixed(releases, curve, e) <= delta
 
-        return (
-            smallest(meets, 0.0, _MOST_EPSILON, 1e-6)
-            if meets(_MOST_EPSILON)
-            else math.inf
-        )
+        return smallest(meets, 0.0, _MOST_EPSILON, 1e-6) if meets(_MOST_EPSILON) else math.inf
 
     return epsilon
 
@@ -435,9 +395,7 @@ class Guarantee:
 
     def assuming(self, *sentences: str) -> Guarantee:
         """Return the same guarantee with these assumptions too."""
-        return dataclasses.replace(
-            self, assumptions=tuple(dict.fromkeys((*self.assumptions, *sentences)))
-        )
+        return dataclasses.replace(self, assumptions=tuple(dict.fromkeys((*self.assumptions, *sentences))))
 
     def epsilon_at(self, delta: float) -> float:
         """Smallest ε the same events give at another total δ."""
@@ -455,9 +413,7 @@ class Guarantee:
 
     def gdp(self, slack: float | None = None) -> GaussianDP:
         """Gaussian trade-off below that of the events; see ``conversions.gdp``."""
-        return conversions.gdp(
-            self.accountant, self.events, self.adjacency, self.delta, slack
-        )
+        return conversions.gdp(self.accountant, self.events, self.adjacency, self.delta, slack)
 
     def zcdp(self) -> ConcentratedDP:
         """Zero-concentrated differential privacy of the events; see ``conversions.zcdp``."""
@@ -482,10 +438,7 @@ class Guarantee:
         def total(e: float) -> float:
             if e > 700:
                 return math.inf
-            return (
-                base_delta(self.accountant, self.events, self.adjacency, e)
-                + (1 + math.exp(e)) * beta
-            )
+            return base_delta(self.accountant, self.events, self.adjacency, e) + (1 + math.exp(e)) * beta
 
         # Both terms are convex in e^ε: if the sum still falls at ε, ε is the best; else search below it.
         epsilon = min(epsilon, 700.0)
@@ -503,9 +456,7 @@ class Guarantee:
             low, high = (low, right) if at_left <= at_right else (left, high)
         return min(1.0, best)
 
-    def for_group(
-        self, size: int, delta: float | None = None, *, one_sided: bool = False
-    ) -> GroupGuarantee:
+    def for_group(self, size: int, delta: float | None = None, *, one_sided: bool = False) -> GroupGuarantee:
         """The guarantee between data sets that are ``size`` neighbours apart; see ``guarantee.py``.
 
         With ``one_sided``, only between a data set and the one without ``size`` of its records.
@@ -619,20 +570,14 @@ def composed(guarantees: Sequence[Guarantee], delta: float | None = None) -> Gua
                 adjacency=first.adjacency,
                 accountant=name,
                 release=joined(*(each.release for each in guarantees)),
-                assumptions=tuple(
-                    dict.fromkeys(
-                        said for each in guarantees for said in each.assumptions
-                    )
-                ),
+                assumptions=tuple(dict.fromkeys(said for each in guarantees for said in each.assumptions)),
             )
         except UnsupportedCombination as error:
             failures.append(str(error))
     raise UnsupportedCombination(" ".join(failures))
 
 
-def _epsilon(
-    events: tuple[Event, ...], adjacency: Adjacency, accountant: str, delta: float
-) -> float:
+def _epsilon(events: tuple[Event, ...], adjacency: Adjacency, accountant: str, delta: float) -> float:
     """Smallest ε of events at total δ.
 
     Raises:

@@ -71,9 +71,7 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     """
     parts = [
         # The pair is that of a Poisson-sampled step, whatever the scheme.
-        e
-        if e.mechanism == "gaussian"
-        else Event("poisson_gaussian", e.noise_multiplier, e.rate, e.count)
+        e if e.mechanism == "gaussian" else Event("poisson_gaussian", e.noise_multiplier, e.rate, e.count)
         for e in queries(e for e in events if e.mechanism in QUERIES)
         if e.noise_multiplier >= pld.SMALLEST_Z
     ]
@@ -90,11 +88,7 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     interval = pld.grid_interval(sampled, adjacency, guess, log_tail)
     # Fine enough for the losses of those whose records do not take part, as far as memory allows.
     bulk = min(-math.log1p(-e.rate) for e in sampled) / 2
-    span = max(
-        high - low
-        for z, q, _ in kinds
-        for low, high in [pld.loss_range(z, q, "remove", log_tail)]
-    )
+    span = max(high - low for z, q, _ in kinds for low, high in [pld.loss_range(z, q, "remove", log_tail)])
     interval = min(interval, max(bulk, min(span, 2 * _MOST_LOSS) / _STEP_POINTS * 2))
     # One order is enough where ε > 0; and a record may also be replaced by one whose gradient is 0.
     for direction in dict.fromkeys((pld.pair_directions(adjacency)[0], "remove")):
@@ -120,9 +114,7 @@ def _fewer(
     starts, _ = bucket_down(z, counts, exact_below=_MOST_KINDS, most=_MOST_KINDS)
     group = np.searchsorted(starts, z, side="right")
     members = [group == k for k in np.unique(group)]
-    return [
-        (float(z[m].max()), float(rates[m].min()), int(counts[m].sum())) for m in members
-    ]
+    return [(float(z[m].max()), float(rates[m].min()), int(counts[m].sum())) for m in members]
 
 
 @functools.lru_cache(maxsize=8)
@@ -139,18 +131,13 @@ def _composed(
         steps.append((1 / mu, 1.0, "remove", 1))
     for _ in range(16):
         spans = [
-            (high - low) / interval
-            for low, high in (
-                pld.loss_range(z, q, way, log_tail) for z, q, way, _ in steps
-            )
+            (high - low) / interval for low, high in (pld.loss_range(z, q, way, log_tail) for z, q, way, _ in steps)
         ]
         if max(spans) > _STEP_POINTS or sum(spans) > _ALL_POINTS:
             interval *= 2
             continue
         spend(8 * sum(spans))
-        pieces = [
-            (one_step(z, q, way, interval, log_tail), count) for z, q, way, count in steps
-        ]
+        pieces = [(one_step(z, q, way, interval, log_tail), count) for z, q, way, count in steps]
         width = composition.points(pieces)
         if width <= pld.COMPOSED_POINTS:
             spend(width * len(pieces))
@@ -159,9 +146,7 @@ def _composed(
     return None
 
 
-def one_step(
-    z: float, q: float, direction: str, interval: float, log_tail: float
-) -> Curve:
+def one_step(z: float, q: float, direction: str, interval: float, log_tail: float) -> Curve:
     """A curve on the grid that one sampled Gaussian step dominates."""
     from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
@@ -212,9 +197,7 @@ def _points_below(losses: np.ndarray, z: float, q: float, direction: str) -> np.
     return np.minimum(np.append(left, right[-1]), np.append(left[0], right))
 
 
-def _line(
-    touch: np.ndarray, losses: np.ndarray, z: float, q: float, direction: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _line(touch: np.ndarray, losses: np.ndarray, z: float, q: float, direction: str) -> tuple[np.ndarray, np.ndarray]:
     """Values at both ends of each cell, (n − 1,), of lines that lie below g within it; lowered by their rounding.
 
     Args:

@@ -46,13 +46,9 @@ def contraction(eta: float, strong_convexity: float, smoothness: float) -> float
         ValueError: m <= 0, M < m, or a step that does not contract.
     """
     if not (strong_convexity > 0 and math.isfinite(strong_convexity)):
-        raise InputError(
-            f"strong_convexity must be a finite number > 0, got {strong_convexity}"
-        )
+        raise InputError(f"strong_convexity must be a finite number > 0, got {strong_convexity}")
     if not (smoothness >= strong_convexity and math.isfinite(smoothness)):
-        raise InputError(
-            f"smoothness must be a finite number >= strong_convexity, got {smoothness}"
-        )
+        raise InputError(f"smoothness must be a finite number >= strong_convexity, got {smoothness}")
     c = max(abs(1 - eta * strong_convexity), abs(1 - eta * smoothness)) * (1 + 1e-12)
     if not c < 1:
         raise InputError(
@@ -62,9 +58,7 @@ def contraction(eta: float, strong_convexity: float, smoothness: float) -> float
     return c
 
 
-def equivalent_multiplier(
-    noise_multiplier: float, contraction: float, steps: int
-) -> float:
+def equivalent_multiplier(noise_multiplier: float, contraction: float, steps: int) -> float:
     """z of the one Gaussian release that the last of ``steps`` steps of multiplier z is worth, rounded down.
 
     Args:

@@ -148,9 +148,7 @@ _delta = delta
 def _parameters(event: Event) -> tuple[float, float]:
     """(μ of one record, κ)."""
     assert event.epsilon is not None
-    return (
-        1 / event.noise_multiplier if event.noise_multiplier else math.inf
-    ), math.expm1(event.epsilon)
+    return (1 / event.noise_multiplier if event.noise_multiplier else math.inf), math.expm1(event.epsilon)
 
 
 def _loss_of(event: Event) -> Callable[[np.ndarray], np.ndarray]:
@@ -170,9 +168,7 @@ def _loss(m: np.ndarray, kappa: float) -> np.ndarray:
     return np.log1p(4 * kappa * a * (1 - a)) + a * m
 
 
-def _expected(
-    mu: float, loss_of: Callable[[np.ndarray], np.ndarray], epsilon: float, *, twice: bool
-) -> float:
+def _expected(mu: float, loss_of: Callable[[np.ndarray], np.ndarray], epsilon: float, *, twice: bool) -> float:
     """E f_ε(W(Z)) from above, W as in the module's docstring.
 
     W is convex and increasing, so its chord over a cell is above it; the expectation for a chord is a difference of
@@ -191,28 +187,17 @@ def _expected(
     start = (
         -_FAR
         if excess(-_FAR) >= 0
-        else float(scipy.optimize.brentq(excess, -_FAR, max(_FAR, epsilon / mu + 1.0)))
-        - 1e-9
+        else float(scipy.optimize.brentq(excess, -_FAR, max(_FAR, epsilon / mu + 1.0))) - 1e-9
     )
     stop = math.sqrt(start**2 + 140.0) if start > -_FAR else _FAR
     z = np.linspace(start, max(stop, start + 1e-3), _CELLS + 1)
-    w = np.maximum(
-        loss(z), epsilon
-    )  # convex still; what it adds before the root is nothing
+    w = np.maximum(loss(z), epsilon)  # convex still; what it adds before the root is nothing
     slope = np.diff(w) / np.diff(z)
     mass = _log_mass(z[:-1], z[1:])
     # ∫ φ(z)·exp(ε − w₀ − slope(z − z₀)) dz, a normal shifted by the slope.
-    tilted = (
-        epsilon
-        - w[:-1]
-        + slope * z[:-1]
-        + slope**2 / 2
-        + _log_mass(z[:-1] + slope, z[1:] + slope)
-    )
+    tilted = epsilon - w[:-1] + slope * z[:-1] + slope**2 / 2 + _log_mass(z[:-1] + slope, z[1:] + slope)
     cells = np.exp(mass) * -np.expm1(np.minimum(tilted - mass, 0.0))
-    ends = math.exp(float(log_ndtr(-z[-1]))) + (
-        math.exp(float(log_ndtr(start))) if start <= -_FAR else 0.0
-    )
+    ends = math.exp(float(log_ndtr(-z[-1]))) + (math.exp(float(log_ndtr(start))) if start <= -_FAR else 0.0)
     return float(np.sum(cells)) + ends
 
 

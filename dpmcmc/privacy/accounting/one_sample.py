@@ -84,9 +84,7 @@ def mixed(pure: list[Event], rest: Callable[[float], float], epsilon: float) -> 
     return min(1.0, value)
 
 
-def pure_epsilon(
-    pure: list[Event], rest: Callable[[float], float], rest_epsilon: float, delta: float
-) -> float:
+def pure_epsilon(pure: list[Event], rest: Callable[[float], float], rest_epsilon: float, delta: float) -> float:
     """Smallest ε at δ, to 1e-6 of it and on the private side.
 
     Args:
@@ -143,8 +141,7 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     if mu == 0:
         return objective.epsilon(objectives[0], adjacency, delta)
     return min(
-        objective.epsilon(objectives[0], adjacency, delta * (1 - share))
-        + gaussian_epsilon(mu, delta * share)
+        objective.epsilon(objectives[0], adjacency, delta * (1 - share)) + gaussian_epsilon(mu, delta * share)
         for share in _SHARES
     )
 
@@ -159,10 +156,7 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     beside = [min(epsilon, gaussian_epsilon(mu, d)) for d in np.logspace(-15, -2, 27)]
     return min(
         1.0,
-        *(
-            objective.delta(objectives[0], adjacency, epsilon - e) + gaussian_delta(mu, e)
-            for e in beside
-        ),
+        *(objective.delta(objectives[0], adjacency, epsilon - e) + gaussian_delta(mu, e) for e in beside),
     )
 
 
@@ -174,6 +168,4 @@ def _parts(events: Iterable[Event], adjacency: Adjacency) -> tuple[list[Event], 
     """(objective perturbations, μ of everything else)."""
     parts = queries(events)
     check(parts, adjacency)
-    return [e for e in parts if e.mechanism in OBJECTIVES], gaussian_parameter(
-        parts, adjacency
-    )
+    return [e for e in parts if e.mechanism in OBJECTIVES], gaussian_parameter(parts, adjacency)

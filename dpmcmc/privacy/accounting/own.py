@@ -85,9 +85,7 @@ class OwnAccountant:
 
     def __init__(self, name: str) -> None:
         module, _, attribute = name.partition(":")
-        function = (
-            vars(sys.modules[module]).get(attribute) if module in sys.modules else None
-        )
+        function = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
         if module.partition(".")[0] == __name__.partition(".")[0]:
             # Among them is the lower bound that stands against a wrong accountant.
             raise UnsupportedCombination(
@@ -119,9 +117,7 @@ class OwnAccountant:
                     "accountant",
                 )
 
-    def epsilon(
-        self, events: Iterable[Event], adjacency: Adjacency, delta: float
-    ) -> float:
+    def epsilon(self, events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
         """ε at δ, as the function says it; infinite for a query without noise.
 
         Raises:
@@ -135,9 +131,7 @@ class OwnAccountant:
         try:
             found = float(self.function(parts, adjacency, delta))
         except Exception as error:  # a user's function may raise anything
-            raise InputError(
-                f"accountant {self.name} says: {quoted(error)}", "accountant"
-            ) from None
+            raise InputError(f"accountant {self.name} says: {quoted(error)}", "accountant") from None
         if not found >= 0:
             raise InputError(
                 f"accountant {self.name} must return an epsilon >= 0, got {found:g}",
@@ -145,9 +139,7 @@ class OwnAccountant:
             )
         return found
 
-    def delta(
-        self, events: Iterable[Event], adjacency: Adjacency, epsilon: float
-    ) -> float:
+    def delta(self, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
         """Smallest δ found at which the function says at most ``epsilon``, which falls with δ; 1 where none is."""
         parts = tuple(queries(events))
         if not parts:

@@ -99,9 +99,7 @@ def pair_directions(adjacency: Adjacency) -> tuple[str, ...]:
     return ("replace",) if adjacency == Adjacency.REPLACE_ONE else ("remove", "add")
 
 
-def loss_range(
-    z: float, q: float, direction: str, log_tail: float
-) -> tuple[float, float]:
+def loss_range(z: float, q: float, direction: str, log_tail: float) -> tuple[float, float]:
     """(lowest, highest) loss outside which P has mass at most e^log_tail on either side."""
     c = 1 / z
     reach = -float(ndtri_exp(log_tail))
@@ -119,18 +117,14 @@ def observation(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.
             half = np.abs(eps) / 2
             log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2)
             log_u = log_keep - log_q + c * c / 2 + log_sinh
-            size = np.where(
-                log_u > 20, log_u + math.log(2), np.arcsinh(np.exp(np.minimum(log_u, 20)))
-            )
+            size = np.where(log_u > 20, log_u + math.log(2), np.arcsinh(np.exp(np.minimum(log_u, 20))))
             return (eps / 2 + np.sign(eps) * size) / c
         if direction == "remove":
             return (_log_excess(eps, log_keep) - log_q + c * c / 2) / c
         return (-_log_excess(-eps, log_keep) + log_q - c * c / 2) / c
 
 
-def log_tails(
-    x: np.ndarray, z: float, q: float, direction: str, side: float
-) -> tuple[np.ndarray, np.ndarray]:
+def log_tails(x: np.ndarray, z: float, q: float, direction: str, side: float) -> tuple[np.ndarray, np.ndarray]:
     """log of the (P, Q) mass above each observation for side −1, and below it for side +1."""
     log_keep, log_q = _logs(q)
 
@@ -138,14 +132,10 @@ def log_tails(
         """log of a tail of (1−q)N(0) + qN(shift)."""
         if shift == 0:
             return log_ndtr(side * x)
-        return np.logaddexp(
-            log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift))
-        )
+        return np.logaddexp(log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift)))
 
     c = 1 / z
-    p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[
-        direction
-    ]
+    p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[direction]
     return log_tail(p_shift), log_tail(q_shift)
 
 
@@ -154,9 +144,7 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
     return curve(epsilons, z, q, direction)[0]
 
 
-def curve(
-    epsilons: np.ndarray, z: float, q: float, direction: str
-) -> tuple[np.ndarray, np.ndarray]:
+def curve(epsilons: np.ndarray, z: float, q: float, direction: str) -> tuple[np.ndarray, np.ndarray]:
     """(g, bound on its rounding) of one step at each ε, float64.
 
     With P − Q above x* known, g is that less (e^ε − 1)·Q above x* where ε >= 0, or less (1 − e^ε)·Q below x* elsewhere.
@@ -181,13 +169,9 @@ def curve(
         log_moved = math.log(q) + _log_between(x, *ends)
         close = np.abs(eps) < 1
         gain = np.where(close, log_moved, np.where(eps >= 0, above[0], eps + below[1]))
-        loss = np.where(
-            close, log_rise + log_side, np.where(eps >= 0, eps + above[1], below[0])
-        )
+        loss = np.where(close, log_rise + log_side, np.where(eps >= 0, eps + above[1], below[0]))
         value = difference(gain, loss)
-        error = sum(
-            np.exp(part) * _UNIT * (32 + 8 * np.abs(part)) for part in (gain, loss)
-        )
+        error = sum(np.exp(part) * _UNIT * (32 + 8 * np.abs(part)) for part in (gain, loss))
     error = np.where(np.isfinite(error), error, 0.0)
     return np.where(outside, 0.0, value), np.where(outside, 0.0, error)
 
@@ -197,9 +181,7 @@ def _log_between(x: np.ndarray, low: float, high: float) -> np.ndarray:
     width = high - low
     middle = (low + high) / 2 - x
     # Gauss and Legendre's rule, where the density changes by less than e^±2 in the interval.
-    density = np.exp(
-        -0.5 * ((width / 2) * _NODES * (2 * middle[..., None] + (width / 2) * _NODES))
-    )
+    density = np.exp(-0.5 * ((width / 2) * _NODES * (2 * middle[..., None] + (width / 2) * _NODES)))
     by_rule = np.log(density @ _NODE_WEIGHTS) - 0.5 * middle**2
     by_rule += math.log(width / 2) - 0.5 * math.log(2 * math.pi)
     right = middle < 0
@@ -211,9 +193,7 @@ def _log_between(x: np.ndarray, low: float, high: float) -> np.ndarray:
 
 def difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
     """(e^a − e^b)₊."""
-    return np.where(
-        log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0
-    )
+    return np.where(log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0)
 
 
 def _log_excess(eps: np.ndarray, log_keep: float) -> np.ndarray:
@@ -233,9 +213,7 @@ def _logs(q: float) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=64)
-def one_step(
-    z: float, q: float, direction: str, interval: float, log_tail: float
-) -> Curve:
+def one_step(z: float, q: float, direction: str, interval: float, log_tail: float) -> Curve:
     """One sampled Gaussian step; P-mass up to e^log_tail on either side goes to the end of the grid."""
     low, high = loss_range(z, q, direction, log_tail)
     return on_grid(lambda losses: curve(losses, z, q, direction), low, high, interval)
@@ -245,9 +223,7 @@ def one_step(
 # Steps of many sizes as blends of few.
 
 
-def pieces_of(
-    steps: Sequence[Event], direction: str, interval: float, log_tail: float
-) -> list[tuple[Piece, int]]:
+def pieces_of(steps: Sequence[Event], direction: str, interval: float, log_tail: float) -> list[tuple[Piece, int]]:
     """Sampled steps, each with its count; more than ``_KNOTS`` sizes of a rate as blends of so many."""
 
     def step(z: float, q: float) -> Curve:
@@ -259,10 +235,7 @@ def pieces_of(
         counts = np.array([e.count for e in steps if e.rate == q], np.float64)
         knots = knots_of(z, counts)
         if len(knots) == len(z):
-            pieces += [
-                (step(float(one), q), int(count))
-                for one, count in zip(z, counts, strict=True)
-            ]
+            pieces += [(step(float(one), q), int(count)) for one, count in zip(z, counts, strict=True)]
             continue
         at = np.clip(np.searchsorted(knots, z, side="right") - 1, 0, len(knots) - 2)
         for k in np.unique(at):
@@ -298,9 +271,7 @@ def _shares(z: np.ndarray, loud: float, quiet: float, direction: str) -> np.ndar
     def more(z: np.ndarray | float) -> np.ndarray:
         """u less that of the quiet step, to the last digits where u is near 1 and where it is near 0."""
         own, other = 1 / (np.asarray(z) * scale), 1 / (quiet * scale)
-        return (
-            erf(own) - erf(other) if 1 / (loud * scale) < 0.5 else erfc(other) - erfc(own)
-        )
+        return erf(own) - erf(other) if 1 / (loud * scale) < 0.5 else erfc(other) - erfc(own)
 
     with np.errstate(invalid="ignore"):
         share = more(z) / more(loud)
@@ -353,24 +324,16 @@ def loss(x: np.ndarray, z: float, q: float, k: int, direction: str) -> np.ndarra
     """
     j, log_weight = _weights(q, k)
     sign = 1.0 if direction == "remove" else -1.0
-    terms = (
-        log_weight
-        + sign * np.multiply.outer(np.asarray(x, np.float64), j) / z
-        - (j / z) ** 2 / 2
-    )
+    terms = log_weight + sign * np.multiply.outer(np.asarray(x, np.float64), j) / z - (j / z) ** 2 / 2
     return sign * logsumexp(terms, axis=-1)
 
 
-def mixture_excess(
-    epsilons: np.ndarray, z: float, q: float, k: int, direction: str
-) -> np.ndarray:
+def mixture_excess(epsilons: np.ndarray, z: float, q: float, k: int, direction: str) -> np.ndarray:
     """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, (n,) float64."""
     return mixture_curve(epsilons, z, q, k, direction)[0]
 
 
-def mixture_curve(
-    epsilons: np.ndarray, z: float, q: float, k: int, direction: str
-) -> tuple[np.ndarray, np.ndarray]:
+def mixture_curve(epsilons: np.ndarray, z: float, q: float, k: int, direction: str) -> tuple[np.ndarray, np.ndarray]:
     """(g, bound on its rounding) of one step at each ε, (n,) float64, as :func:`curve`."""
     eps = np.asarray(epsilons, np.float64)
     j, log_weight = _weights(q, k)
@@ -421,9 +384,7 @@ def composed_delta(
     count = sum(c for _, _, c in steps)
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps, rounded so that nearby δ share a grid.
     log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / count) / 5))
-    composed = _mixture_composed(
-        tuple(steps), mu, k, _mixture_interval(steps, k, epsilon, log_tail), log_tail
-    )
+    composed = _mixture_composed(tuple(steps), mu, k, _mixture_interval(steps, k, epsilon, log_tail), log_tail)
     if composed is None:
         return None
 
@@ -445,8 +406,7 @@ def _mixture_composed(
         orders = []
         for direction in _DIRECTIONS:
             pieces: list[tuple[Piece, int]] = [
-                (_one_step(z, q, k, direction, interval, log_tail), count)
-                for z, q, count in steps
+                (_one_step(z, q, k, direction, interval, log_tail), count) for z, q, count in steps
             ]
             if mu > 0:
                 pieces.append((one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
@@ -459,21 +419,15 @@ def _mixture_composed(
     return None
 
 
-def _one_step(
-    z: float, q: float, k: int, direction: str, interval: float, log_tail: float
-) -> Curve:
+def _one_step(z: float, q: float, k: int, direction: str, interval: float, log_tail: float) -> Curve:
     """One step on a grid; P-mass up to e^log_tail on either side goes to its ends."""
     low, high = _range(z, q, k, direction, log_tail)
     # Sixty-four bisections, each a sum over who takes part.
     spend(10 * (k + 1) * (high - low) / interval)
-    return on_grid(
-        lambda losses: mixture_curve(losses, z, q, k, direction), low, high, interval
-    )
+    return on_grid(lambda losses: mixture_curve(losses, z, q, k, direction), low, high, interval)
 
 
-def _range(
-    z: float, q: float, k: int, direction: str, log_tail: float
-) -> tuple[float, float]:
+def _range(z: float, q: float, k: int, direction: str, log_tail: float) -> tuple[float, float]:
     """(lowest, highest) loss outside which P has mass at most e^log_tail on either side."""
     reach = -float(ndtri_exp(log_tail))
     # Above it lies at most the tail of the component that is shifted most.
@@ -482,17 +436,13 @@ def _range(
     return float(low), float(high)
 
 
-def _mixture_interval(
-    steps: list[tuple[float, float, int]], k: int, epsilon: float, log_tail: float
-) -> float:
+def _mixture_interval(steps: list[tuple[float, float, int]], k: int, epsilon: float, log_tail: float) -> float:
     """Grid spacing: well inside one step's loss and far below the answer; a power of two, so that it is shared."""
     z, q, _ = min(steps)
     x = np.linspace(-10, 10 + k / z, 4001)
     mass = np.exp(-(x**2) / 2 + np.minimum(loss(x, z, q, k, "remove"), 700))
     spread = math.sqrt(float(np.average(loss(x, z, q, k, "remove") ** 2, weights=mass)))
-    span = max(
-        high - low for low, high in (_range(z, q, k, d, log_tail) for d in _DIRECTIONS)
-    )
+    span = max(high - low for low, high in (_range(z, q, k, d, log_tail) for d in _DIRECTIONS))
     wanted = min(1e-3 * min(max(epsilon, 1e-6), 50.0), 0.15 * spread)
     return 2.0 ** math.floor(math.log2(max(wanted, span / _MIXTURE_STEP_POINTS, 5e-7)))
 
@@ -591,30 +541,20 @@ class _Composed(NamedTuple):
         return max(order.most_delta(epsilon) for order in self.orders)
 
 
-def _composed(
-    parts: tuple[Event, ...], adjacency: Adjacency, epsilon: float, delta: float
-) -> _Composed | None:
+def _composed(parts: tuple[Event, ...], adjacency: Adjacency, epsilon: float, delta: float) -> _Composed | None:
     """The composed distribution on a grid fit for ε near ``epsilon`` at ``delta``; None where none fits."""
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps. Rounded so that grids can be shared.
-    log_tail = max(
-        -50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5)
-    )
+    log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5))
     noisy = _noisy(parts)
-    return _composed_on(
-        parts, adjacency, grid_interval(noisy, adjacency, epsilon, log_tail), log_tail
-    )
+    return _composed_on(parts, adjacency, grid_interval(noisy, adjacency, epsilon, log_tail), log_tail)
 
 
 @functools.lru_cache(maxsize=8)
-def _composed_on(
-    parts: tuple[Event, ...], adjacency: Adjacency, interval: float, log_tail: float
-) -> _Composed | None:
+def _composed_on(parts: tuple[Event, ...], adjacency: Adjacency, interval: float, log_tail: float) -> _Composed | None:
     sampled = [e for e in parts if e.mechanism != "gaussian"]
     noisy = _noisy(parts)
     fixed: list[tuple[Piece, int]] = [
-        (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
-        for e in sampled
-        if e.noise_multiplier < SMALLEST_Z
+        (revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1) for e in sampled if e.noise_multiplier < SMALLEST_Z
     ]
     mu = gaussian_parameter(parts, adjacency)
     directions = pair_directions(adjacency)
@@ -622,9 +562,7 @@ def _composed_on(
         sizes = sum(
             (high - low) / interval
             for e in _made(noisy)
-            for low, high in [
-                loss_range(e.noise_multiplier, e.rate, directions[0], log_tail)
-            ]
+            for low, high in [loss_range(e.noise_multiplier, e.rate, directions[0], log_tail)]
         )
         if len(directions) * sizes * _STEP_WORK > _WORK and len(noisy) > 1:
             interval *= 2
@@ -658,14 +596,10 @@ def _made(noisy: list[Event]) -> list[Event]:
 
 def _noisy(parts: tuple[Event, ...]) -> list[Event]:
     """Sampled steps with noise enough for a grid of their own."""
-    return [
-        e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= SMALLEST_Z
-    ]
+    return [e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= SMALLEST_Z]
 
 
-def grid_interval(
-    noisy: list[Event], adjacency: Adjacency, epsilon: float, log_tail: float
-) -> float:
+def grid_interval(noisy: list[Event], adjacency: Adjacency, epsilon: float, log_tail: float) -> float:
     """Grid spacing: well inside one step's loss and far below the answer, but never beyond memory.
 
     A power of two, so that neighbouring evaluations of a calibration share it.

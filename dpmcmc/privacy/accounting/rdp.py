@@ -101,11 +101,7 @@ def renyi(z: float, q: float, orders: Sequence[float]) -> np.ndarray:
         log_t[0] = second
         log_sum = float(logsumexp(j * math.log(q) + log_choose + log_t))
         # A part in 1e9 for the quadrature and the logarithms of gamma functions.
-        total = (
-            math.log1p(math.exp(log_sum))
-            if log_sum < 30
-            else log_sum + math.exp(-log_sum)
-        )
+        total = math.log1p(math.exp(log_sum)) if log_sum < 30 else log_sum + math.exp(-log_sum)
         out.append(total * (1 + 1e-9) / (a - 1))
     return np.array(out)
 
@@ -140,9 +136,7 @@ def _log_moments(c: float) -> np.ndarray:
 #: Orders for Gaussian and Poisson events. The largest serve targets as small as ε = 1e-4.
 ORDERS = tuple(1 + np.geomspace(0.02, 1e6, 700))
 #: Fixed-size events: the theorem is stated at integers.
-INTEGER_ORDERS = tuple(
-    sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))})
-)
+INTEGER_ORDERS = tuple(sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))}))
 # An order far out (α/z > 60) whose quadrature also needs many points is left to the unsampled bound: sampling
 # saves little more than log(1/q) there.
 _LARGEST_SHIFT = 60.0
@@ -172,11 +166,7 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
 
 def epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
     """Least ε at δ that Rényi divergences at ``orders`` certify (Canonne, Kamath and Steinke 2020, Proposition 12)."""
-    return float(
-        np.min(
-            divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
-        )
-    )
+    return float(np.min(divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)))
 
 
 def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
@@ -192,9 +182,7 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     )
 
 
-def compose(
-    events: Iterable[Event], adjacency: Adjacency
-) -> tuple[np.ndarray, np.ndarray] | None:
+def compose(events: Iterable[Event], adjacency: Adjacency) -> tuple[np.ndarray, np.ndarray] | None:
     """(orders, total Rényi divergence), or None for an empty list of queries."""
     parts = grouped(queries(events))
     if not parts:
@@ -242,9 +230,7 @@ def _one_step(
         assert n is not None
         return tuple(np.minimum(renyi(z, rate, orders), unsampled))
     # Rényi divergence is jointly quasi-convex, so sampling never exceeds the unsampled bound.
-    sampled = [
-        _poisson_rdp(z, rate, a, adjacency == Adjacency.REPLACE_ONE) for a in orders
-    ]
+    sampled = [_poisson_rdp(z, rate, a, adjacency == Adjacency.REPLACE_ONE) for a in orders]
     return tuple(np.minimum(sampled, unsampled))
 
 
@@ -306,9 +292,7 @@ def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
     return max(forward, backward)
 
 
-def _log_moment(
-    log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alpha: float, h: float
-) -> float:
+def _log_moment(log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alpha: float, h: float) -> float:
     """log E[(1+r)^α]/(α−1) under density exp(log_weight), with E[r] = 0.
 
     E[(1+r)^α] − 1 = E[(1+r)^α − 1 − αr], whose integrand is nonnegative by Bernoulli's inequality, so tiny
@@ -343,10 +327,6 @@ def _log_moment(
                 top + math.log(float(np.sum(np.exp(logs - top)))) + math.log(h),
             )
         )
-    log_value = (
-        math.log1p(math.exp(log_excess))
-        if log_excess < 30
-        else log_excess + math.exp(-log_excess)
-    )
+    log_value = math.log1p(math.exp(log_excess)) if log_excess < 30 else log_excess + math.exp(-log_excess)
     # A part in 1e12 for the rounding of the sum itself, on the private side.
     return log_value * (1 + 1e-12) / (alpha - 1)

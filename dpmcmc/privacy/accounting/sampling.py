@@ -156,9 +156,7 @@ class Poisson:
     def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
         """Slots of each of so many shards, which together truncate no more often than ``slots`` of all records do."""
         overflow = self.truncation(num_records, slots) / shards
-        return _capacity(
-            self.rate(num_records), shard_rows(num_records, shards), overflow
-        )[0]
+        return _capacity(self.rate(num_records), shard_rows(num_records, shards), overflow)[0]
 
 
 @dataclass(frozen=True)
@@ -308,9 +306,7 @@ class Cyclic:
         """Slots of each shard: as many as without shards, for a batch that lies in one."""
         return slots
 
-    def participations(
-        self, noise_multipliers: np.ndarray, num_records: int
-    ) -> np.ndarray:
+    def participations(self, noise_multipliers: np.ndarray, num_records: int) -> np.ndarray:
         """Return the noise multipliers of the Gaussian releases that a run costs, (k,), for the record that pays most.
 
         Args:
@@ -353,9 +349,7 @@ def expected_batch(sampling: Sampling, num_records: int) -> float:
     """The public constant b that normalises the gradient."""
     if isinstance(sampling, Cyclic):
         return num_records / sampling.batches(num_records)
-    return (
-        float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
-    )
+    return float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
 
 
 def _check_batch(batch_size: float, num_records: int) -> None:
@@ -402,13 +396,9 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     if overflow <= 0:
         return most, 0.0
     charged = tables.charged_rate
-    room = _smallest(
-        lambda k: bool(_exceeds(k, num_records, charged) <= overflow / 2), num_records
-    )
+    room = _smallest(lambda k: bool(_exceeds(k, num_records, charged) <= overflow / 2), num_records)
     spare = _smallest(
-        lambda k: bool(
-            _exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2
-        ),
+        lambda k: bool(_exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2),
         tables.most_restarts(num_records),
     )
     slots = room + spare + 1
@@ -435,9 +425,7 @@ def _truncation(rate: float, num_records: int, slots: int) -> float:
         restarts = _exceeds(spare, slots, tables.restart_probability)
         selections = _exceeds(room, num_records, tables.charged_rate)
         # More restarts than ``most_restarts`` do not fit before the end of the data.
-        return selections, np.where(
-            spare < tables.most_restarts(num_records), restarts, 0.0
-        )
+        return selections, np.where(spare < tables.most_restarts(num_records), restarts, 0.0)
 
     # The one falls and the other rises with the room for selections: least, up to its neighbours, where they meet.
     meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
@@ -467,9 +455,7 @@ def gap_tables(rate: float) -> GapTables:
         )
     log_keep = math.log1p(-rate)
     enough = _FEWEST_COUNTS * math.exp(_RESTART_EXPONENT) / WORD / rate
-    block = math.ceil(
-        min(max(math.sqrt(_RESTART_EXPONENT / rate), enough), _LONGEST_BLOCK)
-    )
+    block = math.ceil(min(max(math.sqrt(_RESTART_EXPONENT / rate), enough), _LONGEST_BLOCK))
     # Restarts come sooner where the last entry of the coarse table would have too few words.
     exponent = min(_RESTART_EXPONENT, math.log(block * rate * WORD / _FEWEST_COUNTS))
     # No longer than this: at rates near 1 the restart would be too rare for 32 bits to tell its probability.
@@ -513,10 +499,7 @@ def tables_of(rate: float, block: int, coarse_count: int, word: int = WORD) -> G
             [within * power for power in coarse_power[:-1]],
         )
         e_fine, e_coarse = (
-            max(
-                abs(count / (law * word) - one)
-                for count, law in zip(of_table, laws, strict=True)
-            )
+            max(abs(count / (law * word) - one) for count, law in zip(of_table, laws, strict=True))
             for of_table, laws in zip(counts, exact, strict=True)
         )
         e_restart = abs(restart / (coarse_power[-1] * word) - one)

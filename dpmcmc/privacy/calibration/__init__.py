@@ -74,9 +74,7 @@ def calibrate(
     """
     check_counts(steps, chains)
     sampling.validate(num_records)
-    schedule = Schedule(
-        per_step(floor, steps, "floor"), sampling, num_records, chains, multiples
-    )
+    schedule = Schedule(per_step(floor, steps, "floor"), sampling, num_records, chains, multiples)
     # A promise with calibrator free states no epsilon.
     searching = "numeric" if calibrator == "free" else calibrator
     promise = Privacy(epsilon, delta, adjacency, release, accountant, searching)
@@ -104,9 +102,7 @@ def asked_noise(schedule: Schedule, privacy: Privacy) -> float | np.ndarray:
     try:
         found = np.asarray(own(schedule, privacy), np.float64)
     except Exception as error:  # a user's function may raise anything
-        raise InputError(
-            f"calibrator {name} says: {quoted(error)}", "calibrator"
-        ) from None
+        raise InputError(f"calibrator {name} says: {quoted(error)}", "calibrator") from None
     steps = schedule.noise_multipliers.shape
     if found.shape not in ((), steps) or not np.all(np.isfinite(found) & (found >= 0)):
         raise InputError(

@@ -34,9 +34,7 @@ from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
 CONSTANT = 256.0
 
 
-def formula(
-    *, epsilon: float, delta: float, steps: int, rate: float, constant: float = CONSTANT
-) -> float:
+def formula(*, epsilon: float, delta: float, steps: int, rate: float, constant: float = CONSTANT) -> float:
     """The formula alone, without its conditions; for tables that set it beside other calibrations.
 
     Args:
@@ -46,13 +44,7 @@ def formula(
         rate: τ/N.
         constant: 256; 128 gives the thesis's printed noise, which carries no guarantee.
     """
-    return (
-        rate
-        * math.sqrt(
-            constant * steps * math.log(2.5 * steps / delta) * math.log(2 / delta)
-        )
-        / epsilon
-    )
+    return rate * math.sqrt(constant * steps * math.log(2.5 * steps / delta) * math.log(2 / delta)) / epsilon
 
 
 def condition(*, epsilon: float, delta: float, steps: int, rate: float) -> str | None:
@@ -98,8 +90,6 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     steps = schedule.minibatches
     failed = condition(epsilon=epsilon, delta=delta, steps=steps, rate=rate)
     if failed:
-        raise CalibrationError(
-            f"calibrator closed_form: {failed}; or use calibrator numeric."
-        )
+        raise CalibrationError(f"calibrator closed_form: {failed}; or use calibrator numeric.")
     z = formula(epsilon=epsilon, delta=delta, steps=steps, rate=rate) * (1 + KAPPA)
     return z / min(schedule.multiples)

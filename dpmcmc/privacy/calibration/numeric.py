@@ -49,9 +49,7 @@ def recall(inputs: dict[str, object]) -> float | None:
     path = _path(inputs)
     try:
         saved = json.loads(path.read_text())
-        return (
-            float(saved["noise_multiplier"]) if saved["inputs"] == _full(inputs) else None
-        )
+        return float(saved["noise_multiplier"]) if saved["inputs"] == _full(inputs) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -82,9 +80,7 @@ def _source() -> str:
 
 
 def _path(inputs: dict[str, object]) -> Path:
-    digest = hashlib.sha256(
-        json.dumps(_full(inputs), sort_keys=True).encode()
-    ).hexdigest()
+    digest = hashlib.sha256(json.dumps(_full(inputs), sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "calibrations" / f"{digest[:32]}.json"
     for part in (path.parent, path):
         refuse_unsafe(part, "DPMCMC_CACHE")
@@ -129,11 +125,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     own = is_ones_own(accountant)
     remembered = None if own else recall(inputs)
     # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
-    if (
-        remembered is not None
-        and remembered > 0
-        and spent(remembered, accountant) <= target
-    ):
+    if remembered is not None and remembered > 0 and spent(remembered, accountant) <= target:
         return remembered
     start = _root(lambda z: spent(z, "rdp"), target, 1.0) if accountant == "pld" else 1.0
     z = _root(lambda z: spent(z, accountant), target, start)
@@ -150,9 +142,7 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
         "floors_between": _counted(schedule.noise_multipliers[~schedule.asks]),
         "sampling": repr(schedule.sampling),
         # A record costs what the steps that it is in cost.
-        "order": hashlib.sha256(floors.tobytes()).hexdigest()
-        if isinstance(schedule.sampling, Cyclic)
-        else None,
+        "order": hashlib.sha256(floors.tobytes()).hexdigest() if isinstance(schedule.sampling, Cyclic) else None,
         "num_records": schedule.num_records,
         "chains": schedule.chains,
         "multiples": list(schedule.multiples),
@@ -167,10 +157,7 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
 
 def _counted(floors: np.ndarray) -> list[list[float]]:
     """[value, how often] of each value."""
-    return [
-        [float(value), int(count)]
-        for value, count in zip(*np.unique(floors, return_counts=True), strict=True)
-    ]
+    return [[float(value), int(count)] for value, count in zip(*np.unique(floors, return_counts=True), strict=True)]
 
 
 def _root(spent: Callable[[float], float], target: float, start: float) -> float:
@@ -212,15 +199,11 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
         middle = math.sqrt(low * high)
         # Every third step bisects, so that a kink of the accountant cannot stall the secant.
         if math.isfinite(at_low) and at_high > 0 and iteration % 3 < 2:
-            slope = (math.log(at_high) - math.log(at_low)) / (
-                math.log(high) - math.log(low)
-            )
+            slope = (math.log(at_high) - math.log(at_low)) / (math.log(high) - math.log(low))
             if slope < 0:
                 aim = math.log(target * (1 - TOLERANCE / 3))
                 guess = math.exp(math.log(low) + (aim - math.log(at_low)) / slope)
-                middle = min(
-                    max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.02
-                )
+                middle = min(max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.02)
         value = spent(middle)
         if value <= target:
             high = middle

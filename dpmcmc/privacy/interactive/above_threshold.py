@@ -92,9 +92,7 @@ class Charge:
         ValueError: a ledger, and no records.
     """
 
-    def __init__(
-        self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: PyTree
-    ) -> None:
+    def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: PyTree) -> None:
         if ledger is not None and records is None:
             raise InputError(
                 "records: give those that are asked about, for the ledger to tell whether they are its own"
@@ -305,23 +303,17 @@ def exact(name: str, value: object, grid: Fraction) -> Fraction:
     number: object = value
     if hasattr(value, "dtype"):
         array = np.asarray(value)
-        if array.size != 1 or not (
-            array.dtype == np.float64 or np.issubdtype(array.dtype, np.integer)
-        ):
+        if array.size != 1 or not (array.dtype == np.float64 or np.issubdtype(array.dtype, np.integer)):
             raise InputError(
                 f"{name} has type {array.dtype} and shape {array.shape}, whose rounding exceeds what is charged for: "
                 "compute one number in float64, or as a Fraction of whole numbers"
             )
         number = array.item()
     if not isinstance(number, int | float | Fraction):
-        raise InputError(
-            f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction"
-        )
+        raise InputError(f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction")
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise InputError(
-                f"{name} is not finite: ask about a number that is finite on every data set"
-            )
+            raise InputError(f"{name} is not finite: ask about a number that is finite on every data set")
         if math.ulp(number) > grid:
             raise InputError(
                 f"{name} is too large for float64 to hold it to a grid step, {float(grid):g}: use a Fraction"
@@ -377,9 +369,7 @@ class AboveThreshold(Once):
         super().__init__()
         check_count("hits", hits)
         if not (is_number(answers) and 0 <= answers < 1):
-            raise InputError(
-                f"answers: the share of epsilon must lie in [0, 1), got {shown(answers)}"
-            )
+            raise InputError(f"answers: the share of epsilon must lie in [0, 1), got {shown(answers)}")
         for name, number in (
             ("epsilon", epsilon),
             ("sensitivity", sensitivity),
@@ -390,11 +380,7 @@ class AboveThreshold(Once):
         if not is_number(threshold):
             raise InputError(f"threshold must be a finite number, got {shown(threshold)}")
         # frexp is exact, and gives a power of two in (Δ/2048, Δ/1024].
-        self.grid = (
-            Fraction(2) ** (math.frexp(sensitivity)[1] - 11)
-            if grid is None
-            else Fraction(grid)
-        )
+        self.grid = Fraction(2) ** (math.frexp(sensitivity)[1] - 11) if grid is None else Fraction(grid)
         self.threshold = threshold
         self.epsilon = epsilon
         self.sensitivity = sensitivity
@@ -456,9 +442,7 @@ class AboveThreshold(Once):
         """
         return self._answered(value, WholeNumbers.above)
 
-    def ask(
-        self, value: float | Fraction | Callable[[], float | Fraction]
-    ) -> float | None:
+    def ask(self, value: float | Fraction | Callable[[], float | Fraction]) -> float | None:
         """Return ``value`` with noise if it is above the threshold, as :meth:`above` decides, else None.
 
         Args:
@@ -469,9 +453,7 @@ class AboveThreshold(Once):
             ValueError: as there, or ``answers`` is 0.
         """
         if not self.answers:
-            raise InputError(
-                "answers: no share of epsilon is left for the values of hits; give one, or ask above()"
-            )
+            raise InputError("answers: no share of epsilon is left for the values of hits; give one, or ask above()")
         answer = self._answered(value, WholeNumbers.ask)
         return None if answer is None else float(answer * self.grid)
 
@@ -483,9 +465,7 @@ class AboveThreshold(Once):
         """Return what the stream of whole numbers answers about a value, once the price is reserved."""
         with self._answering():
             if self.halted:
-                raise Halted(
-                    "AboveThreshold has halted at its last True; another stream costs another epsilon"
-                )
+                raise Halted("AboveThreshold has halted at its last True; another stream costs another epsilon")
             self.begin()
             assert self._stream is not None
             number = exact("value", value() if callable(value) else value, self.grid)
@@ -552,13 +532,9 @@ class EarlyStopping(Once):
     ) -> None:
         super().__init__()
         if (reach is None) == (patience is None):
-            raise InputError(
-                "give exactly one of reach (a score) and patience (a number of scores)"
-            )
+            raise InputError("give exactly one of reach (a score) and patience (a number of scores)")
         if reach is not None and improvement:
-            raise InputError(
-                "improvement goes with patience, not with reach; leave it out"
-            )
+            raise InputError("improvement goes with patience, not with reach; leave it out")
         if patience is not None:
             check_count("patience", patience)
         self._patience = patience
@@ -594,13 +570,9 @@ class EarlyStopping(Once):
         """
         with self._answering():
             if self._above.halted:
-                raise Halted(
-                    "it has said to stop; going on needs another EarlyStopping, at another epsilon"
-                )
+                raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
             self._above.begin()
-            number = exact(
-                "score", score() if callable(score) else score, self._above.grid
-            )
+            number = exact("score", score() if callable(score) else score, self._above.grid)
             if self._patience is None:
                 return self._above.above(number)
             self._scores.append(number)

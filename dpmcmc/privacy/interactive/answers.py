@@ -96,9 +96,7 @@ class _Answers(Once):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.left} answers left)"
 
-    def _answer(
-        self, look: Callable[[], _Total], noisy: Callable[[_Total], _Answer]
-    ) -> _Answer:
+    def _answer(self, look: Callable[[], _Total], noisy: Callable[[_Total], _Answer]) -> _Answer:
         """Return what ``noisy`` makes of what ``look`` sees, once the price of all answers is reserved."""
         with self._answering():
             self._check_left()
@@ -203,9 +201,7 @@ class GaussianAnswers(_Answers):
     def _noisy(self, steps: int) -> float:
         # A float64 holds every sum of fewer than 2^33 records.
         value = np.array([steps], np.float64)
-        return float(
-            gaussian_release(value, self._std, new_key(secrets.token_bytes(32)))[0]
-        )
+        return float(gaussian_release(value, self._std, new_key(secrets.token_bytes(32)))[0])
 
 
 class LaplaceAnswers(_Answers):
@@ -273,25 +269,16 @@ class LaplaceAnswers(_Answers):
 
     def _summed(self, phi: Callable[[PyTree], ArrayLike]) -> np.ndarray:
         """Return Σ φ in grid steps, int64: each record has at most ``ONE`` of them."""
-        values = [
-            np.asarray(phi(r), np.float64) for r in each(self._records, self._count)
-        ]
+        values = [np.asarray(phi(r), np.float64) for r in each(self._records, self._count)]
         if len({value.shape for value in values}) != 1:
-            raise InputError(
-                "phi: its values have several shapes; return one shape for every record"
-            )
+            raise InputError("phi: its values have several shapes; return one shape for every record")
         stacked = np.stack(values)
         rows = np.where(np.isfinite(stacked), stacked, 0.0).reshape(len(values), -1)
         # Truncated steps are whole, so a rounding of this quotient cannot bring a row beyond ONE.
         with np.errstate(over="ignore"):  # an infinite norm makes the row 0
             norms = np.abs(rows).sum(axis=1, keepdims=True)
         longest = np.maximum(norms, self._bound)
-        return (
-            np.trunc(rows / longest * ONE)
-            .astype(np.int64)
-            .sum(axis=0)
-            .reshape(values[0].shape)
-        )
+        return np.trunc(rows / longest * ONE).astype(np.int64).sum(axis=0).reshape(values[0].shape)
 
     def _noisy(self, steps: np.ndarray) -> np.ndarray:
         noisy = [int(step) + above_threshold.sample(self._scale) for step in steps.flat]

@@ -144,14 +144,10 @@ class Thresholdout(Once):
         """
         with self._answering():
             if self.budget < 1:
-                raise BudgetSpent(
-                    "the holdout has answered as often as was paid for; a fresh one needs fresh records"
-                )
+                raise BudgetSpent("the holdout has answered as often as was paid for; a fresh one needs fresh records")
             self._charge.reserve()
             size, n = self._sizes
-            test = self._test = self._test or WholeNumbers(
-                self._threshold, self._epsilon, ONE
-            )
+            test = self._test = self._test or WholeNumbers(self._threshold, self._epsilon, ONE)
             on_train = total(phi, self._train, size)
             on_holdout = total(phi, self._holdout, n)
             # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
@@ -193,7 +189,5 @@ def count_of(name: str, records: PyTree) -> int:
     """
     counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
     if len(counts) != 1 or counts in ({()}, {(0,)}):
-        raise InputError(
-            f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}"
-        )
+        raise InputError(f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}")
     return int(next(iter(counts))[0])

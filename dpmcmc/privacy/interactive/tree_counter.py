@@ -135,12 +135,8 @@ class TreeCounter(Once):
             BudgetSpent: the counter has had T values; nothing is looked at.
             ValueError: no such counter; in a process that was forked from the one that made this.
         """
-        if not isinstance(counter, numbers.Integral) or not 0 <= counter < len(
-            self._trees
-        ):
-            raise InputError(
-                f"counter: must lie in 0 … {len(self._trees) - 1}, got {shown(counter)}"
-            )
+        if not isinstance(counter, numbers.Integral) or not 0 <= counter < len(self._trees):
+            raise InputError(f"counter: must lie in 0 … {len(self._trees) - 1}, got {shown(counter)}")
         tree = self._trees[counter]
         with self._answering():
             self._check_left(tree)

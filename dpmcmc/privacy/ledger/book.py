@@ -146,14 +146,8 @@ class Book:
             columns: name -> fingerprint of the table's columns.
         """
         known = columns.keys() & self.columns.keys()
-        same = bool(known) and all(
-            hmac.compare_digest(columns[name], self.columns[name]) for name in known
-        )
-        return (
-            same
-            or not self.fingerprints
-            or any(hmac.compare_digest(fingerprint, one) for one in self.fingerprints)
-        )
+        same = bool(known) and all(hmac.compare_digest(columns[name], self.columns[name]) for name in known)
+        return same or not self.fingerprints or any(hmac.compare_digest(fingerprint, one) for one in self.fingerprints)
 
     @property
     def spent(self) -> float:
@@ -175,14 +169,8 @@ class Book:
         terms = self.terms
         slack = 1 + 1e-9
         if terms.filter == "programme":
-            twice = Counter(
-                item for run in self._counted for item in run.items
-            ) - Counter(terms.items)
-            return (
-                f"{twice.total()} runs more than the programme has are reserved"
-                if twice
-                else None
-            )
+            twice = Counter(item for run in self._counted for item in run.items) - Counter(terms.items)
+            return f"{twice.total()} runs more than the programme has are reserved" if twice else None
         for spent, budget in (
             (self.spent, terms.budget),
             (self.overflow, terms.overflow),
@@ -195,9 +183,7 @@ class Book:
         """Why a charge is not admitted, as a clause; None where it is."""
         terms = self.terms
         if terms.filter == "programme":
-            left = Counter(terms.items) - Counter(
-                item for run in self._counted for item in run.items
-            )
+            left = Counter(terms.items) - Counter(item for run in self._counted for item in run.items)
             if left[charge["item"]]:
                 return None
             return f"it is none of the {left.total()} of {len(terms.items)} runs that are left of the programme"
@@ -297,12 +283,8 @@ def account(entries: Sequence[Entry], path: Place) -> State:
         epsilon = (terms.joint_epsilon or 0.0) if book.spent else 0.0
         epsilon_left = 0.0
     else:
-        epsilon = min(
-            terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta)
-        )
-        epsilon_left = gaussian_epsilon(
-            terms.additive.gaussian(left) * (1 - 1e-9), terms.delta
-        )
+        epsilon = min(terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta))
+        epsilon_left = gaussian_epsilon(terms.additive.gaussian(left) * (1 - 1e-9), terms.delta)
     return State(
         terms=terms,
         spent=book.spent,

@@ -142,9 +142,7 @@ class Receipt:
         return {"id": self.id, "sequence": self.sequence, "hash": self.hash}
 
 
-def following(
-    entries: Sequence[Entry], kind: str, run: str, body: dict[str, Any]
-) -> Entry:
+def following(entries: Sequence[Entry], kind: str, run: str, body: dict[str, Any]) -> Entry:
     """The entry that comes after ``entries``."""
     blank = Entry(
         sequence=len(entries) + 1,
@@ -159,18 +157,14 @@ def following(
     return Entry(**(blank.__dict__ | {"hash": blank.digest()}))
 
 
-def verify(
-    entries: Sequence[Entry], head: tuple[int, str], where: Place, seen: int = 0
-) -> None:
+def verify(entries: Sequence[Entry], head: tuple[int, str], where: Place, seen: int = 0) -> None:
     """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``; ``seen`` of them are known."""
     previous = entries[seen - 1].hash if seen else START
     for place, entry in enumerate(entries[seen:], start=seen + 1):
         if entry.sequence != place:
             raise BrokenChain(f"{where}: entry {place} of the ledger is missing; {MEND}")
         if entry.previous != previous or entry.digest() != entry.hash:
-            raise BrokenChain(
-                f"{where}: entry {place} of the ledger, or one before it, was edited; {MEND}"
-            )
+            raise BrokenChain(f"{where}: entry {place} of the ledger, or one before it, was edited; {MEND}")
         previous = entry.hash
     if not entries or (entries[-1].sequence, entries[-1].hash) != tuple(head):
         raise BrokenChain(

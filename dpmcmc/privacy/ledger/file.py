@@ -91,9 +91,7 @@ class Inode:
             self._overwrite(appended)
         end = os.fstat(self.handle).st_size
         start = max(end, len(content))
-        footer = _FOOTER.pack(
-            start, len(content), hashlib.sha256(content).digest(), _MAGIC
-        )
+        footer = _FOOTER.pack(start, len(content), hashlib.sha256(content).digest(), _MAGIC)
         try:
             self._write(end, bytes(start - end) + content + footer)
             os.fsync(self.handle)
@@ -169,9 +167,7 @@ def locked(path: Path, patience: float) -> Iterator[Inode]:
             with contextlib.suppress(OSError):
                 unlock(handle)
             os.close(handle)
-    raise LedgerError(
-        f"{path}: is replaced again and again by another process; keep the ledger to this library."
-    )
+    raise LedgerError(f"{path}: is replaced again and again by another process; keep the ledger to this library.")
 
 
 def made(path: Path, content: bytes) -> None:
@@ -209,9 +205,7 @@ def _open(path: Path) -> tuple[int, bool]:
         NotADirectoryError,
         ValueError,
     ):  # the last of a zero in the name
-        raise LedgerError(
-            f"{path}: no such ledger; make one with dpmcmc ledger init."
-        ) from None
+        raise LedgerError(f"{path}: no such ledger; make one with dpmcmc ledger init.") from None
     if not regular:
         raise LedgerError(f"{path}: is no file; make a ledger with dpmcmc ledger init.")
     try:
@@ -228,9 +222,7 @@ def _forget_trial(file: Inode) -> None:
         return
     path = file.path.resolve()
     for other in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        if re.fullmatch(
-            r"[0-9a-f]{16}", other.name.removeprefix(f".{path.name}.")
-        ) and names(other, file.handle):
+        if re.fullmatch(r"[0-9a-f]{16}", other.name.removeprefix(f".{path.name}.")) and names(other, file.handle):
             other.unlink()
 
 
@@ -271,21 +263,15 @@ def create(path: Path, key: bytes, entries: Sequence[Entry]) -> None:
         LedgerError: the file exists, or cannot be written.
     """
     if path.exists():
-        raise LedgerError(
-            f"{path}: exists already, and a ledger's budget is fixed for good; choose another file."
-        )
+        raise LedgerError(f"{path}: exists already, and a ledger's budget is fixed for good; choose another file.")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: its folder does not exist; make it first.")
     try:
         made(path, _lines(entries, key))
     except FileExistsError:
-        raise LedgerError(
-            f"{path}: was made by another process meanwhile; use that one."
-        ) from None
+        raise LedgerError(f"{path}: was made by another process meanwhile; use that one.") from None
     except OSError as error:
-        raise LedgerError(
-            f"{path}: cannot be written ({error.strerror}); use a local disk with free space."
-        ) from None
+        raise LedgerError(f"{path}: cannot be written ({error.strerror}); use a local disk with free space.") from None
 
 
 def read(path: Path) -> tuple[list[Entry], bytes]:
@@ -330,10 +316,7 @@ def _lines(entries: Sequence[Entry], key: bytes) -> bytes:
         "hash": last.hash,
         "key": key.hex(),
     }
-    return "".join(
-        f"{json.dumps(line)}\n"
-        for line in [about, *(entry.__dict__ for entry in entries)]
-    ).encode()
+    return "".join(f"{json.dumps(line)}\n" for line in [about, *(entry.__dict__ for entry in entries)]).encode()
 
 
 def _read(file: Inode) -> tuple[list[Entry], bytes]:
@@ -347,9 +330,7 @@ def _read(file: Inode) -> tuple[list[Entry], bytes]:
 
 def _verified(content: bytes, path: Path) -> tuple[list[Entry], bytes]:
     try:
-        entries, head, key = (_of_database if content.startswith(_SQLITE) else _of_lines)(
-            content, path
-        )
+        entries, head, key = (_of_database if content.startswith(_SQLITE) else _of_lines)(content, path)
         chain.verify(entries, head, path)
     except LedgerError:
         raise
@@ -360,9 +341,7 @@ def _verified(content: bytes, path: Path) -> tuple[list[Entry], bytes]:
     ) as error:  # a value of another type, or text that is none
         raise LedgerError(f"{path}: {_DAMAGED}.") from error
     if key is None:
-        raise BrokenChain(
-            f"{path}: the ledger's key was removed; restore an untouched copy."
-        )
+        raise BrokenChain(f"{path}: the ledger's key was removed; restore an untouched copy.")
     return entries, key
 
 
@@ -390,9 +369,7 @@ def _of_lines(content: bytes, path: Path) -> Found:
 
 
 def _of_version(version: object, path: Path) -> LedgerError:
-    return LedgerError(
-        f"{path}: is a ledger of version {version} and this library reads 1 to {_VERSION}; update it."
-    )
+    return LedgerError(f"{path}: is a ledger of version {version} and this library reads 1 to {_VERSION}; update it.")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -417,11 +394,7 @@ def _header(content: bytes, place: int) -> int:
 
 def _may_have_log(content: bytes) -> bool:
     """Whether this is a ledger that SQLite itself may have changed through files beside it."""
-    ours = (
-        content.startswith(_SQLITE)
-        and len(content) >= 100
-        and _header(content, 68) == _APPLICATION
-    )
+    ours = content.startswith(_SQLITE) and len(content) >= 100 and _header(content, 68) == _APPLICATION
     return ours and (_header(content, 60) == 1 or content[18] == _LOGGED)
 
 
@@ -438,16 +411,9 @@ def _of_database(content: bytes, path: Path) -> Found:
         db.deserialize(content[:length])
         db.execute("PRAGMA trusted_schema = OFF")
         columns = "sequence, kind, run, time, text, nonce, previous, hash"
-        entries = [
-            Entry(*row)
-            for row in db.execute(f"SELECT {columns} FROM entries ORDER BY sequence")
-        ]
+        entries = [Entry(*row) for row in db.execute(f"SELECT {columns} FROM entries ORDER BY sequence")]
         heads = db.execute("SELECT sequence, hash FROM head").fetchall()
-        keys = [
-            key
-            for (key,) in db.execute("SELECT key FROM secret")
-            if isinstance(key, bytes)
-        ]
+        keys = [key for (key,) in db.execute("SELECT key FROM secret") if isinstance(key, bytes)]
     return (
         entries,
         heads[0] if len(heads) == 1 else (0, ""),
@@ -469,9 +435,7 @@ def _renew(file: Inode) -> None:
             f"{file.path}: is a ledger of an older version of this library, mounted as a single file, so its log may "
             "lie elsewhere; open it once in its own folder (dpmcmc ledger show FILE)."
         )
-    with contextlib.closing(
-        sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)
-    ) as db:
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)) as db:
         if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
             raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_BUSY]}.")
         # SQLite's own lock, for older libraries know no other. Nothing is changed through this connection.
@@ -482,17 +446,10 @@ def _renew(file: Inode) -> None:
 def _mounted(path: Path) -> bool:
     """Whether a file is a mount point of its own."""
     try:
-        lines = (
-            Path("/proc/self/mountinfo")
-            .read_text(encoding="utf-8", errors="surrogateescape")
-            .splitlines()
-        )
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:  # not on every system
         return False
-    points = (
-        re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])
-        for line in lines
-    )
+    points = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
     return str(path) in points
 
 
@@ -512,9 +469,7 @@ def _sentences(path: Path) -> Iterator[None]:
             f"{path}: other processes kept the ledger locked for {_PATIENCE:g} seconds; try again."
         ) from None
     except OSError as error:
-        raise LedgerError(
-            f"{path}: {_REFUSALS.get(error.errno or 0, _OTHERWISE).format(error.strerror)}."
-        ) from error
+        raise LedgerError(f"{path}: {_REFUSALS.get(error.errno or 0, _OTHERWISE).format(error.strerror)}.") from error
 
 
 _DAMAGED = "the ledger is damaged; restore a copy that its receipts confirm"
@@ -533,15 +488,9 @@ _REASONS = dict.fromkeys(
     ),
     _OLDER_CLOSED,
 )
-_REASONS[sqlite3.SQLITE_BUSY] = (
-    "a process with an older version of this library is using the ledger; wait for it"
-)
-_FULL = (
-    "the disk is full ({}), and the ledger is as it was before; free space and try again"
-)
-_CLOSED = (
-    "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
-)
+_REASONS[sqlite3.SQLITE_BUSY] = "a process with an older version of this library is using the ledger; wait for it"
+_FULL = "the disk is full ({}), and the ledger is as it was before; free space and try again"
+_CLOSED = "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
 _OTHERWISE = "the ledger cannot be used ({}); keep it on a local disk, see to the file and try again"
 _REFUSALS = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EFBIG: _FULL}
 _REFUSALS |= {errno.EACCES: _CLOSED, errno.EPERM: _CLOSED, errno.EROFS: _CLOSED}

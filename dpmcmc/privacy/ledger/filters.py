@@ -97,9 +97,7 @@ _FEWEST_CELLS = 400
 _MOST_CELLS = 3000
 
 
-def total(
-    events: Iterable[Event], adjacency: Adjacency, one: Callable[[Event], float]
-) -> float:
+def total(events: Iterable[Event], adjacency: Adjacency, one: Callable[[Event], float]) -> float:
     """Σ count · one(event) over what ``events`` release, rounded up; infinite where a release has no noise.
 
     Raises:
@@ -145,11 +143,7 @@ def gdp(event: Event, adjacency: Adjacency) -> float:
     if event.mechanism == "pure":
         assert event.epsilon is not None
         # log of 1/(1 + e^ε); near 1/2 its quantile has an absolute error of a few 1e-16.
-        return (
-            (-2 * float(ndtri_exp(-np.logaddexp(0.0, event.epsilon))) + 1e-15) ** 2
-            if event.epsilon
-            else 0.0
-        )
+        return (-2 * float(ndtri_exp(-np.logaddexp(0.0, event.epsilon))) + 1e-15) ** 2 if event.epsilon else 0.0
     return _mu(event, adjacency, "gdp") ** 2
 
 
@@ -158,9 +152,7 @@ def randomised_response(epsilon: float, order: float) -> float:
     a = order * epsilon / 2
     b = (order - 1) * epsilon / 2
     if a > 300:
-        value = np.logaddexp(order * epsilon, (1 - order) * epsilon) - np.logaddexp(
-            0.0, epsilon
-        )
+        value = np.logaddexp(order * epsilon, (1 - order) * epsilon) - np.logaddexp(0.0, epsilon)
     else:  # 2 sinh a sinh b is the difference of the two cosh, without their cancellation
         value = math.log1p(2 * math.sinh(a) * math.sinh(b) / math.cosh(epsilon / 2))
     return min(epsilon, float(value) / (order - 1) * (1 + _COST_ROUNDING))
@@ -169,9 +161,7 @@ def randomised_response(epsilon: float, order: float) -> float:
 def _check_query(event: Event, name: str) -> None:
     """Refuse what a later version may charge for, rather than take it for a Gaussian query."""
     if event.mechanism not in QUERIES:
-        raise UnsupportedCombination(
-            f"filter {name} has no derivation for {event.mechanism}."
-        )
+        raise UnsupportedCombination(f"filter {name} has no derivation for {event.mechanism}.")
 
 
 def _mu(event: Event, adjacency: Adjacency, name: str) -> float:
@@ -181,9 +171,7 @@ def _mu(event: Event, adjacency: Adjacency, name: str) -> float:
             f"filter {name} does not cover objective perturbation; use a ledger with filter renyi."
         )
     _check_query(event, name)
-    return gaussian_parameter(
-        [Event("gaussian", event.noise_multiplier, 1.0, 1)], adjacency
-    )
+    return gaussian_parameter([Event("gaussian", event.noise_multiplier, 1.0, 1)], adjacency)
 
 
 def _objective_perturbation(event: Event, adjacency: Adjacency, order: int) -> float:
@@ -204,15 +192,8 @@ def _objective_perturbation(event: Event, adjacency: Adjacency, order: int) -> f
     # ∫ of e^{(α−1)t} and of e^{−αt} over each cell.
     up = (alpha - 1) * t[:-1] + math.log(math.expm1((alpha - 1) * width) / (alpha - 1))
     down = -alpha * t[:-1] + math.log(-math.expm1(-alpha * width) / alpha)
-    tail = (
-        math.log(2 / (alpha - 1))
-        + (alpha - 1) * c
-        + alpha * (alpha - 1) * nu**2 / 2
-        + float(log_ndtr(-12.0))
-    )
-    excess = math.log(alpha * (alpha - 1)) + float(
-        logsumexp([*(profile + np.logaddexp(up, down)), tail])
-    )
+    tail = math.log(2 / (alpha - 1)) + (alpha - 1) * c + alpha * (alpha - 1) * nu**2 / 2 + float(log_ndtr(-12.0))
+    excess = math.log(alpha * (alpha - 1)) + float(logsumexp([*(profile + np.logaddexp(up, down)), tail]))
     return float(np.logaddexp(0.0, excess)) / (alpha - 1) * (1 + _COST_ROUNDING)
 
 
@@ -263,11 +244,7 @@ class Renyi:
 
     def epsilon(self, spent: float, delta: float) -> float:
         """ε of a divergence of so much, by the same conversion."""
-        return (
-            _epsilon_of(np.array([self.order]), spent * np.ones(1), delta)
-            if spent > 0
-            else 0.0
-        )
+        return _epsilon_of(np.array([self.order]), spent * np.ones(1), delta) if spent > 0 else 0.0
 
     def gaussian(self, amount: float) -> float:
         """μ of the Gaussian release whose divergence αμ²/2 is so much."""
@@ -351,16 +328,8 @@ def best_order(
     last = max(8 * (2 - math.log(delta)) / epsilon + 16, 1025)
     typical = tuple(typical)
     fine, points = (64, 48) if typical else (1024, 4096)
-    orders = np.unique(
-        np.concatenate(
-            [np.arange(2, fine + 1), np.round(np.geomspace(fine, last, points))]
-        )
-    )
-    cost = (
-        np.array([Renyi(int(a)).cost(typical, adjacency) for a in orders])
-        if typical
-        else orders
-    )
+    orders = np.unique(np.concatenate([np.arange(2, fine + 1), np.round(np.geomspace(fine, last, points))]))
+    cost = np.array([Renyi(int(a)).cost(typical, adjacency) for a in orders]) if typical else orders
     return int(orders[np.argmax(_renyi_budget(orders, epsilon, delta) / cost)])
 
 
@@ -377,11 +346,7 @@ def _epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> fl
 
 def _renyi_budget(orders: np.ndarray, epsilon: float, delta: float) -> np.ndarray:
     """r at each order, from the conversion solved for it."""
-    return (
-        epsilon
-        - np.log1p(-1 / orders)
-        + (math.log(delta) + np.log(orders)) / (orders - 1)
-    )
+    return epsilon - np.log1p(-1 / orders) + (math.log(delta) + np.log(orders)) / (orders - 1)
 
 
 def _down(value: float) -> float:
@@ -414,14 +379,10 @@ _ACCOUNTANTS = ("pld", "rdp", "one_sample")
 
 def item(events: Iterable[Event]) -> str:
     """Events as a text that is equal exactly for equal lists, whatever their order."""
-    return json.dumps(
-        sorted(json.dumps(e.to_json(), sort_keys=True) for e in run_length(events))
-    )
+    return json.dumps(sorted(json.dumps(e.to_json(), sort_keys=True) for e in run_length(events)))
 
 
-def joint_epsilon(
-    guarantees: Sequence[Guarantee], adjacency: Adjacency, delta: float
-) -> float:
+def joint_epsilon(guarantees: Sequence[Guarantee], adjacency: Adjacency, delta: float) -> float:
     """ε of all of them together at total δ, by the first accountant that covers them.
 
     Raises:
@@ -480,9 +441,7 @@ class Promise:
         if not (math.isfinite(epsilon) and epsilon > 0):
             raise LedgerError(f"epsilon must be a finite number > 0, got {epsilon}.")
         if not _SMALLEST_DELTA <= delta < 1:
-            raise LedgerError(
-                f"delta must be at least {_SMALLEST_DELTA:g} and below 1, got {delta}."
-            )
+            raise LedgerError(f"delta must be at least {_SMALLEST_DELTA:g} and below 1, got {delta}.")
         if records is not None and records < 1:
             raise LedgerError(f"num_records must be at least 1, got {records}.")
         if records is not None and delta >= 1 / records:
@@ -491,14 +450,8 @@ class Promise:
                 "meet it; use a smaller delta."
             )
         if self.filter not in FILTERS:
-            raise LedgerError(
-                f"filter must be one of {', '.join(FILTERS)}, got {self.filter!r}."
-            )
-        if order is not None and (
-            self.filter != "renyi"
-            or not 2 <= order <= _LARGEST_ORDER
-            or order != int(order)
-        ):
+            raise LedgerError(f"filter must be one of {', '.join(FILTERS)}, got {self.filter!r}.")
+        if order is not None and (self.filter != "renyi" or not 2 <= order <= _LARGEST_ORDER or order != int(order)):
             raise LedgerError(
                 f"order must be a whole number from 2 to {_LARGEST_ORDER}, of filter renyi alone; got {order} with "
                 f"{self.filter}."
@@ -531,9 +484,7 @@ class Terms(Promise):
     @property
     def unit(self) -> str:
         """Unit of ``budget``, for people."""
-        return (
-            "runs of the programme" if self.filter == "programme" else self.additive.unit
-        )
+        return "runs of the programme" if self.filter == "programme" else self.additive.unit
 
     @property
     def additive(self) -> Filter:
@@ -546,9 +497,7 @@ class Terms(Promise):
         return self.delta - self.overflow * (1 + math.exp(min(self.epsilon, 700.0)))
 
 
-def fixed(
-    promise: Promise, items: Sequence[Guarantee], typical: Sequence[Event], share: float
-) -> Terms:
+def fixed(promise: Promise, items: Sequence[Guarantee], typical: Sequence[Event], share: float) -> Terms:
     """Return the terms that keep a promise, with their budget.
 
     Args:
@@ -563,9 +512,7 @@ def fixed(
     """
     promise.check()
     if (promise.filter == "programme") != bool(items):
-        raise LedgerError(
-            "filter programme needs the guarantees of its runs, and no other filter takes them."
-        )
+        raise LedgerError("filter programme needs the guarantees of its runs, and no other filter takes them.")
     if not 0 <= share < 1:
         raise LedgerError(f"overflow_share must lie in [0, 1), got {share}.")
     return _programme(promise, items) if items else _additive(promise, typical, share)
@@ -577,9 +524,7 @@ def _programme(promise: Promise, items: Sequence[Guarantee]) -> Terms:
     epsilon = promise.epsilon
     delta = promise.delta
     if any(g.adjacency != adjacency for g in items):
-        raise LedgerError(
-            f"every run of the programme must promise adjacency {adjacency}."
-        )
+        raise LedgerError(f"every run of the programme must promise adjacency {adjacency}.")
     joint = joint_epsilon(items, adjacency, delta)
     if not joint <= epsilon:
         raise LedgerError(
@@ -650,11 +595,7 @@ def epsilon(
             return None
     while high > low * 1.0005:
         middle = math.sqrt(low * high)
-        low, high = (
-            (low, middle)
-            if fits(scaled(guarantee.events, middle, overflow))
-            else (middle, high)
-        )
+        low, high = (low, middle) if fits(scaled(guarantee.events, middle, overflow)) else (middle, high)
     found = Guarantee.from_events(
         scaled(guarantee.events, high * _MARGIN, overflow),
         delta=guarantee.delta,
@@ -665,9 +606,7 @@ def epsilon(
     return round_down(found, 3) if found > 0 else None
 
 
-def scaled(
-    events: tuple[Event, ...], factor: float, overflow: float = 1.0
-) -> tuple[Event, ...]:
+def scaled(events: tuple[Event, ...], factor: float, overflow: float = 1.0) -> tuple[Event, ...]:
     """Events with ``factor`` times the noise, and ``overflow`` times the probability of a truncated batch."""
     out = []
     for e in events:
@@ -675,22 +614,14 @@ def scaled(
             out.append(dataclasses.replace(e, rate=min(1.0, e.rate * overflow)))
         else:
             loss = None if e.epsilon is None else e.epsilon / factor
-            out.append(
-                dataclasses.replace(
-                    e, noise_multiplier=e.noise_multiplier * factor, epsilon=loss
-                )
-            )
+            out.append(dataclasses.replace(e, noise_multiplier=e.noise_multiplier * factor, epsilon=loss))
     return tuple(out)
 
 
 def _overflow(guarantee: Guarantee, planned_against: float) -> float:
     """How much likelier truncation may become when the run is planned again with a smaller ε."""
-    truncated = math.fsum(
-        e.rate * e.count for e in guarantee.events if e.mechanism == "batch_overflow"
-    )
+    truncated = math.fsum(e.rate * e.count for e in guarantee.events if e.mechanism == "batch_overflow")
     share = OVERFLOW_SHARE * guarantee.delta
-    if truncated <= share * math.exp(
-        -math.log1p(math.exp(min(700.0, max(planned_against, guarantee.epsilon))))
-    ):
+    if truncated <= share * math.exp(-math.log1p(math.exp(min(700.0, max(planned_against, guarantee.epsilon))))):
         return 1.0
     return max(1.0, share / 2 / truncated)

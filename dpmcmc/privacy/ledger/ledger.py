@@ -122,9 +122,7 @@ class Ledger:
         if self._key is None:  # a database hides it from those who may only read
             return
         if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
-            raise BrokenChain(
-                f"{self.path}: the ledger's key was replaced; restore an untouched copy."
-            )
+            raise BrokenChain(f"{self.path}: the ledger's key was replaced; restore an untouched copy.")
 
     @classmethod
     def init(
@@ -162,9 +160,7 @@ class Ledger:
         """
         like = () if typical is None else typical.events
         if adjacency not in ADJACENCIES:
-            raise LedgerError(
-                f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}."
-            )
+            raise LedgerError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}.")
         promise = Promise(
             name,
             num_records,
@@ -216,9 +212,7 @@ class Ledger:
                     charge | {"label": label, "guarantee": stated},
                 )
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
-        raise OverBudget(
-            f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}."
-        )
+        raise OverBudget(f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}.")
 
     @_patient
     def begin(
@@ -251,15 +245,11 @@ class Ledger:
             run = self._run(entries, receipt_or_id)
             known = run.begun in after
             if run.outcome == "open" and (run.begun is None or known):
-                append(
-                    "begin", run.id, {"by": by} | ({"after": run.begun} if known else {})
-                )
+                append("begin", run.id, {"by": by} | ({"after": run.begun} if known else {}))
                 return by
             if run.outcome == "released" and run.begun is not None and known and complete:
                 return run.begun
-            raise LedgerError(
-                f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}."
-            )
+            raise LedgerError(f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}.")
 
     @_patient
     def settle(self, receipt_or_id: Receipt | str, outcome: str | None = None) -> None:
@@ -275,9 +265,7 @@ class Ledger:
             LedgerError: an unknown or settled run, or ``void`` for one that has begun.
         """
         if outcome not in (None, *OUTCOMES):
-            raise LedgerError(
-                f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}."
-            )
+            raise LedgerError(f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}.")
         with _store(self.path).change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             if outcome is None and run.outcome != "open":
@@ -307,9 +295,7 @@ class Ledger:
                 append("settle", run.id, {"outcome": "void"})
 
     @_patient
-    def extend(
-        self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str
-    ) -> Receipt:
+    def extend(self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str) -> Receipt:
         """Charge an open run for more, for instance because it repeats steps on another machine.
 
         Args:
@@ -328,9 +314,7 @@ class Ledger:
             if refusal is None:
                 entry = append("extend", run.id, charge | {"why": why})
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
-        raise OverBudget(
-            f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}."
-        )
+        raise OverBudget(f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}.")
 
     @_patient
     def identify(
@@ -365,9 +349,7 @@ class Ledger:
                 )
             new = {name: one for name, one in named.items() if name not in book.columns}
             if new or found not in book.fingerprints:
-                append(
-                    "data", "", {"fingerprint": found} | ({"columns": new} if new else {})
-                )
+                append("data", "", {"fingerprint": found} | ({"columns": new} if new else {}))
 
     def copy(self, to: str | Address) -> Ledger:
         """Copy a file into a database that has no ledger there, with every entry as it is; the file is closed.
@@ -393,9 +375,7 @@ class Ledger:
         ):
             moved = fold(entries, self.path).moved
             if moved not in (None, str(where)):
-                raise LedgerError(
-                    f"{self.path}: was copied to {moved} already; name that as the ledger."
-                )
+                raise LedgerError(f"{self.path}: was copied to {moved} already; name that as the ledger.")
             fill([entry for entry in entries if entry.kind != "moved"])
             if moved is None:
                 append("moved", "", {"to": str(where)})
@@ -435,22 +415,14 @@ class Ledger:
         entries = self.history()
         runs = fold(entries, self.path).runs
         found = [
-            e
-            for e in entries
-            if e.kind == "reserve"
-            and e.body["label"] == label
-            and runs[e.run].outcome != "void"
+            e for e in entries if e.kind == "reserve" and e.body["label"] == label and runs[e.run].outcome != "void"
         ]
         if not found:
             return None
         if len(found) > 1:
-            raise LedgerError(
-                f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id."
-            )
+            raise LedgerError(f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id.")
         reserved = run_length(Event(**e) for e in found[0].body["events"])
-        if guarantee is not None and filters.item(guarantee.events) != filters.item(
-            reserved
-        ):
+        if guarantee is not None and filters.item(guarantee.events) != filters.item(reserved):
             raise LedgerError(
                 f"{self.path}: run {label!r} was reserved with other noise or another length; resume it unchanged, or "
                 "start a new run."
@@ -512,9 +484,7 @@ class Ledger:
             "overflow": overflow,
             "events": [e.to_json() for e in run_length(events)],
         }
-        return charge | (
-            {"item": filters.item(events)} if terms.filter == "programme" else {}
-        )
+        return charge | ({"item": filters.item(events)} if terms.filter == "programme" else {})
 
     def _cost(self, events: Sequence[Event], adjacency: Adjacency) -> tuple[float, float]:
         overflow = overflow_probability(events)
@@ -546,9 +516,7 @@ class Ledger:
             receipt_or_id = receipt_or_id.id
         run = self._replayed(entries).runs.get(receipt_or_id)
         if run is None:
-            raise LedgerError(
-                f"{self.path}: no run {receipt_or_id!r}; ledger history lists them."
-            )
+            raise LedgerError(f"{self.path}: no run {receipt_or_id!r}; ledger history lists them.")
         return run
 
     def _check_open(self, run: Run) -> None:
@@ -563,9 +531,7 @@ class Ledger:
             return "run one of those as it was declared, or keep other runs in another ledger"
         epsilon = self.fitting_epsilon(guarantee)
         if epsilon is None:
-            return (
-                "no noise makes this run fit, so ask the data's holder for another budget"
-            )
+            return "no noise makes this run fit, so ask the data's holder for another budget"
         return f"epsilon {epsilon:g} at delta {guarantee.delta:g} would fit: set privacy.epsilon={epsilon:g}"
 
 

@@ -67,9 +67,7 @@ def place(given: str | Path | Address) -> Place:
             "name a file with it in PGPASSFILE (an @ that is none's end is written %40)"
         )
     if not given.isprintable() or " " in given:
-        raise InputError(
-            f"{shown!r}: holds spaces or signs that no URL has; write them %XX"
-        )
+        raise InputError(f"{shown!r}: holds spaces or signs that no URL has; write them %XX")
     url, _, schema = given.partition("#")
     if not _NAME.fullmatch(schema or SCHEMA):
         raise InputError(

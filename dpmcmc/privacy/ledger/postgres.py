@@ -75,9 +75,7 @@ SELECT pg_logical_emit_message(true, 'dpmcmc', ''),
     CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
     THEN set_config('synchronous_commit', 'on', true) END;
 """
-_HEAD = (
-    "SELECT format, version, sequence, hash, current_setting('fsync') FROM {schema}.head"
-)
+_HEAD = "SELECT format, version, sequence, hash, current_setting('fsync') FROM {schema}.head"
 _LOCK = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT set_config('lock_timeout', '{_PATIENCE}s', true), set_config('synchronous_commit', 'off', true),
@@ -125,9 +123,7 @@ def making(address: Address, key: bytes) -> Iterator[Callable[[Sequence[Entry]],
     with session.lock, _sentences(address, "make"):
         session.drop()
         try:
-            (((here,),),) = session.send(
-                "BEGIN; SELECT to_regnamespace(%s) IS NOT NULL", address.schema
-            )
+            (((here,),),) = session.send("BEGIN; SELECT to_regnamespace(%s) IS NOT NULL", address.schema)
             session.send(("" if here else "CREATE SCHEMA {schema};") + _TABLES)
 
             def fill(entries: Sequence[Entry]) -> None:
@@ -207,9 +203,7 @@ class _Session:
             self._connection = self._connected()
         found = []
         try:
-            cursor = self._connection.execute(
-                statements.format(schema=f'"{self._address.schema}"'), values or None
-            )
+            cursor = self._connection.execute(statements.format(schema=f'"{self._address.schema}"'), values or None)
             while True:
                 if cursor.description is not None:
                     found.append(cursor.fetchall())
@@ -237,9 +231,7 @@ class _Session:
             return entries, None
         keys = self.send("SELECT key FROM {schema}.secret")[0]
         if len(keys) != 1:
-            raise BrokenChain(
-                f"{self._address}: the ledger's key was removed; restore an untouched copy."
-            )
+            raise BrokenChain(f"{self._address}: the ledger's key was removed; restore an untouched copy.")
         return entries, bytes(keys[0][0])
 
     def locked(self) -> list[Entry]:
@@ -315,9 +307,7 @@ class _Session:
             prepare_threshold=None,
         )
 
-    def _verified(
-        self, heads: list[tuple], rows: list[tuple], seen: list[Entry]
-    ) -> list[Entry]:
+    def _verified(self, heads: list[tuple], rows: list[tuple], seen: list[Entry]) -> list[Entry]:
         """The entries seen before and those of ``rows``, which begin with the last one that was seen."""
         where = self._address
         if len(heads) != 1:
@@ -451,7 +441,9 @@ _LOST = (
 _OTHERWISE = "the database refuses ({}), and nothing was changed; ask its administrator"
 _NO_LEDGER = "is not a ledger of this library; make one with dpmcmc ledger init, in a schema of its own"
 _MISSING = "no such ledger; make one with dpmcmc ledger init"
-_THERE = "exists already, and a ledger's budget is fixed for good; name another schema, postgresql://.../DATABASE#SCHEMA"
+_THERE = (
+    "exists already, and a ledger's budget is fixed for good; name another schema, postgresql://.../DATABASE#SCHEMA"
+)
 _FULL = "the server's disk is full ({}), and the ledger is as it was before; free space and try again"
 #: By the code of SQL, and where it differs by what is being done.
 _REFUSALS: dict[str | None, str | dict[str, str]] = {

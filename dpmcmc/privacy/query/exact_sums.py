@@ -49,9 +49,7 @@ def traced_platform() -> str | None:
     return _platform.get()
 
 
-def by_platform(
-    *arguments: PyTree, cpu: Callable[..., PyTree], default: Callable[..., PyTree]
-) -> PyTree:
+def by_platform(*arguments: PyTree, cpu: Callable[..., PyTree], default: Callable[..., PyTree]) -> PyTree:
     """Return what ``cpu`` makes of the arguments on a CPU, and ``default`` elsewhere: the same numbers."""
     platform = traced_platform()
     if platform is None:
@@ -92,11 +90,7 @@ class Rows(NamedTuple):
     def read(self, part: slice = slice(None)) -> Num[jax.Array, "m ..."]:
         """Some of the rows, as an array."""
         # Without the fill of places outside, a masked copy of the whole batch.
-        return (
-            self.table[part]
-            if self.at is None
-            else jnp.asarray(self.table).at[self.at[part]].get(mode="clip")
-        )
+        return self.table[part] if self.at is None else jnp.asarray(self.table).at[self.at[part]].get(mode="clip")
 
     def margins(self, params: Float[jax.Array, " d"]) -> Float[jax.Array, " n"]:
         """x·θ of every row, whose columns beyond the length of θ are left out, (n,)."""
@@ -135,9 +129,7 @@ def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
     size = at.shape[0]
     if size <= _BLOCK:
         return block(at)
-    margins = jax.lax.scan(
-        lambda _, at: (None, block(at)), None, in_blocks(at), unroll=_UNROLLED
-    )[1]
+    margins = jax.lax.scan(lambda _, at: (None, block(at)), None, in_blocks(at), unroll=_UNROLLED)[1]
     return margins.reshape(-1)[:size]
 
 
@@ -147,17 +139,10 @@ def _(cells: int, batched: list[bool], *arguments: jax.Array) -> tuple[jax.Array
     axes = [0 if each else None for each in batched]
     if cells > 1:
         return jax.vmap(_product, axes)(*arguments), True
-    return _by_lanes(
-        *(
-            leaf[0] if axis == 0 else leaf
-            for leaf, axis in zip(arguments, axes, strict=True)
-        )
-    )[None], True
+    return _by_lanes(*(leaf[0] if axis == 0 else leaf for leaf, axis in zip(arguments, axes, strict=True)))[None], True
 
 
-def truncated(
-    x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]
-) -> Num[jax.Array, "n d"]:
+def truncated(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
     """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
     weight = weight[:, None]
     return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
@@ -169,14 +154,10 @@ def in_blocks(leaf: jax.Array) -> jax.Array:
     blocks = -(-size // _BLOCK)
     width = -(-size // (blocks * LANES)) * LANES
     short = blocks * width - size
-    return jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1)).reshape(
-        blocks, width, *leaf.shape[1:]
-    )
+    return jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1)).reshape(blocks, width, *leaf.shape[1:])
 
 
-def over_blocks(
-    rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], total: PyTree
-) -> PyTree:
+def over_blocks(rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], total: PyTree) -> PyTree:
     """Return ``total`` plus the sums of a batch's blocks, taken one after another.
 
     A table of a whole batch in integers would leave a CPU's cache between its making and its sum.
@@ -190,13 +171,9 @@ def over_blocks(
 
     def add(total: PyTree, block: tuple[jax.Array, jax.Array]) -> tuple[PyTree, None]:
         at, weight = block
-        return total + summed(
-            Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])
-        ), None
+        return total + summed(Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])), None
 
-    return jax.lax.scan(
-        add, total, (in_blocks(places), in_blocks(weight)), unroll=_UNROLLED
-    )[0]
+    return jax.lax.scan(add, total, (in_blocks(places), in_blocks(weight)), unroll=_UNROLLED)[0]
 
 
 def parts_on_cpu(rows: int) -> int:
@@ -263,10 +240,7 @@ def in_one_row(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
     @called.def_vmap
     def _(size: int, batched: list[bool], *rows: jax.Array) -> tuple[PyTree, PyTree]:
-        each = [
-            x if own else jnp.broadcast_to(x, (size, *x.shape))
-            for x, own in zip(rows, batched, strict=True)
-        ]
+        each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(rows, batched, strict=True)]
         found = called(*(x.reshape(-1, *x.shape[2:]) for x in each))
         apart = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
         return apart, jax.tree.map(lambda _: True, apart)
@@ -310,10 +284,7 @@ class FixedPoint(NamedTuple):
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
-            lambda h, l: (
-                h.astype(jnp.float32) * float32(unit * 65536)
-                + l.astype(jnp.float32) * float32(unit)
-            ),
+            lambda h, l: h.astype(jnp.float32) * float32(unit * 65536) + l.astype(jnp.float32) * float32(unit),
             *self,
         )
 
@@ -321,18 +292,14 @@ class FixedPoint(NamedTuple):
         """Pytree of NumPy float64, exact; for tests and confidential diagnostics."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
-            lambda h, l: (
-                (np.asarray(h, np.float64) * 65536 + np.asarray(l, np.float64)) * unit
-            ),
+            lambda h, l: (np.asarray(h, np.float64) * 65536 + np.asarray(l, np.float64)) * unit,
             *self,
         )
 
 
 def float32(value: Clip) -> np.float32 | jax.Array:
     """The float32 nearest to a number; a traced one stays traced."""
-    return (
-        value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
-    )
+    return value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
 
 
 def squared_norms(rows: PyTree) -> jax.Array:
@@ -371,9 +338,7 @@ def sum_in_pairs(parts: list[jax.Array]) -> jax.Array:
     return parts[0]
 
 
-def unit_factor(
-    norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip: Clip
-) -> Float[jax.Array, " n"]:
+def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip: Clip) -> Float[jax.Array, " n"]:
     """min(1, C/norm)/C per row; zero for masked rows and rows whose norm is not finite."""
     good = mask & jnp.isfinite(norm)
     return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
@@ -396,17 +361,11 @@ def materialised(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -
         both = (tree, kept) if then is None else (kept, then(kept))
         return jax.tree.map(lambda one, two: jnp.where(i == 0, one, two), *both)
 
-    with jax.named_scope(
-        "held"
-    ):  # by this name tests find the loop in what a compiler has made of it
-        return jax.lax.fori_loop(
-            0, 2, keep, jax.tree.map(jnp.zeros_like, tree) if then is None else tree
-        )
+    with jax.named_scope("held"):  # by this name tests find the loop in what a compiler has made of it
+        return jax.lax.fori_loop(0, 2, keep, jax.tree.map(jnp.zeros_like, tree) if then is None else tree)
 
 
-def clipped_sum(
-    rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int
-) -> FixedPoint:
+def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int) -> FixedPoint:
     """Σ over unmasked rows of the row clipped to norm ``clip``.
 
     Args:
@@ -463,17 +422,13 @@ def linear_sum(
     norms = row_norms(rows.read()) if norms is None else norms
 
     def weighted(residual: jax.Array) -> jax.Array:
-        factor = unit_factor(
-            jnp.abs(residual) * norms, mask & jnp.isfinite(residual), clip
-        )
+        factor = unit_factor(jnp.abs(residual) * norms, mask & jnp.isfinite(residual), clip)
         return jnp.where(factor > 0, residual * factor, 0.0) * np.float32(2.0**bits)
 
     def summed(rows: Rows, weight: jax.Array, parts: int = 1) -> FixedPoint:
         size = weight.shape[0] // parts
         every = [slice(k * size, (k + 1) * size) for k in range(parts)]
-        return sum_rows(
-            sum(truncated(rows.read(part), weight[part]) for part in every), parts
-        )
+        return sum_rows(sum(truncated(rows.read(part), weight[part]) for part in every), parts)
 
     def on_cpu(rows: Rows, weight: jax.Array) -> FixedPoint:
         size = weight.shape[0]
@@ -502,9 +457,7 @@ def sum_rows(integers: PyTree, each: int = 1, most: int = BLOCK_ROWS) -> FixedPo
         n = leaf.shape[0]
         block = max(most // each, -(-n >> 14))
         if n * each > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
-            raise InputError(
-                f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks"
-            )
+            raise InputError(f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks")
         short = -n % block if n > block else 0
         if short:
             leaf = jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1))
@@ -516,9 +469,7 @@ def sum_rows(integers: PyTree, each: int = 1, most: int = BLOCK_ROWS) -> FixedPo
 def sum_blocks(totals: PyTree) -> FixedPoint:
     """Exact sum over axis 0, at most 2^14 long, of int32 leaves: each the sum of up to BLOCK_ROWS rows."""
     high = jax.tree.map(lambda leaf: (leaf >> 16).sum(axis=0), totals)
-    return _carry(
-        FixedPoint(high, jax.tree.map(lambda leaf: (leaf & 0xFFFF).sum(axis=0), totals))
-    )
+    return _carry(FixedPoint(high, jax.tree.map(lambda leaf: (leaf & 0xFFFF).sum(axis=0), totals)))
 
 
 def _carry(total: FixedPoint) -> FixedPoint:

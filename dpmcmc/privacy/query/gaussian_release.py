@@ -57,9 +57,7 @@ GRID = 2.0**-30
 _LARGEST = 2.0**61
 
 
-def gaussian_release(
-    value: np.ndarray | Exact, noise_std: float, key: jax.Array
-) -> np.ndarray:
+def gaussian_release(value: np.ndarray | Exact, noise_std: float, key: jax.Array) -> np.ndarray:
     """Return ``value`` plus N(0, noise_std² I).
 
     Args:
@@ -76,9 +74,7 @@ def gaussian_release(
     """
     unit = grid(noise_std)
     steps = on_grid(value, unit)
-    noise = integer_noise.on_host(
-        randomness.adopted(key), steps.size, noise_std / unit
-    ).reshape(steps.shape)
+    noise = integer_noise.on_host(randomness.adopted(key), steps.size, noise_std / unit).reshape(steps.shape)
     return (steps + noise).astype(np.float64) * unit
 
 
@@ -120,9 +116,7 @@ def grid(noise_std: float) -> float:
     return 2.0 ** (math.frexp(noise_std)[1] - 1) * GRID
 
 
-def gaussian_event(
-    noise_std: float, sensitivity: float, size: int, adjacency: Adjacency
-) -> Event:
+def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: Adjacency) -> Event:
     """Return the charge of one :func:`gaussian_release`.
 
     Args:
@@ -135,9 +129,7 @@ def gaussian_event(
     return Event("gaussian", adjacency.sensitivity / moved, 1.0, 1)
 
 
-def calibrated_std(
-    sensitivity: float, size: int, *, epsilon: float, delta: float
-) -> float:
+def calibrated_std(sensitivity: float, size: int, *, epsilon: float, delta: float) -> float:
     """Return the smallest noise std whose :func:`gaussian_event` meets (ε, δ), to about 1e-9 of it.
 
     Args:
@@ -172,9 +164,7 @@ def mu_std(sensitivity: float, size: int, mu: float) -> float:
     return sensitivity * (1 + KAPPA) / left
 
 
-def noise_on_grid(
-    key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array
-) -> jax.Array:
+def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> jax.Array:
     """Return Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
 
     Args:
@@ -184,9 +174,7 @@ def noise_on_grid(
         grid: a power of two.
     """
     integer_noise.check_numbers(size)
-    high, low = integer_noise.noise(
-        key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1]
-    )
+    high, low = integer_noise.noise(key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1])
     return high.astype(jnp.float64) * 65536 + low
 
 
@@ -237,9 +225,7 @@ def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
     """
 
     def row(record: PyTree) -> jax.Array:
-        return ravel_pytree(jax.grad(lambda p: -model.log_likelihood(p, record))(params))[
-            0
-        ]
+        return ravel_pytree(jax.grad(lambda p: -model.log_likelihood(p, record))(params))[0]
 
     rows = jax.jit(jax.vmap(row), compiler_options=RUN_ONCE)
     count = length_of(records)
@@ -247,9 +233,7 @@ def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
     found = []
     for i in range(0, count, _ROWS):
         at = np.minimum(i + last, count - 1)
-        block = jax.tree.map(
-            lambda leaf, at=at: jnp.asarray(np.asarray(leaf)[at]), records
-        )
+        block = jax.tree.map(lambda leaf, at=at: jnp.asarray(np.asarray(leaf)[at]), records)
         found.append(np.asarray(rows(block))[: count - i])
     return np.concatenate(found)
 
@@ -341,9 +325,7 @@ class GramRelease:
     trace_std: float
 
     @classmethod
-    def calibrate(
-        cls, rows: RowFacts, adjacency: Adjacency, mu: float, trace_mu: float
-    ) -> GramRelease:
+    def calibrate(cls, rows: RowFacts, adjacency: Adjacency, mu: float, trace_mu: float) -> GramRelease:
         """Return the release whose parts cost ``mu`` and ``trace_mu``; their squares add up.
 
         Args:
@@ -356,9 +338,7 @@ class GramRelease:
             CalibrationError: see :func:`mu_std`.
         """
         moves, trace_moves = rows.moved(adjacency)
-        trace_std = (
-            0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
-        )
+        trace_std = 0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
         return cls(rows, mu_std(moves, entries(rows.size), mu), trace_std)
 
     @property
@@ -386,9 +366,7 @@ class GramRelease:
     def of_sum(self, exact: Exact, key: jax.Array) -> NoisyGram:
         """Return G and its trace with noise, given G, of rows within b; see :meth:`release`."""
         gram_key, trace_key = jax.random.split(key)
-        gram = symmetric(
-            gaussian_release(svec_of(exact), self.noise_std, gram_key), self.rows.size
-        )
+        gram = symmetric(gaussian_release(svec_of(exact), self.noise_std, gram_key), self.rows.size)
         if not self.trace_std:
             return NoisyGram(gram, self.noise_std, float(self.rows.num_records), 0.0)
         released = gaussian_release(trace_of(exact), self.trace_std, trace_key)
@@ -429,9 +407,7 @@ class SumRelease:
 
     def event(self, adjacency: Adjacency) -> Event:
         """Return what the release costs."""
-        return gaussian_event(
-            self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency
-        )
+        return gaussian_event(self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency)
 
     def mean(self, exact: Exact, key: jax.Array) -> np.ndarray:
         """Return the mean row, (d,), shrunk as far as its noise asks for (James and Stein).

@@ -64,9 +64,7 @@ def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
     shift = np.uint32(32 - bits)
     starts = np.arange(1 << bits, dtype=np.uint32) << shift
     below = np.searchsorted(values, starts, side="right").astype(np.int32)
-    through = np.append(
-        below[1:], np.int32(np.searchsorted(values, WORD - 1, side="right"))
-    )
+    through = np.append(below[1:], np.int32(np.searchsorted(values, WORD - 1, side="right")))
     # A threshold on the least word of the next bucket counts there; looked at here too, it is above every word.
     # In few bytes, which a device reads once a word.
     return (
@@ -102,14 +100,9 @@ class Choice(NamedTuple):
 Levels = int | Choice
 
 
-def levels_of(
-    among: tuple[tuple[int, ...], ...], own: jax.Array | None
-) -> tuple[Levels, ...]:
+def levels_of(among: tuple[tuple[int, ...], ...], own: jax.Array | None) -> tuple[Levels, ...]:
     """Return the numbers of draws of a query's releases: of each the only one, or a run's own of several."""
-    return tuple(
-        n[0] if own is None or len(n) == 1 else Choice(n, own[k])
-        for k, n in enumerate(among)
-    )
+    return tuple(n[0] if own is None or len(n) == 1 else Choice(n, own[k]) for k, n in enumerate(among))
 
 
 def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
@@ -175,18 +168,14 @@ def draw(
         chosen = jnp.where(below, column, entry & np.uint32(_COLUMN))
         return then((chosen.astype(jnp.int32) - HALF).reshape(shape), *given)
 
-    def unless_tied(
-        _: jax.Array, words: jax.Array, *given: jax.Array
-    ) -> tuple[jax.Array, PyTree]:
+    def unless_tied(_: jax.Array, words: jax.Array, *given: jax.Array) -> tuple[jax.Array, PyTree]:
         column, entry, less, tied = first(words)
         return jnp.any(tied), made(column, entry, less, given)
 
     def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
         column, entry, less, tied = first(words)
         lower = table().words[1:]
-        more = randomness.more_words(key, len(lower) * column.size).reshape(
-            len(lower), -1
-        )
+        more = randomness.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
 
@@ -221,9 +210,7 @@ def _each(
         # Beside those that are left may be others, whose results stay what they are.
         at = jax.lax.top_k(left.astype(jnp.int32), some)[1]
         settled = exact(*(row[at] for row in rows))
-        found = jax.tree.map(
-            lambda old, new: old.at[at].set(new, unique_indices=True), found, settled
-        )
+        found = jax.tree.map(lambda old, new: old.at[at].set(new, unique_indices=True), found, settled)
         return left.at[at].set(jnp.zeros(some, bool), unique_indices=True), found
 
     found = quick(*rows)
@@ -231,9 +218,7 @@ def _each(
         return jax.lax.while_loop(lambda state: jnp.any(state[0]), mended, found)[1]
 
 
-def _settled(
-    less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]
-) -> Words:
+def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:
     """Return whether drawn bits are below a threshold, going on from what their upper bits say; NumPy or JAX."""
     for word, threshold in zip(words, thresholds, strict=True):
         less = less | (tied & (word < threshold))
@@ -251,9 +236,7 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
     """
     check_numbers(size)
     rows = table().words
-    factors = np.array(
-        [1, *coefficients(np.asarray(std, np.float32), LEVELS[-1], np).tolist()]
-    )
+    factors = np.array([1, *coefficients(np.asarray(std, np.float32), LEVELS[-1], np).tolist()])
     total = np.zeros(size, np.int64)
     for start in range(0, size, _AT_A_TIME):
         part = total[start : start + _AT_A_TIME]
@@ -284,9 +267,7 @@ def check_numbers(size: int) -> None:
         )
 
 
-def noise(
-    key: jax.Array, size: int, std: jax.Array, levels: int
-) -> tuple[jax.Array, jax.Array]:
+def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.Array, jax.Array]:
     """Integer noise of at least this std, as ``high·2^16 + low``.
 
     Args:
@@ -304,9 +285,7 @@ def noise(
         high, low = _times(each[1:], factors)
         return jnp.sum(high, axis=0), jnp.sum(low, axis=0) + each[0]
 
-    return draw(
-        key, (levels, size), limbs, coefficients(std, levels).reshape(levels - 1, -1)
-    )
+    return draw(key, (levels, size), limbs, coefficients(std, levels).reshape(levels - 1, -1))
 
 
 def _times(draws: jax.Array, factors: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -373,9 +352,7 @@ def tree_noise(
         (high, low), pytrees of int32, value ``high·2^16 + low``.
     """
     if isinstance(levels, Choice):
-        *fewer, found = (
-            tree_noise(key, like, std, scale, count) for count in levels.among
-        )
+        *fewer, found = (tree_noise(key, like, std, scale, count) for count in levels.among)
         for count, noise_of in zip(levels.among, fewer, strict=False):
             found = jax.tree.map(
                 lambda few, most, own=levels.own == count: jnp.where(own, few, most),

@@ -66,9 +66,7 @@ def unit_of(bound: float, bits: int) -> float:
         InputError: a bound so small or large that squares of its steps are no numbers of float64.
     """
     if not 1e-100 < bound < 1e100:
-        raise InputError(
-            f"a public bound of {bound:g} leaves float64; scale the column to between 1e-100 and 1e100"
-        )
+        raise InputError(f"a public bound of {bound:g} leaves float64; scale the column to between 1e-100 and 1e100")
     mantissa, exponent = math.frexp(bound)
     return 2.0 ** (exponent - bits - (mantissa == 0.5))
 
@@ -113,9 +111,7 @@ def rounded_rows(x: np.ndarray, bound: float, bits: int = ROW_BITS) -> np.ndarra
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def rounded_columns(
-    columns: np.ndarray, bits: int = MOMENT_BITS, most: np.ndarray | float = 1.0
-) -> np.ndarray:
+def rounded_columns(columns: np.ndarray, bits: int = MOMENT_BITS, most: np.ndarray | float = 1.0) -> np.ndarray:
     """Return columns (d, n) in units of 2^-bits as integers, in float64, of norm at most √most.
 
     As :func:`rounded_rows`, for rows that few of which reach their bound: these alone are scaled. Squares of integers
@@ -205,9 +201,7 @@ def second_moment(rows: np.ndarray) -> np.ndarray:
         high = np.rint(rows[at] * 2.0**-_HALF_BITS)
         low = rows[at] - high * 2.0**_HALF_BITS
         cross = high.T @ low
-        for part, one in zip(
-            total, (low.T @ low, cross + cross.T, high.T @ high), strict=True
-        ):
+        for part, one in zip(total, (low.T @ low, cross + cross.T, high.T @ high), strict=True):
             part += one.astype(np.int64)
     return total
 

@@ -153,9 +153,7 @@ class PublicMatrix:
         return jnp.asarray(self.array, jnp.float32) @ vector
 
     @on_one_blas_thread
-    def whiten(
-        self, vector: Float[jax.Array, " d"], transpose: bool = False
-    ) -> Float[jax.Array, " d"]:
+    def whiten(self, vector: Float[jax.Array, " d"], transpose: bool = False) -> Float[jax.Array, " d"]:
         """F⁻¹v (or F⁻ᵀv) for a flat vector (d,), by an inverse that the host computes in float64."""
         inverse = np.linalg.inv(self.array.T if transpose else self.array)
         return jnp.asarray(inverse, jnp.float32) @ vector
@@ -185,19 +183,13 @@ class PublicDiagonal(PublicMatrix):
         """f ∘ v."""
         return jnp.asarray(self.array, jnp.float32) * vector
 
-    def whiten(
-        self, vector: Float[jax.Array, " d"], transpose: bool = False
-    ) -> Float[jax.Array, " d"]:
+    def whiten(self, vector: Float[jax.Array, " d"], transpose: bool = False) -> Float[jax.Array, " d"]:
         """v / f."""
         return vector / jnp.asarray(self.array, jnp.float32)
 
     def whitened(self, matrix: jax.Array) -> jax.Array:
         """F⁻¹MF⁻ᵀ, which is diagonal where M is."""
-        return (
-            self.whiten(self.whiten(matrix))
-            if matrix.ndim == 1
-            else super().whitened(matrix)
-        )
+        return self.whiten(self.whiten(matrix)) if matrix.ndim == 1 else super().whitened(matrix)
 
 
 #: Values that make a PublicMatrix.
@@ -213,9 +205,7 @@ def _read(value: MatrixLike, name: str) -> np.ndarray:
             with opened(os.path.expanduser(value)) as stream:
                 value = read_array(stream, os.fstat(stream.fileno()).st_size)
         except Exception as error:  # a file that is no array makes NumPy raise anything
-            reason = (error.strerror if isinstance(error, OSError) else None) or type(
-                error
-            ).__name__
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             raise InputError(
                 f"{name} {value} cannot be read as a .npy array of numbers ({reason})",
                 name,
@@ -228,9 +218,7 @@ def _read(value: MatrixLike, name: str) -> np.ndarray:
             name,
         ) from None
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
-        raise InputError(
-            f"{name} must have shape (), (d,) or (d, d), got {array.shape}", name
-        )
+        raise InputError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}", name)
     if not (array.size and np.all(np.isfinite(array))):
         raise InputError(f"{name} must hold finite numbers", name)
     return array
@@ -289,9 +277,7 @@ class Factors(NamedTuple):
     values: jax.Array
     vectors: jax.Array | None = None
 
-    def solve(
-        self, shift: jax.Array | float, vector: Float[jax.Array, " p"]
-    ) -> Float[jax.Array, " p"]:
+    def solve(self, shift: jax.Array | float, vector: Float[jax.Array, " p"]) -> Float[jax.Array, " p"]:
         """x of (A + shift·I) x = v."""
         if self.vectors is None:
             return vector / (self.values + shift)
@@ -299,11 +285,7 @@ class Factors(NamedTuple):
 
     def matrix(self) -> jax.Array:
         """The matrix, in its form."""
-        return (
-            self.values
-            if self.vectors is None
-            else (self.vectors * self.values) @ self.vectors.T
-        )
+        return self.values if self.vectors is None else (self.vectors * self.values) @ self.vectors.T
 
 
 class Form(NamedTuple):
@@ -336,11 +318,7 @@ class Form(NamedTuple):
 
 def form_of(structure: str, size: int) -> Form:
     """The form of ``dense``, ``diagonal`` or ``auto``, which is dense up to ``DENSE_PARAMETERS`` parameters."""
-    return (
-        DENSE
-        if structure == "dense" or (structure == "auto" and size <= DENSE_PARAMETERS)
-        else DIAGONAL
-    )
+    return DENSE if structure == "dense" or (structure == "auto" and size <= DENSE_PARAMETERS) else DIAGONAL
 
 
 def _factors(matrix: Float[jax.Array, "p p"]) -> Factors:
@@ -358,9 +336,7 @@ def _outer(vector: Float[jax.Array, " p"]) -> Float[jax.Array, "p p"]:
 def _dense_sum(rows: Float[jax.Array, "n p"], bits: int) -> FixedPoint:
     """Exact Σ v vᵀ on and above the diagonal, each v vᵀ clipped to norm 1 with room for its rounding."""
     every = jnp.ones(len(rows), bool)
-    (high,), (low,) = outer_products.clipped_sum(
-        [outer_products.Outer(rows, rows)], every, 1.0, bits
-    )
+    (high,), (low,) = outer_products.clipped_sum([outer_products.Outer(rows, rows)], every, 1.0, bits)
     upper = np.triu_indices(rows.shape[1])
     return FixedPoint(high[upper], low[upper])
 
@@ -373,14 +349,10 @@ def _diagonal_sum(rows: Float[jax.Array, "n p"], bits: int) -> FixedPoint:
 def _noise_scale(size: int) -> np.ndarray:
     """1 on the diagonal and 1/√2 off it, where an entry stands for two."""
     row, column = np.triu_indices(size)
-    return np.where(
-        row == column, np.float32(1), np.nextafter(np.float32(0.5**0.5), np.float32(1))
-    )
+    return np.where(row == column, np.float32(1), np.nextafter(np.float32(0.5**0.5), np.float32(1)))
 
 
-def _from_entries(
-    entries: Float[jax.Array, " entries"], size: int
-) -> Float[jax.Array, "p p"]:
+def _from_entries(entries: Float[jax.Array, " entries"], size: int) -> Float[jax.Array, "p p"]:
     """The matrix of its entries on and above the diagonal."""
     upper = jnp.zeros((size, size), entries.dtype).at[np.triu_indices(size)].set(entries)
     return upper + jnp.triu(upper, 1).T
@@ -547,11 +519,7 @@ class MomentSum:
     def noise_in_grid(self, noise_std: jax.Array) -> jax.Array:
         """Std of the noise in grid units: z_V C² = ratio·z_g·C², which is ratio·C·s_t in gradient units."""
         assert self.clip is not None
-        return (
-            np.float32(self.second.ratio)
-            * noise_std
-            / (self.scale * float32(self.clip * 2.0**-self.bits))
-        )
+        return np.float32(self.second.ratio) * noise_std / (self.scale * float32(self.clip * 2.0**-self.bits))
 
     def exact(self, rows: PyTree, mask: Bool[jax.Array, " n"]) -> FixedPoint:
         """Σ of products of the clipped rows, leaves (n, ...), over unmasked rows; (entries,)."""
@@ -566,9 +534,7 @@ class MomentSum:
 
     def nothing(self) -> PrivateSecondMoment:
         """V of a step that does not ask for it."""
-        return PrivateSecondMoment(
-            jnp.zeros(self.form.shape(self.size)), jnp.full((), jnp.inf)
-        )
+        return PrivateSecondMoment(jnp.zeros(self.form.shape(self.size)), jnp.full((), jnp.inf))
 
     def plain(self, entries: Float[jax.Array, " entries"]) -> PrivateSecondMoment:
         """V of the query without privacy."""
@@ -576,9 +542,7 @@ class MomentSum:
         return PrivateSecondMoment(value, jnp.zeros((), jnp.float32))
 
 
-def clipped_sum(
-    form: Form, rows: PyTree, mask: jax.Array, clip: Clip, bits: int
-) -> FixedPoint:
+def clipped_sum(form: Form, rows: PyTree, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
     """Σ c cᵀ (on and above the diagonal, row by row) or Σ c ∘ c over unmasked rows, c the row clipped to ``clip``.
 
     Args:
@@ -590,8 +554,6 @@ def clipped_sum(
     """
     rows = exact_sums.materialised(rows)
     factor = exact_sums.unit_factor(exact_sums.row_norms(rows), mask, clip)
-    flat = jnp.concatenate(
-        [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1
-    )
+    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
     unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
     return form.exact(unit, bits)

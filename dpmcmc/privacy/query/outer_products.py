@@ -65,9 +65,7 @@ class Outer(NamedTuple):
     squares: jax.Array | None = None
 
 
-def clipped_sum(
-    gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip, bits: int
-) -> FixedPoint:
+def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
     """Σ over unmasked rows of the row clipped to norm ``clip``.
 
     Args:
@@ -93,14 +91,9 @@ def clipped_sum(
     ]
     products = FixedPoint([], [])
     if pairs:
-        add = [
-            lambda pairs, sum_of=sum_of: sum_of(pairs, off > 0)
-            for sum_of in (_row_by_row, _all_rows)
-        ]
+        add = [lambda pairs, sum_of=sum_of: sum_of(pairs, off > 0) for sum_of in (_row_by_row, _all_rows)]
         products = by_platform(pairs, cpu=add[0], default=add[1])
-    formed = exact_sums.scaled_sum(
-        [g for g in gradients if not isinstance(g, Outer)], factor, bits
-    )
+    formed = exact_sums.scaled_sum([g for g in gradients if not isinstance(g, Outer)], factor, bits)
     found = {True: zip(*products, strict=True), False: zip(*formed, strict=True)}
     limbs = [next(found[isinstance(g, Outer)]) for g in gradients]
     return FixedPoint([high for high, _ in limbs], [low for _, low in limbs])
@@ -108,9 +101,7 @@ def clipped_sum(
 
 def _held(gradients: list[jax.Array | Outer]) -> list[jax.Array | Outer]:
     """The same numbers, computed once; those that are read from memory are not copied for it."""
-    computed = [
-        g.b if isinstance(g, Outer) and g.squares is not None else g for g in gradients
-    ]
+    computed = [g.b if isinstance(g, Outer) and g.squares is not None else g for g in gradients]
     kept = exact_sums.materialised(computed)
     return [
         g._replace(b=b) if isinstance(g, Outer) and g.squares is not None else b
@@ -137,9 +128,7 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
     def of(leaf: jax.Array | Outer) -> jax.Array:
         if not isinstance(leaf, Outer):
             return exact_sums.squared_norms_of(leaf)
-        return (
-            squared_norm(leaf.a) if leaf.squares is None else leaf.squares
-        ) * squared_norm(leaf.b) + _TINY
+        return (squared_norm(leaf.a) if leaf.squares is None else leaf.squares) * squared_norm(leaf.b) + _TINY
 
     return exact_sums.sum_in_pairs([of(leaf) for leaf in gradients])
 
@@ -163,9 +152,7 @@ def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
         return _block_sums(pairs, nearest)
 
     @cells.def_vmap  # JAX's own rule makes gathers and scatters of slices
-    def _(
-        size: int, batched: list[PyTree], pairs: list[Pair]
-    ) -> tuple[list[jax.Array], list[bool]]:
+    def _(size: int, batched: list[PyTree], pairs: list[Pair]) -> tuple[list[jax.Array], list[bool]]:
         def merged(leaf: jax.Array, has_axis: bool) -> jax.Array:
             every = leaf if has_axis else jnp.broadcast_to(leaf, (size, *leaf.shape))
             return every.reshape(-1, *leaf.shape[-2:])
@@ -175,13 +162,9 @@ def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
 
     # The longer side last: that is the loop which a compiler makes vectors of.
     turned = [w.shape[1] < a.shape[1] for a, w in pairs]
-    pairs = [
-        (w, a) if turn else (a, w) for turn, (a, w) in zip(turned, pairs, strict=True)
-    ]
+    pairs = [(w, a) if turn else (a, w) for turn, (a, w) in zip(turned, pairs, strict=True)]
     totals = cells(jax.tree.map(lambda leaf: leaf[None], pairs))
-    return exact_sums.sum_blocks(
-        [t[0].mT if turn else t[0] for turn, t in zip(turned, totals, strict=True)]
-    )
+    return exact_sums.sum_blocks([t[0].mT if turn else t[0] for turn, t in zip(turned, totals, strict=True)])
 
 
 def _block_sums(pairs: list[Pair], nearest: bool) -> list[jax.Array]:
@@ -197,23 +180,17 @@ def _block_sums(pairs: list[Pair], nearest: bool) -> list[jax.Array]:
 
         def row(leaf: jax.Array, r: int) -> jax.Array:
             # Indexed here: what a scan hands out is copied first.
-            return jax.lax.dynamic_slice(
-                leaf, (0, block, at, r, 0), (cells, 1, 1, 1, leaf.shape[4])
-            )[:, 0, 0]
+            return jax.lax.dynamic_slice(leaf, (0, block, at, r, 0), (cells, 1, 1, 1, leaf.shape[4]))[:, 0, 0]
 
         def added(total: jax.Array, pair: Pair) -> jax.Array:
-            block_sum = jax.lax.dynamic_slice(
-                total, (0, block, 0, 0), (cells, 1, *total.shape[2:])
-            )
+            block_sum = jax.lax.dynamic_slice(total, (0, block, 0, 0), (cells, 1, *total.shape[2:]))
             for r in range(_ROWS_AT_ONCE):
                 a, w = (row(leaf, r) for leaf in pair)
                 block_sum += _bits(a[:, :, :, None] * w[:, :, None, :], nearest)
             # An update in place is not split over threads, which here would wait for each other at every step.
             return jax.lax.dynamic_update_slice(total, block_sum, (0, block, 0, 0))
 
-        return [
-            added(total, pair) for total, pair in zip(totals, pairs, strict=True)
-        ], None
+        return [added(total, pair) for total, pair in zip(totals, pairs, strict=True)], None
 
     return jax.lax.scan(add, zeros, jnp.arange(blocks * passes, dtype=jnp.int32))[0]
 
@@ -229,11 +206,7 @@ def _all_rows(pairs: list[Pair], nearest: bool) -> FixedPoint:
 
 def _bits(x: jax.Array, nearest: bool) -> jax.Array:
     """Integers next to x, int32, plus ``_INTEGER_BITS``; or x truncated."""
-    return (
-        jax.lax.bitcast_convert_type(x + _INTEGER, jnp.int32)
-        if nearest
-        else x.astype(jnp.int32)
-    )
+    return jax.lax.bitcast_convert_type(x + _INTEGER, jnp.int32) if nearest else x.astype(jnp.int32)
 
 
 def _split(leaf: jax.Array) -> jax.Array:
@@ -243,9 +216,7 @@ def _split(leaf: jax.Array) -> jax.Array:
     blocks = max(-(-n // BLOCK_ROWS), 2)
     passes = -(-n // (blocks * _ROWS_AT_ONCE))
     short = blocks * passes * _ROWS_AT_ONCE - n
-    return jnp.pad(leaf, ((0, 0), (0, short), (0, 0))).reshape(
-        cells, blocks, passes, _ROWS_AT_ONCE, d
-    )
+    return jnp.pad(leaf, ((0, 0), (0, short), (0, 0))).reshape(cells, blocks, passes, _ROWS_AT_ONCE, d)
 
 
 def _wrapped(number: int) -> np.int32:

@@ -94,9 +94,7 @@ class PerRecordGradients:
 
     def _moment(self, params: PyTree) -> MomentSum:
         assert self.second is not None
-        return MomentSum(
-            self.second, size_of(params), self.clip, self.second_bits, self._scale
-        )
+        return MomentSum(self.second, size_of(params), self.clip, self.second_bits, self._scale)
 
     def _sum_of(self, rows: RowSum, records: PyTree, batch: Batch, width: int) -> PyTree:
         """Sum of ``rows`` over a batch, at most ``width`` of them at once."""
@@ -114,9 +112,7 @@ class PerRecordGradients:
             each_record = arrays(batch)
 
             def loss(p: PyTree) -> jax.Array:
-                each = jax.vmap(lambda record: self.target.log_likelihood(p, record))(
-                    each_record
-                )
+                each = jax.vmap(lambda record: self.target.log_likelihood(p, record))(each_record)
                 return -jnp.sum(jnp.where(mask, each, 0.0))
 
             return jax.grad(loss)(params)
@@ -131,9 +127,7 @@ class PerRecordGradients:
             each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients(params, batch))
             return self._moment(params).form.summed(jnp.where(mask[:, None], each, 0.0))
 
-        return self._plain_across(
-            self._sum_of(outer, records, batch, self._at_once(params))
-        )
+        return self._plain_across(self._sum_of(outer, records, batch, self._at_once(params)))
 
     def _at_once(self, params: PyTree) -> int:
         """Return how many records' gradients are held at once."""
@@ -153,9 +147,7 @@ class PerRecordGradients:
             return each
         assert self.clip is not None
         weight = label_blind_weight(self._longest(params, batch), self.clip)
-        return jax.tree.map(
-            lambda leaf: leaf * weight.reshape(-1, *[1] * (leaf.ndim - 1)), each
-        )
+        return jax.tree.map(lambda leaf: leaf * weight.reshape(-1, *[1] * (leaf.ndim - 1)), each)
 
     def _longest(self, params: PyTree, batch: PyTree) -> jax.Array:
         """Largest norm of each row's gradient over all labels, (n,)."""
@@ -183,13 +175,9 @@ class PerRecordGradients:
         metric = self.metric
         return jax.vmap(lambda tree: metric.whiten(flat(tree)[0]))(each)
 
-    def _microbatch_sum(
-        self, params: PyTree, batch: PyTree, mask: jax.Array
-    ) -> FixedPoint:
+    def _microbatch_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         assert self.clip is not None
-        return exact_sums.clipped_sum(
-            self.scores(params, batch), mask, self.clip, self.bits
-        )
+        return exact_sums.clipped_sum(self.scores(params, batch), mask, self.clip, self.bits)
 
     @property
     def _in_closed_form(self) -> bool:
@@ -199,14 +187,8 @@ class PerRecordGradients:
     def moment_sum(self, params: PyTree, records: PyTree, batch: Batch) -> FixedPoint:
         """Exact second-moment sum over a batch, before noise. Private: must not leave."""
         # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
-        width = (
-            min(exact_sums.BLOCK_ROWS, self._fit(params))
-            if self._in_closed_form
-            else self._at_once(params)
-        )
-        total = self._sum_of(
-            lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width
-        )
+        width = min(exact_sums.BLOCK_ROWS, self._fit(params)) if self._in_closed_form else self._at_once(params)
+        total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
         return total if self.axis is None else total.across(self.axis)
 
     def _moment_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
@@ -217,18 +199,12 @@ def gathered(records: PyTree, indices: jax.Array) -> PyTree:
     """The records at these places, which lie within them."""
 
     def taken(leaf: jax.Array | Rows) -> jax.Array | Rows:
-        return (
-            leaf.taken(indices)
-            if isinstance(leaf, Rows)
-            else Rows(jnp.asarray(leaf), indices).read()
-        )
+        return leaf.taken(indices) if isinstance(leaf, Rows) else Rows(jnp.asarray(leaf), indices).read()
 
     return jax.tree.map(taken, records, is_leaf=lambda node: isinstance(node, Rows))
 
 
-def scanned(
-    rows: RowSum, records: PyTree, batch: Batch, count: int, width: int
-) -> PyTree:
+def scanned(rows: RowSum, records: PyTree, batch: Batch, count: int, width: int) -> PyTree:
     """Sum of ``rows`` over blocks of at most ``width`` selected records, as even as possible.
 
     Args:
@@ -248,9 +224,7 @@ def scanned(
         inside = at < count
         at = jnp.minimum(at, count - 1)
         where = at if indices is None else indices[at]
-        part = rows(
-            gathered(records, where), inside if mask is None else inside & mask[at]
-        )
+        part = rows(gathered(records, where), inside if mask is None else inside & mask[at])
         # FixedPoint adds with carry; a plain pytree adds leaf by leaf.
         return jax.tree.map(
             lambda a, b: a + b,
@@ -259,8 +233,6 @@ def scanned(
             is_leaf=lambda node: isinstance(node, FixedPoint),
         ), None
 
-    shapes = jax.eval_shape(
-        lambda: rows(gathered(records, offsets), jnp.zeros(width, bool))
-    )
+    shapes = jax.eval_shape(lambda: rows(gathered(records, offsets), jnp.zeros(width, bool)))
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     return jax.lax.scan(add, zeros, jnp.arange(blocks, dtype=jnp.int32))[0]

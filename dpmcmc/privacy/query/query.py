@@ -149,9 +149,7 @@ class GradientQuery(PerRecordGradients):
         Raises:
             ValueError: more numbers with integer noise than are charged for; while tracing, before a record is read.
         """
-        return self.answer(
-            params, records, self.draw(params, batch_key, noise_key, noise_std), noise_std
-        )
+        return self.answer(params, records, self.draw(params, batch_key, noise_key, noise_std), noise_std)
 
     def draw(
         self,
@@ -175,11 +173,7 @@ class GradientQuery(PerRecordGradients):
                 batch_key, second_batch_key = jax.random.split(batch_key)
                 second_batch = self._batch(second_batch_key)
         # In a metric, noise is on the whitened gradient, which is one vector.
-        like = (
-            params
-            if self.metric is None
-            else jax.ShapeDtypeStruct((size_of(params),), jnp.float32)
-        )
+        like = params if self.metric is None else jax.ShapeDtypeStruct((size_of(params),), jnp.float32)
         if self.clip is None:
             noise: PyTree = randomness.tree_normal(noise_key, like)[0]
         elif self.phi:
@@ -187,15 +181,9 @@ class GradientQuery(PerRecordGradients):
                 raise InputError("phi: correlated noise needs the key of the step before")
             std = self._grid(noise_std) * np.float32(1 / slow(self.phi))
             both = (noise_key, noise_before)
-            noise = FixedPoint(
-                *integer_noise.correlated_noise(
-                    *both, like, std, self.phi, self.levels[0]
-                )
-            )
+            noise = FixedPoint(*integer_noise.correlated_noise(*both, like, std, self.phi, self.levels[0]))
         else:
-            noise = drawn_noise(
-                noise_key, like, self._grid(noise_std), 1.0, self.levels[0]
-            )
+            noise = drawn_noise(noise_key, like, self._grid(noise_std), 1.0, self.levels[0])
         return StepRandomness(self._batch(batch_key), second_batch, noise, second_noise)
 
     def answer(
@@ -213,29 +201,17 @@ class GradientQuery(PerRecordGradients):
         scale = self._scale
         if self.clip is None:
             total = self.plain_sum(params, records, draws.batch)
-            likelihood = jax.tree.map(
-                lambda s, n: scale * s + noise_std * n, total, draws.noise
-            )
+            likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, draws.noise)
         else:
             exact = self.gradient_sum(params, records, draws)
-            self._check_charged(
-                exact.high, None if self.second is None else self._moment(params).entries
-            )
+            self._check_charged(exact.high, None if self.second is None else self._moment(params).entries)
             noisy = exact + draws.noise
-            likelihood = jax.tree.map(
-                lambda s: scale * s, noisy.to_float(self.clip, self.bits)
-            )
-        releases = (
-            ()
-            if self.second is None
-            else (self._second_release(params, records, draws, noise_std, t),)
-        )
+            likelihood = jax.tree.map(lambda s: scale * s, noisy.to_float(self.clip, self.bits))
+        releases = () if self.second is None else (self._second_release(params, records, draws, noise_std, t),)
         if self.metric is not None:
             likelihood = flat(params)[1](self.metric.times(likelihood))
         prior = jax.grad(lambda p: -self.target.log_prior(p))(params)
-        return PrivateGradient(
-            jax.tree.map(jnp.add, prior, likelihood), noise_std, releases
-        )
+        return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std, releases)
 
     def _second_release(
         self,
@@ -250,17 +226,11 @@ class GradientQuery(PerRecordGradients):
 
         def asked() -> PrivateSecondMoment:
             if self.clip is None:
-                return moment.plain(
-                    self.plain_moment(params, records, draws.second_batch or draws.batch)
-                )
+                return moment.plain(self.plain_moment(params, records, draws.second_batch or draws.batch))
             in_grid = moment.noise_in_grid(noise_std)
             scale = moment.noise_scale
             # Held, or a compiler draws it again for each of its uses.
-            noise = materialised(
-                drawn_noise(
-                    draws.second_noise, moment.entries, in_grid, scale, self.levels[1]
-                )
-            )
+            noise = materialised(drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1]))
             total = self.moment_sum(params, records, draws.second_batch or draws.batch)
             return moment.released(total + noise, noise_std)
 
@@ -287,33 +257,21 @@ class GradientQuery(PerRecordGradients):
                 "its data's shape (num_features) before planning."
             )
 
-    def clipped_sum(
-        self, params: PyTree, records: PyTree, batch_key: jax.Array
-    ) -> FixedPoint:
+    def clipped_sum(self, params: PyTree, records: PyTree, batch_key: jax.Array) -> FixedPoint:
         """Exact Σ clip(−∇ log-likelihood) over the batch, before noise. Private: it must not leave."""
-        return self.sums(
-            params, records, StepRandomness(self._batch(batch_key), None, None, None)
-        )[0]
+        return self.sums(params, records, StepRandomness(self._batch(batch_key), None, None, None))[0]
 
-    def sums(
-        self, params: PyTree, records: PyTree, draws: StepRandomness
-    ) -> tuple[FixedPoint, FixedPoint | None]:
+    def sums(self, params: PyTree, records: PyTree, draws: StepRandomness) -> tuple[FixedPoint, FixedPoint | None]:
         """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
         total = self.gradient_sum(params, records, draws)
         batch = draws.second_batch or draws.batch
-        return total, None if self.second is None else self.moment_sum(
-            params, records, batch
-        )
+        return total, None if self.second is None else self.moment_sum(params, records, batch)
 
-    def gradient_sum(
-        self, params: PyTree, records: PyTree, draws: StepRandomness
-    ) -> FixedPoint:
+    def gradient_sum(self, params: PyTree, records: PyTree, draws: StepRandomness) -> FixedPoint:
         """Exact clipped gradient sum, before noise. Private: must not leave."""
         self._check_rows(records, draws)
         if self.metric is None and self._in_closed_form:
-            total = self._sum_of(
-                partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS
-            )
+            total = self._sum_of(partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS)
         else:
             total = self._sum_of(
                 partial(self._microbatch_sum, params),
@@ -323,14 +281,10 @@ class GradientQuery(PerRecordGradients):
             )
         return total if self.axis is None else total.across(self.axis)
 
-    def _closed_form_sum(
-        self, params: PyTree, batch: PyTree, mask: jax.Array
-    ) -> FixedPoint:
+    def _closed_form_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         """The target's own clipped sum of some rows."""
         fast = self.target.clipped_gradient_sum  # type: ignore[attr-defined]  # only where it has one
-        how = (
-            {"label_blind": True} if self.label_blind else {}
-        )  # a target without bounded labels does not take it
+        how = {"label_blind": True} if self.label_blind else {}  # a target without bounded labels does not take it
         total = fast(params, batch, mask, self.clip, bits=self.bits, **how)
         if not isinstance(total, FixedPoint):
             raise TypeError(
@@ -343,16 +297,10 @@ class GradientQuery(PerRecordGradients):
     def _check_rows(self, records: PyTree, draws: StepRandomness) -> None:
         indices, mask = draws.batch
         # A gather beyond the end would repeat the last record, and its sensitivity with it.
-        wanted = (
-            (self.rows or self.num_records)
-            if mask is None or indices is not None
-            else mask.shape[0]
-        )
+        wanted = (self.rows or self.num_records) if mask is None or indices is not None else mask.shape[0]
         for leaf in jax.tree.leaves(records):
             if leaf.shape[0] != wanted:
-                raise InputError(
-                    f"records have {leaf.shape[0]} rows, the query was planned for {wanted}"
-                )
+                raise InputError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
 
 
 def drawn_noise(

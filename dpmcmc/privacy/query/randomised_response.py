@@ -104,9 +104,7 @@ class RandomisedTable:
         np.fill_diagonal(other, self.kept / VALUES)
         return other
 
-    def drawn(
-        self, labels: Int[np.ndarray, " n"], key: jax.Array
-    ) -> Int[np.ndarray, " n"]:
+    def drawn(self, labels: Int[np.ndarray, " n"], key: jax.Array) -> Int[np.ndarray, " n"]:
         """Return randomised labels, (N,), of the type of the labels.
 
         Args:
@@ -116,9 +114,7 @@ class RandomisedTable:
         words = words_on_host(key, 2 * len(labels)).astype(np.uint64)
         return self.by_bits(labels, words[::2] << np.uint64(32) | words[1::2])
 
-    def by_bits(
-        self, labels: Int[np.ndarray, " n"], bits: Int[np.ndarray, " n"]
-    ) -> Int[np.ndarray, " n"]:
+    def by_bits(self, labels: Int[np.ndarray, " n"], bits: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the labels that random bits lead to.
 
         Args:
@@ -128,8 +124,6 @@ class RandomisedTable:
         labels = np.asarray(labels)
         places = bits // np.uint64(self.changed)
         # Both branches of every label are computed, so that no time tells which labels changed.
-        moved = np.where(
-            places < np.uint64(self.classes - 1), places + np.uint64(1), np.uint64(0)
-        )
+        moved = np.where(places < np.uint64(self.classes - 1), places + np.uint64(1), np.uint64(0))
         new = (labels.astype(np.int64) + moved.astype(np.int64)) % self.classes
         return new.astype(labels.dtype)

@@ -101,23 +101,15 @@ def block(
     """
     if isinstance(nonce, tuple):
         known = all(isinstance(word, int) for word in nonce)
-        nonce = (
-            np.array(nonce, np.uint32)
-            if known
-            else jnp.stack([jnp.asarray(word, jnp.uint32) for word in nonce])
-        )
+        nonce = np.array(nonce, np.uint32) if known else jnp.stack([jnp.asarray(word, jnp.uint32) for word in nonce])
     return _of_key(key, counter, nonce, traced_platform())
 
 
 # Where it is traced, it is as if it were written there; elsewhere it is one call, and not ten.
 @functools.partial(jax.jit, static_argnums=3, inline=True)
-def _of_key(
-    key: jax.Array, counter: jax.Array, nonce: jax.Array, platform: str | None
-) -> jax.Array:
+def _of_key(key: jax.Array, counter: jax.Array, nonce: jax.Array, platform: str | None) -> jax.Array:
     """Return what :func:`block` does; ``platform`` is what it is traced for."""
-    return _of_keys(
-        key[None], counter.astype(jnp.uint32)[None], nonce.astype(jnp.uint32)[None]
-    )[0]
+    return _of_keys(key[None], counter.astype(jnp.uint32)[None], nonce.astype(jnp.uint32)[None])[0]
 
 
 # Batched as they are, blocks would be many short rows, which a CPU computes at half the speed.
@@ -129,17 +121,11 @@ def _of_keys(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
 
 # Compiled as one function, so that blocks of one shape are traced once in a process for a platform.
 @functools.partial(jax.jit, static_argnums=3)
-def _columns(
-    keys: jax.Array, counters: jax.Array, nonces: jax.Array, platform: str | None
-) -> jax.Array:
+def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array, platform: str | None) -> jax.Array:
     """Return what :func:`_of_keys` does, a few keys at a time on a CPU, so that their state stays in its cache."""
     count, each = counters.shape
     together = max(
-        (
-            size
-            for size in range(1, count + 1)
-            if count % size == 0 and size * each <= _IN_CACHE
-        ),
+        (size for size in range(1, count + 1) if count % size == 0 and size * each <= _IN_CACHE),
         default=1,
     )
 
@@ -148,11 +134,7 @@ def _columns(
             return _side_by_side(*inputs)
         # XLA on a CPU makes one function of such a call: nothing is dispatched for each round. It has one thread, and a
         # program that wants several in it cannot be compiled.
-        small = (
-            {"xla_cpu_small_call": "true", "inlineable": "false"}
-            if each <= _ONE_THREAD
-            else {}
-        )
+        small = {"xla_cpu_small_call": "true", "inlineable": "false"} if each <= _ONE_THREAD else {}
         with set_xla_metadata(**small):
             return map_in_groups(lambda its: _side_by_side(*its), inputs, together)
 
@@ -175,9 +157,7 @@ def _word_by_word(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> ja
         return words
 
     # The first is before the loop, which can then overwrite what it is given.
-    end = jax.lax.fori_loop(
-        0, (_DOUBLE_ROUNDS - 1) // _AT_ONCE, rounds, _double_round_by_word(start)
-    )
+    end = jax.lax.fori_loop(0, (_DOUBLE_ROUNDS - 1) // _AT_ONCE, rounds, _double_round_by_word(start))
     return jnp.stack([x + y for x, y in zip(start, end, strict=True)], axis=1)
 
 
@@ -187,9 +167,7 @@ def _double_round_by_word(words: list[jax.Array]) -> list[jax.Array]:
     for off in (0, 1):  # columns, then diagonals
         for k in range(4):
             places = [4 * row + (k + off * row) % 4 for row in range(4)]
-            for at, word in zip(
-                places, _quarter_round(*(words[at] for at in places)), strict=True
-            ):
+            for at, word in zip(places, _quarter_round(*(words[at] for at in places)), strict=True):
                 words[at] = word
     return words
 
@@ -201,17 +179,13 @@ def _side_by_side(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> ja
     columns = count * each
 
     def across(words: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(
-            words.T[:, :, None], (words.shape[1], count, each)
-        ).reshape(words.shape[1], columns)
+        return jnp.broadcast_to(words.T[:, :, None], (words.shape[1], count, each)).reshape(words.shape[1], columns)
 
     last = jnp.concatenate([counters.reshape(1, columns), across(nonces)])
     constants = jnp.broadcast_to(_CONSTANTS[:, None], (4, columns))
     start = (constants, across(keys[:, :4]), across(keys[:, 4:]), last)
     # A loop: unrolled, XLA on a CPU computes the rounds again for every word of the output.
-    end = jax.lax.fori_loop(
-        0, _DOUBLE_ROUNDS, lambda _, rows: _double_round(rows, _moved), start
-    )
+    end = jax.lax.fori_loop(0, _DOUBLE_ROUNDS, lambda _, rows: _double_round(rows, _moved), start)
     words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
     return words.reshape(_BLOCK_WORDS, count, each).swapaxes(0, 1)
 
@@ -220,9 +194,7 @@ def words_on_host(key: jax.Array, count: int, first: int = 0) -> np.ndarray:
     """Return ``count`` words of a key's random bits from block ``first`` on, uint32, in NumPy: nothing is compiled."""
     blocks = -(-count // _BLOCK_WORDS)
     if first + blocks > _MOST_BLOCKS:
-        raise InputError(
-            f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {first + blocks} were asked for"
-        )
+        raise InputError(f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {first + blocks} were asked for")
     column = [
         _CONSTANTS,
         np.asarray(jax.random.key_data(key)),
@@ -234,9 +206,7 @@ def words_on_host(key: jax.Array, count: int, first: int = 0) -> np.ndarray:
     end = start
     for _ in range(_DOUBLE_ROUNDS):
         end = _double_round(end, lambda rows, by: np.roll(rows, -by, 0))
-    return np.concatenate([x + y for x, y in zip(start, end, strict=True)]).reshape(-1)[
-        :count
-    ]
+    return np.concatenate([x + y for x, y in zip(start, end, strict=True)]).reshape(-1)[:count]
 
 
 def _double_round(rows: WordRows, moved: Callable[[Words, int], Words]) -> WordRows:
@@ -273,9 +243,7 @@ def _rotated(words: Words, bits: int) -> Words:
 def _blocks(key: jax.Array, count: int, purpose: int) -> jax.Array:
     """(16, count) words of the first ``count`` blocks for a purpose."""
     if count > _MOST_BLOCKS:
-        raise InputError(
-            f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {count} were asked for"
-        )
+        raise InputError(f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {count} were asked for")
     return block(key, jnp.arange(count, dtype=jnp.uint32), (purpose, 0, 0))
 
 
@@ -284,12 +252,8 @@ def _seed(seed: jax.Array) -> jax.Array:
     low = seed.astype(jnp.uint32)
     high = jnp.zeros((), jnp.uint32)
     if seed.dtype.itemsize == 8:
-        high = jax.lax.shift_right_logical(seed, jnp.asarray(32, seed.dtype)).astype(
-            jnp.uint32
-        )
-    return jnp.concatenate(
-        [jnp.stack([low, high]), jnp.zeros(_KEY_WORDS - 2, jnp.uint32)]
-    )
+        high = jax.lax.shift_right_logical(seed, jnp.asarray(32, seed.dtype)).astype(jnp.uint32)
+    return jnp.concatenate([jnp.stack([low, high]), jnp.zeros(_KEY_WORDS - 2, jnp.uint32)])
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -299,16 +263,12 @@ def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _fold_in(key: jax.Array, data: PyTree) -> jax.Array:
-    return block(key, jnp.asarray(data).astype(jnp.uint32)[None], (_FOLD, 0, 0))[
-        :_KEY_WORDS, 0
-    ]
+    return block(key, jnp.asarray(data).astype(jnp.uint32)[None], (_FOLD, 0, 0))[:_KEY_WORDS, 0]
 
 
 def at(key: jax.Array, chain: jax.Array | int, step: jax.Array | int) -> jax.Array:
     """Return the key of one (chain, step), both of 32 bits, from that of a stream."""
-    words = block(
-        jax.random.key_data(key), jnp.asarray(step, jnp.uint32)[None], (_AT, chain, 0)
-    )[:_KEY_WORDS, 0]
+    words = block(jax.random.key_data(key), jnp.asarray(step, jnp.uint32)[None], (_AT, chain, 0))[:_KEY_WORDS, 0]
     return jax.random.wrap_key_data(words, impl=CHACHA20)
 
 
@@ -350,17 +310,12 @@ def new_key(entropy: bytes) -> jax.Array:
     """
     if len(entropy) != 4 * _KEY_WORDS:
         raise InputError(f"a ChaCha20 key has {4 * _KEY_WORDS} bytes, got {len(entropy)}")
-    return jax.random.wrap_key_data(
-        jnp.asarray(np.frombuffer(entropy, "<u4").astype(np.uint32)), impl=CHACHA20
-    )
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(entropy, "<u4").astype(np.uint32)), impl=CHACHA20)
 
 
 def is_chacha(key: jax.Array) -> bool:
     """Whether a JAX key is one of this generator's."""
-    return (
-        jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        and jax.random.key_impl(key) == CHACHA20
-    )
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and jax.random.key_impl(key) == CHACHA20
 
 
 def adopted(key: jax.Array) -> jax.Array:
@@ -373,12 +328,8 @@ def adopted(key: jax.Array) -> jax.Array:
         return key
     words = jax.random.key_data(key).reshape(-1)
     if words.size > _KEY_WORDS:
-        raise InputError(
-            f"a key of {words.size} words does not fit one of ChaCha20, which has {_KEY_WORDS}"
-        )
-    return jax.random.wrap_key_data(
-        jnp.pad(words, (0, _KEY_WORDS - words.size)), impl=CHACHA20
-    )
+        raise InputError(f"a key of {words.size} words does not fit one of ChaCha20, which has {_KEY_WORDS}")
+    return jax.random.wrap_key_data(jnp.pad(words, (0, _KEY_WORDS - words.size)), impl=CHACHA20)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -404,9 +355,7 @@ def random_words(key: jax.Array, rows: int, count: int) -> jax.Array:
         return jax.random.bits(key, (rows, count), jnp.uint32)
 
     settings: Any = jax.config
-    own = (
-        jax.random.key_impl(key) == "threefry2x32" and settings.jax_threefry_partitionable
-    )
+    own = jax.random.key_impl(key) == "threefry2x32" and settings.jax_threefry_partitionable
     if not own or rows * count >= 1 << 32:
         return stock(key)
 
@@ -424,9 +373,7 @@ def random_words(key: jax.Array, rows: int, count: int) -> jax.Array:
     return by_platform(key, cpu=on_cpu, default=stock)
 
 
-def _threefry(
-    first: jax.Array, second: jax.Array, x: jax.Array, y: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _threefry(first: jax.Array, second: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror & Shaw 2011) of counters (x, y) under a key of two words."""
     keys = first, second, first ^ second ^ _PARITY
     x = x + keys[0]
@@ -470,9 +417,7 @@ def _entropy(private: bool) -> jax.Array:
     """A key from the operating system, of ChaCha20 for a private run."""
     if private:
         return new_key(secrets.token_bytes(32))
-    return jax.random.wrap_key_data(
-        jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)), impl="threefry2x32"
-    )
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)), impl="threefry2x32")
 
 
 class SecretKey:
@@ -530,9 +475,7 @@ class SecretKey:
             used = self._used
             self._used = True
         if used:
-            raise InputError(
-                "a SecretKey is for one run, and this one has been used; make another"
-            )
+            raise InputError("a SecretKey is for one run, and this one has been used; make another")
         streams = self._streams
         self._streams = None
         if streams is None:
@@ -543,9 +486,7 @@ class SecretKey:
         return "SecretKey(<hidden>)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a SecretKey cannot be pickled or copied: whoever has it can subtract the noise"
-        )
+        raise TypeError("a SecretKey cannot be pickled or copied: whoever has it can subtract the noise")
 
 
 def is_secret(key: object) -> bool:
@@ -553,9 +494,7 @@ def is_secret(key: object) -> bool:
     return key is None or isinstance(key, SecretKey)
 
 
-def streams_of(
-    key: SecretKey | jax.Array | int | None, private: bool = True
-) -> tuple[Streams, bool]:
+def streams_of(key: SecretKey | jax.Array | int | None, private: bool = True) -> tuple[Streams, bool]:
     """(streams, secret?). A plain JAX key or an int seed gives reproducible streams that are not secret.
 
     Args:
@@ -578,9 +517,7 @@ def streams_of(
         if private:
             key = adopted(jnp.asarray(key))
         return Streams(*jax.random.split(jnp.asarray(key), len(PURPOSES))), False
-    raise TypeError(
-        f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}"
-    )
+    raise TypeError(f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}")
 
 
 def normal(key: jax.Array, shape: tuple[int, ...]) -> Float[jax.Array, ...]:
@@ -601,22 +538,14 @@ def normal(key: jax.Array, shape: tuple[int, ...]) -> Float[jax.Array, ...]:
     low = words[1]
     turn = words[2]
     small = jnp.float32(2.0**-32), jnp.float32(2.0**-64)
-    near_zero = (
-        high.astype(jnp.float32) * small[0] + (low.astype(jnp.float32) + 0.5) * small[1]
-    )
-    near_one = (~high).astype(jnp.float32) * small[0] + (
-        (~low).astype(jnp.float32) + 0.5
-    ) * small[1]
+    near_zero = high.astype(jnp.float32) * small[0] + (low.astype(jnp.float32) + 0.5) * small[1]
+    near_one = (~high).astype(jnp.float32) * small[0] + ((~low).astype(jnp.float32) + 0.5) * small[1]
     # −log U, from whichever of U and 1 − U is small: neither end is rounded away.
-    exponential = jnp.where(
-        high < jnp.uint32(1 << 31), -jnp.log(near_zero), -jnp.log1p(-near_one)
-    )
+    exponential = jnp.where(high < jnp.uint32(1 << 31), -jnp.log(near_zero), -jnp.log1p(-near_one))
     radius = jnp.sqrt(2 * exponential)
     cosine, sine = _cos_sin(turn)
     # Moved on by one, so that in two copies of a vector no coordinate has both halves of a pair (a vector of one has).
-    return jnp.concatenate([radius * cosine, jnp.roll(radius * sine, 1)])[:size].reshape(
-        shape
-    )
+    return jnp.concatenate([radius * cosine, jnp.roll(radius * sine, 1)])[:size].reshape(shape)
 
 
 def _cos_sin(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -639,20 +568,11 @@ def _cos_sin(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
         return total
 
     # Minimax polynomials of the Cephes library (sinf, cosf).
-    sine = angle + angle * square * series(
-        -1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4
-    )
-    cosine = (
-        1
-        - 0.5 * square
-        + square**2
-        * series(4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
-    )
+    sine = angle + angle * square * series(-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4)
+    cosine = 1 - 0.5 * square + square**2 * series(4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
     steep = (octant + 1) % 4 >= 2
     cosine, sine = jnp.where(steep, sine, cosine), jnp.where(steep, cosine, sine)
-    return jnp.where((octant >= 2) & (octant < 6), -cosine, cosine), jnp.where(
-        octant >= 4, -sine, sine
-    )
+    return jnp.where((octant >= 2) & (octant < 6), -cosine, cosine), jnp.where(octant >= 4, -sine, sine)
 
 
 def tree_normal(key: jax.Array, like: PyTree, copies: int = 1) -> list[PyTree]:
@@ -664,8 +584,5 @@ def unraveled(like: PyTree, numbers: Num[jax.Array, " size"]) -> PyTree:
     """A vector as a pytree of these shapes."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1].tolist()
-    parts = [
-        part.reshape(leaf.shape)
-        for part, leaf in zip(jnp.split(numbers, ends), leaves, strict=True)
-    ]
+    parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(numbers, ends), leaves, strict=True)]
     return jax.tree.unflatten(structure, parts)

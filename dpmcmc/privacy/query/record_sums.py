@@ -97,9 +97,7 @@ class Whole:
     @property
     def shapes(self) -> PyTree:
         """Shapes and types of one record."""
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.records
-        )
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.records)
 
     def prepared(self, by: Preparation) -> Whole:
         """Return the records that ``by`` makes of these, made once and kept."""
@@ -163,10 +161,7 @@ def summed(of: Sum, records: PyTree) -> Total:
         for i, part in enumerate(parts):
             low[i] += part & _MASK
             high[i] += part >> _HALF
-    return tuple(
-        (upper.astype(object) << _HALF) + lower.astype(object)
-        for upper, lower in zip(high, low, strict=True)
-    )
+    return tuple((upper.astype(object) << _HALF) + lower.astype(object) for upper, lower in zip(high, low, strict=True))
 
 
 _HALF = 32

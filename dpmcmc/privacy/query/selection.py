@@ -42,14 +42,10 @@ def draw_distinct(key: jax.Array, num_records: int, size: int) -> jax.Array:
     words = int(expected + 6 * math.sqrt(expected / accept) + 16)
 
     def attempt(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = (jax.random.bits(key, (words,), jnp.uint32) >> (32 - bits)).astype(
-            jnp.int32
-        )
+        values = (jax.random.bits(key, (words,), jnp.uint32) >> (32 - bits)).astype(jnp.int32)
         order = jnp.argsort(values, stable=True)
         ordered = values[order]
-        first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]]) & (
-            ordered < num_records
-        )
+        first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]]) & (ordered < num_records)
         fresh = jnp.zeros(words, bool).at[order].set(first)
         chosen = jnp.nonzero(fresh, size=size, fill_value=0)[0]
         return values[chosen], jnp.sum(fresh) >= size
@@ -63,9 +59,7 @@ def draw_distinct(key: jax.Array, num_records: int, size: int) -> jax.Array:
     return jax.lax.while_loop(lambda carry: ~carry[2], again, start)[1]
 
 
-def draw_complement(
-    key: jax.Array, *, num_records: int, size: int
-) -> tuple[jax.Array, jax.Array]:
+def draw_complement(key: jax.Array, *, num_records: int, size: int) -> tuple[jax.Array, jax.Array]:
     """All records, with a mask that leaves out a uniform subset; for sizes beyond N / 2."""
     left_out = draw_distinct(key, num_records, num_records - size)
     mask = jnp.ones(num_records, bool).at[left_out].set(False)
@@ -76,9 +70,7 @@ Selection = tuple[jax.Array, jax.Array]
 
 
 @functools.singledispatch
-def selector(
-    sampling: Sampling, num_records: int, slots: int
-) -> Callable[[jax.Array], Selection] | None:
+def selector(sampling: Sampling, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
     """Function key -> (indices (slots,), mask (slots,)); None where every record takes part.
 
     Cyclic batches are a function of the step's number, (), int32, and not of a key.
@@ -88,9 +80,7 @@ def selector(
         num_records: N.
         slots: rows that a batch has room for, from ``sampling.capacity``.
     """
-    raise TypeError(
-        f"sampling must be Poisson, FixedSize, Cyclic or Full, got {sampling!r}"
-    )
+    raise TypeError(f"sampling must be Poisson, FixedSize, Cyclic or Full, got {sampling!r}")
 
 
 @selector.register
@@ -99,22 +89,16 @@ def _(sampling: Full, num_records: int, slots: int) -> None:
 
 
 @selector.register
-def _(
-    sampling: Poisson, num_records: int, slots: int
-) -> Callable[[jax.Array], Selection] | None:
+def _(sampling: Poisson, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
     rate = sampling.rate(num_records)
     if rate == 1:
         return None
     tables = gap_tables(rate)
-    return functools.partial(
-        draw_poisson, tables=tables, num_records=num_records, slots=slots
-    )
+    return functools.partial(draw_poisson, tables=tables, num_records=num_records, slots=slots)
 
 
 @selector.register
-def _(
-    sampling: FixedSize, num_records: int, slots: int
-) -> Callable[[jax.Array], Selection] | None:
+def _(sampling: FixedSize, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
     size = int(sampling.batch_size)
     if size == num_records:
         return None
@@ -124,9 +108,7 @@ def _(
 
 
 @selector.register
-def _(
-    sampling: Cyclic, num_records: int, slots: int
-) -> Callable[[jax.Array], Selection] | None:
+def _(sampling: Cyclic, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
     batches = sampling.batches(num_records)
     if batches == 1:
         return None
@@ -139,9 +121,7 @@ def _(
     return turn
 
 
-def draw_poisson(
-    key: jax.Array, *, tables: GapTables, num_records: int, slots: int
-) -> Selection:
+def draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots: int) -> Selection:
     """A Poisson batch by its gaps: the cumulative sum of independent gaps is an independent choice of each record."""
     words = random_words(key, 2, slots)
     coarse = rank(tables.coarse, words[0])
@@ -150,9 +130,7 @@ def draw_poisson(
     # A selection advances past itself; a restart advances by L exactly and selects nobody.
     # Anything beyond the data is as good as the end of it, and stays within int32.
     blocks = jnp.minimum(coarse, num_records // tables.block + 1)
-    advance = jnp.where(
-        restart, min(tables.reach, num_records + 1), blocks * tables.block + fine + 1
-    )
+    advance = jnp.where(restart, min(tables.reach, num_records + 1), blocks * tables.block + fine + 1)
     advance = jnp.minimum(advance, num_records + 1)
     position = _running_sum(advance, num_records + 1) - 1
     mask = ~restart & (position < num_records)
@@ -164,12 +142,8 @@ def _running_sum(values: jax.Array, most: int) -> jax.Array:
 
     def in_vectors(values: jax.Array) -> jax.Array:
         done = 1
-        while (
-            done < values.shape[0]
-        ):  # each place has the sum of its last ``done`` values
-            values = values.at[done:].set(
-                jnp.minimum(values[done:] + values[:-done], most)
-            )
+        while done < values.shape[0]:  # each place has the sum of its last ``done`` values
+            values = values.at[done:].set(jnp.minimum(values[done:] + values[:-done], most))
             done *= 2
         return values
 
@@ -188,9 +162,7 @@ def _running_sum(values: jax.Array, most: int) -> jax.Array:
 ShardSelector = Callable[[jax.Array, jax.Array], Batch]
 
 
-def shard_selector(
-    sampling: Sampling, num_records: int, shards: int, slots: int
-) -> ShardSelector:
+def shard_selector(sampling: Sampling, num_records: int, shards: int, slots: int) -> ShardSelector:
     """Function (key, shard) -> (indices within the shard, mask of the rows that take part).
 
     Under Poisson sampling each shard draws by a key of its own, from the same tables, which are charged at one rate for
@@ -214,9 +186,7 @@ def shard_selector(
     return _fixed_size_shard(sampling, num_records, rows, shards, slots)
 
 
-def _poisson_shard(
-    sampling: Poisson, num_records: int, rows: int, slots: int
-) -> ShardSelector:
+def _poisson_shard(sampling: Poisson, num_records: int, rows: int, slots: int) -> ShardSelector:
     tables = gap_tables(sampling.rate(num_records))
 
     def select(key: jax.Array, shard: jax.Array) -> tuple[jax.Array, jax.Array]:

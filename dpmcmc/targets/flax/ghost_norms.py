@@ -83,23 +83,15 @@ def clipped_gradient_sum(
         FixedPoint of pytrees like ``params``.
     """
     structure = jax.tree.structure(params)
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch
-    )
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
     jaxpr, constants = _traced(log_likelihood, params, shapes)
     leaves = jax.tree.leaves(params)
     products = _products(jaxpr, len(leaves))
-    formed = sum(
-        leaf.size for i, leaf in enumerate(leaves) if i not in set(products.values())
-    )
-    between = sum(
-        _shaped(variable).size for eqn in jaxpr.eqns for variable in eqn.outvars
-    )
+    formed = sum(leaf.size for i, leaf in enumerate(leaves) if i not in set(products.values()))
+    between = sum(_shaped(variable).size for eqn in jaxpr.eqns for variable in eqn.outvars)
 
     def block_sum(batch: PyTree, mask: jax.Array) -> FixedPoint:
-        gradients = jax.vmap(
-            lambda record: _gradients(jaxpr, constants, products, leaves, record)
-        )(batch)
+        gradients = jax.vmap(lambda record: _gradients(jaxpr, constants, products, leaves, record))(batch)
         return outer_products.clipped_sum(gradients, mask, clip, bits)
 
     total = _in_blocks(block_sum, batch, mask, max(_NUMBERS // (formed + between), 1))
@@ -109,9 +101,7 @@ def clipped_gradient_sum(
     )
 
 
-def _in_blocks(
-    block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Array, width: int
-) -> FixedPoint:
+def _in_blocks(block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Array, width: int) -> FixedPoint:
     """Sum over blocks of at most ``width`` rows, as even as possible."""
     count = mask.shape[0]
     if count <= width:
@@ -123,14 +113,10 @@ def _in_blocks(
         at = block * width + jnp.arange(width, dtype=jnp.int32)
         inside = at < count
         at = jnp.minimum(at, count - 1)
-        return total + block_sum(
-            jax.tree.map(lambda leaf: leaf[at], batch), inside & mask[at]
-        ), None
+        return total + block_sum(jax.tree.map(lambda leaf: leaf[at], batch), inside & mask[at]), None
 
     first = jax.tree.map(lambda leaf: leaf[:width], (batch, mask))
-    zeros = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(block_sum, *first)
-    )
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(block_sum, *first))
     return jax.lax.scan(add, zeros, jnp.arange(blocks, dtype=jnp.int32))[0]
 
 
@@ -139,9 +125,7 @@ def _shaped(variable: Var | Literal) -> jax.core.ShapedArray:
     return cast(jax.core.ShapedArray, variable.aval)
 
 
-def _traced(
-    function: Function, params: PyTree, record: PyTree
-) -> tuple[Jaxpr, list[jax.Array]]:
+def _traced(function: Function, params: PyTree, record: PyTree) -> tuple[Jaxpr, list[jax.Array]]:
     closed = jax.make_jaxpr(function)(params, record)
     return closed.jaxpr, closed.consts
 
@@ -151,20 +135,14 @@ def _products(jaxpr: Jaxpr, count: int) -> dict[int, int]:
     found = {}
     for i, parameter in enumerate(jaxpr.invars[:count]):
         users = _users(jaxpr, parameter)
-        if (
-            len(users) == 1
-            and users[0] is not None
-            and _is_product(jaxpr.eqns[users[0]], parameter)
-        ):
+        if len(users) == 1 and users[0] is not None and _is_product(jaxpr.eqns[users[0]], parameter):
             found[users[0]] = i
     return found
 
 
 def _users(jaxpr: Jaxpr, variable: Var) -> list[int | None]:
     """Equations that use a variable, as often as they do; None where the program returns it."""
-    users: list[int | None] = [
-        i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if v is variable
-    ]
+    users: list[int | None] = [i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if v is variable]
     return users + [None for v in jaxpr.outvars if v is variable]
 
 
@@ -174,14 +152,8 @@ def _is_product(eqn: JaxprEqn, parameter: Var) -> bool:
         return False
     (of_a, of_w), batch = eqn.params["dimension_numbers"]
     a, w, y = map(_shaped, (eqn.invars[0], parameter, eqn.outvars[0]))
-    one_vector = (
-        len(of_a) == 1 and tuple(of_w) == (0,) and w.ndim == 2 and a.size == w.shape[0]
-    )
-    return (
-        one_vector
-        and batch == ((), ())
-        and {a.dtype, w.dtype, y.dtype} == {np.dtype(np.float32)}
-    )
+    one_vector = len(of_a) == 1 and tuple(of_w) == (0,) and w.ndim == 2 and a.size == w.shape[0]
+    return one_vector and batch == ((), ()) and {a.dtype, w.dtype, y.dtype} == {np.dtype(np.float32)}
 
 
 def _operation(jaxpr: Jaxpr, i: int) -> str:
@@ -189,11 +161,7 @@ def _operation(jaxpr: Jaxpr, i: int) -> str:
     if len(users) != 1 or users[0] is None:
         return f"{len(users)} operations"
     eqn = jaxpr.eqns[users[0]]
-    return (
-        "a product with other operands"
-        if eqn.primitive is jax.lax.dot_general_p
-        else str(eqn.primitive)
-    )
+    return "a product with other operands" if eqn.primitive is jax.lax.dot_general_p else str(eqn.primitive)
 
 
 def _gradients(
@@ -206,23 +174,14 @@ def _gradients(
     """Leaves of −∇ log-likelihood of ONE record; those of ``products`` as the outer product of two vectors."""
     covered = set(products.values())
     others = {i: leaf for i, leaf in enumerate(leaves) if i not in covered}
-    zeros = {
-        e: jnp.zeros(_shaped(jaxpr.eqns[e].outvars[0]).shape, jnp.float32)
-        for e in products
-    }
+    zeros = {e: jnp.zeros(_shaped(jaxpr.eqns[e].outvars[0]).shape, jnp.float32) for e in products}
 
-    def loss(
-        zeros: dict[int, jax.Array], others: dict[int, jax.Array]
-    ) -> tuple[jax.Array, dict[int, jax.Array]]:
+    def loss(zeros: dict[int, jax.Array], others: dict[int, jax.Array]) -> tuple[jax.Array, dict[int, jax.Array]]:
         arguments = [others.get(i, leaf) for i, leaf in enumerate(leaves)]
-        value, vectors = _evaluate(
-            jaxpr, constants, [*arguments, *jax.tree.leaves(record)], zeros
-        )
+        value, vectors = _evaluate(jaxpr, constants, [*arguments, *jax.tree.leaves(record)], zeros)
         return -value, vectors
 
-    (of_zeros, of_others), vectors = jax.grad(loss, argnums=(0, 1), has_aux=True)(
-        zeros, others
-    )
+    (of_zeros, of_others), vectors = jax.grad(loss, argnums=(0, 1), has_aux=True)(zeros, others)
     found: dict[int, jax.Array | Outer] = dict(of_others)
     for e, i in products.items():
         found[i] = Outer(vectors[e].reshape(-1), of_zeros[e].reshape(-1))
@@ -236,9 +195,7 @@ def _evaluate(
     zeros: dict[int, jax.Array],
 ) -> tuple[jax.Array, dict[int, jax.Array]]:
     """(the program's value with something added to what some equations give, what those equations took first)."""
-    known = dict(
-        zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True)
-    )
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
     vectors = {}
 
     def read(variable: Var | Literal) -> jax.Array:

@@ -90,20 +90,12 @@ class FlaxTarget(GaussianPrior):
     """
 
     network: Network = dataclasses.field(metadata=STATIC)
-    likelihood: Literal["categorical", "bernoulli", "gaussian"] = dataclasses.field(
-        metadata=STATIC
-    )
+    likelihood: Literal["categorical", "bernoulli", "gaussian"] = dataclasses.field(metadata=STATIC)
     prior_scale: Positive
     noise_scale: Positive
-    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
-    per_record: Literal["auto", "plain", "ghost"] = dataclasses.field(
-        default="auto", kw_only=True, metadata=STATIC
-    )
-    row: tuple[tuple[int, ...], str] | None = dataclasses.field(
-        default=None, kw_only=True, metadata=STATIC
-    )
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    per_record: Literal["auto", "plain", "ghost"] = dataclasses.field(default="auto", kw_only=True, metadata=STATIC)
+    row: tuple[tuple[int, ...], str] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
 
     gradient_bound = None
 
@@ -111,9 +103,7 @@ class FlaxTarget(GaussianPrior):
         if rebuilt(self):
             return
         check_fields(self)
-        allowed = {"categorical": self.num_classes, "bernoulli": 2, "gaussian": None}[
-            self.likelihood
-        ]
+        allowed = {"categorical": self.num_classes, "bernoulli": 2, "gaussian": None}[self.likelihood]
         if self.num_classes not in (None, allowed):
             raise InputError(
                 f"num_classes must be {allowed} under likelihood {self.likelihood}, got {self.num_classes}",
@@ -129,24 +119,14 @@ class FlaxTarget(GaussianPrior):
                 outputs that the likelihood cannot use, or matrices that ``per_record="ghost"`` has no closed form for.
         """
         if not isinstance(record_shapes, dict) or not {"x", "y"} <= set(record_shapes):
-            raise TargetError(
-                'records must be a dict {"x": inputs, "y": labels or numbers}'
-            )
+            raise TargetError('records must be a dict {"x": inputs, "y": labels or numbers}')
         if not {"offset", "weight"}.isdisjoint(record_shapes):
-            raise TargetError(
-                "a network takes no offset and no weight: leave these arrays out, or take a regression"
-            )
+            raise TargetError("a network takes no offset and no weight: leave these arrays out, or take a regression")
         if tuple(record_shapes["y"].shape) != ():
-            raise TargetError(
-                f"y must be one number a record, and its shape is {tuple(record_shapes['y'].shape)}"
-            )
+            raise TargetError(f"y must be one number a record, and its shape is {tuple(record_shapes['y'].shape)}")
         check_not_forked()
         x = record_shapes["x"]
-        dtype = (
-            "float32"
-            if jnp.issubdtype(x.dtype, jnp.floating)
-            else str(jax.dtypes.canonicalize_dtype(x.dtype))
-        )
+        dtype = "float32" if jnp.issubdtype(x.dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(x.dtype))
         row = (tuple(x.shape), dtype)
         outputs = _outputs(self.network, row)
         if self.per_record == "ghost":
@@ -167,9 +147,7 @@ class FlaxTarget(GaussianPrior):
                 f"likelihood categorical takes one logit a class, and {self.network!r} gives shape {outputs} a row"
             )
         if self.num_classes not in (None, outputs[0]):
-            raise TargetError(
-                f"num_classes is {self.num_classes}, and {self.network!r} gives {outputs[0]} logits"
-            )
+            raise TargetError(f"num_classes is {self.num_classes}, and {self.network!r} gives {outputs[0]} logits")
         return dataclasses.replace(self, row=row, num_classes=outputs[0])
 
     def check_records(self, records: PyTree) -> None:
@@ -180,9 +158,7 @@ class FlaxTarget(GaussianPrior):
     def init(self, key: jax.Array) -> PyTree:
         """The module's own initialiser: a nested dict of float32. Reads shapes, never records."""
         if self.row is None:
-            raise TargetError(
-                "the shape of x is not known before init: let dpmcmc.sample bind the target"
-            )
+            raise TargetError("the shape of x is not known before init: let dpmcmc.sample bind the target")
         shape, dtype = self.row
         return self.network.init(key, jax.ShapeDtypeStruct(shape, dtype))
 
@@ -203,19 +179,11 @@ class FlaxTarget(GaussianPrior):
         None where every record's whole gradient is formed: ``per_record="plain"``, a target that is not bound, or no
         matrix to leave out.
         """
-        if (
-            self.per_record == "plain"
-            or self.row is None
-            or all(u.operation for u in _uses(self.network, self.row))
-        ):
+        if self.per_record == "plain" or self.row is None or all(u.operation for u in _uses(self.network, self.row)):
             return None
 
-        def total(
-            params: PyTree, batch: PyTree, mask: jax.Array, clip: Clip, bits: int = 21
-        ) -> FixedPoint:
-            return ghost_norms.clipped_gradient_sum(
-                self.log_likelihood, params, batch, mask, clip, bits
-            )
+        def total(params: PyTree, batch: PyTree, mask: jax.Array, clip: Clip, bits: int = 21) -> FixedPoint:
+            return ghost_norms.clipped_gradient_sum(self.log_likelihood, params, batch, mask, clip, bits)
 
         return total
 
@@ -229,9 +197,7 @@ class FlaxTarget(GaussianPrior):
     def _outputs(self, params: PyTree, x: jax.Array) -> jax.Array:
         """(n, K) logits, or (n,)."""
         outputs = self.network.apply(params, x)
-        return (
-            outputs if self.likelihood == "categorical" else outputs.reshape(x.shape[0])
-        )
+        return outputs if self.likelihood == "categorical" else outputs.reshape(x.shape[0])
 
 
 @functools.lru_cache(maxsize=64)
@@ -244,12 +210,8 @@ def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, .
     shape, dtype = row
     count = 3
     try:
-        params = jax.eval_shape(
-            lambda: network.init(jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype))
-        )
-        found = jax.eval_shape(
-            network.apply, params, jax.ShapeDtypeStruct((count, *shape), dtype)
-        )
+        params = jax.eval_shape(lambda: network.init(jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype)))
+        found = jax.eval_shape(network.apply, params, jax.ShapeDtypeStruct((count, *shape), dtype))
     except TargetError:
         raise
     except Exception as error:  # a user's module may raise anything
@@ -259,13 +221,9 @@ def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, .
         ) from error
     wrong = [leaf.dtype for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32]
     if wrong:
-        raise TargetError(
-            f"{network!r} has {wrong[0]} parameters: dpmcmc samples float32 ones"
-        )
+        raise TargetError(f"{network!r} has {wrong[0]} parameters: dpmcmc samples float32 ones")
     if not isinstance(found, jax.ShapeDtypeStruct) or found.shape[:1] != (count,):
-        raise TargetError(
-            f"{network!r} must return one array with a leading axis for rows"
-        )
+        raise TargetError(f"{network!r} must return one array with a leading axis for rows")
     if _mixes_rows(network, row, count):
         raise TargetError(
             f"{network!r} mixes rows: the outputs of {count} synthetic rows differ from those of each alone, so a "
@@ -275,9 +233,7 @@ def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, .
 
 
 @functools.lru_cache(maxsize=64)
-def _uses(
-    network: Network, row: tuple[tuple[int, ...], str]
-) -> tuple[ghost_norms.Use, ...]:
+def _uses(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[ghost_norms.Use, ...]:
     """Return the use of each parameter of the network on one row."""
     one = jax.ShapeDtypeStruct(*row)
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), one))
@@ -289,18 +245,12 @@ def _mixes_rows(network: Network, row: tuple[tuple[int, ...], str], count: int) 
     shape, dtype = row
     rng = np.random.default_rng(0)
     size = (count, *shape)
-    draw = (
-        rng.normal(size=size)
-        if np.issubdtype(dtype, np.floating)
-        else rng.integers(0, 2, size=size)
-    )
+    draw = rng.normal(size=size) if np.issubdtype(dtype, np.floating) else rng.integers(0, 2, size=size)
 
     @jax.jit
     def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         params = network.init(jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype))
-        alone = jnp.concatenate(
-            [network.apply(params, x[i : i + 1]) for i in range(count)]
-        )
+        alone = jnp.concatenate([network.apply(params, x[i : i + 1]) for i in range(count)])
         return network.apply(params, x), alone
 
     together, alone = both(jnp.asarray(draw, dtype))

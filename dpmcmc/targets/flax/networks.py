@@ -21,9 +21,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError, model_name
 from dpmcmc.targets.flax.network import Network
 
-_DROPOUT = (
-    "remove dropout and other random layers: sampling the parameters takes their place"
-)
+_DROPOUT = "remove dropout and other random layers: sampling the parameters takes their place"
 
 #: A module, or a function of ``rngs`` that makes an NNX module.
 FlaxModule = linen.Module | nnx.Module | Callable[..., nnx.Module]
@@ -39,9 +37,7 @@ def network(module: FlaxModule) -> Network:
     if isinstance(module, linen.Module):
         return Linen(module)
     if inspect.isclass(module) and issubclass(module, linen.Module):
-        raise InputError(
-            f"module must be an instance: write {module.__name__}(...), with its sizes"
-        )
+        raise InputError(f"module must be an instance: write {module.__name__}(...), with its sizes")
     if isinstance(module, nnx.Module):
         return NNX(module, lambda key: module)
     if callable(module):
@@ -60,22 +56,16 @@ class Linen:
     def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
         """The module's own initialiser, on a row of zeros."""
         try:
-            variables = meta.unbox(
-                self.module.init(key, jnp.zeros((1, *row.shape), row.dtype))
-            )
+            variables = meta.unbox(self.module.init(key, jnp.zeros((1, *row.shape), row.dtype)))
         except InvalidRngError as error:
-            raise TargetError(
-                f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}"
-            ) from None
+            raise TargetError(f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}") from None
         for collection in variables:
             if collection == "batch_stats":
                 raise TargetError(
                     f"{self!r} has batch_stats, which mix records: use LayerNorm or GroupNorm instead of BatchNorm"
                 )
             if collection != "params":
-                raise TargetError(
-                    f"{self!r} has state beside its parameters (collection {collection}): remove it"
-                )
+                raise TargetError(f"{self!r} has state beside its parameters (collection {collection}): remove it")
         return variables.get("params", {})
 
     def apply(self, params: PyTree, x: jax.Array) -> PyTree:
@@ -83,16 +73,10 @@ class Linen:
         try:
             return self.module.apply({"params": params}, x)
         except InvalidRngError as error:
-            raise TargetError(
-                f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}"
-            ) from None
+            raise TargetError(f"{self!r} needs random numbers ({_first(error)}): {_DROPOUT}") from None
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Linen)
-            and hash(self) == hash(other)
-            and self.module == other.module
-        )
+        return isinstance(other, Linen) and hash(self) == hash(other) and self.module == other.module
 
     def __hash__(self) -> int:
         try:
@@ -120,15 +104,11 @@ class NNX:
         def make() -> nnx.Module:
             module = build(jax.random.key(0))
             if not isinstance(module, nnx.Module):
-                raise InputError(
-                    f"module must make an nnx.Module, and it makes {type(module).__name__}"
-                )
+                raise InputError(f"module must make an nnx.Module, and it makes {type(module).__name__}")
             return module
 
         fixed = isinstance(source, nnx.Module)
-        module: nnx.Module = (
-            source if isinstance(source, nnx.Module) else nnx.eval_shape(make)
-        )
+        module: nnx.Module = source if isinstance(source, nnx.Module) else nnx.eval_shape(make)
         self.source = source
         self.build = build
         self.name = type(module).__name__
@@ -150,11 +130,7 @@ class NNX:
 
     def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
         """The function's own initialiser; of a module that exists, the parameters it had."""
-        return (
-            nnx.to_pure_dict(nnx.state(self.build(key), nnx.Param))
-            if self.start is None
-            else self.start
-        )
+        return nnx.to_pure_dict(nnx.state(self.build(key), nnx.Param)) if self.start is None else self.start
 
     def apply(self, params: PyTree, x: jax.Array) -> PyTree:
         """Outputs for a batch of rows."""
@@ -176,11 +152,7 @@ def _factory(make: Callable) -> Callable[[jax.Array], nnx.Module]:
     if inspect.isclass(call.func):  # NNX classes hide their __init__ behind a metaclass
         call = functools.partial(call.func.__init__, None, *call.args, **call.keywords)
     parameters = inspect.signature(call).parameters.values()
-    needed = [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if any(p.name == "rngs" for p in parameters):
         needed = [p for p in needed if p.name != "rngs"]
         build = lambda key: make(rngs=nnx.Rngs(key))  # noqa: E731

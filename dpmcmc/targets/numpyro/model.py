@@ -49,9 +49,7 @@ _ROWS = 1024
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def from_numpyro(
-    model: Callable, *, init_radius: float = 0.0, gradient_bound: float | None = None
-) -> NumPyroTarget:
+def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: float | None = None) -> NumPyroTarget:
     """A NumPyro model as a Target.
 
     Records are a dict whose leaves are the model's keyword arguments, with a leading axis for the batch. Observed
@@ -72,15 +70,11 @@ def from_numpyro(
         ValueError: model is no hashable function, or a number that cannot be.
     """
     if not callable(model):
-        raise InputError(
-            f"model must be a NumPyro function such as model(x, y), got {model!r}"
-        )
+        raise InputError(f"model must be a NumPyro function such as model(x, y), got {model!r}")
     try:
         hash(model)
     except TypeError:
-        raise InputError(
-            f"model must be hashable, and {type(model).__name__} is not: pass a function"
-        ) from None
+        raise InputError(f"model must be hashable, and {type(model).__name__} is not: pass a function") from None
     return NumPyroTarget(model, init_radius, gradient_bound)
 
 
@@ -105,16 +99,9 @@ class NumPyroTarget(Checked, TargetOffers):
         Raises:
             TargetError: records are no dict of arrays, or the model is no sum over records.
         """
-        if not isinstance(record_shapes, dict) or not all(
-            hasattr(v, "shape") for v in record_shapes.values()
-        ):
-            raise TargetError(
-                "records must be a dict of arrays, whose names are the model's keyword arguments"
-            )
-        leaves = tuple(
-            (name, tuple(v.shape), _dtype(v.dtype))
-            for name, v in sorted(record_shapes.items())
-        )
+        if not isinstance(record_shapes, dict) or not all(hasattr(v, "shape") for v in record_shapes.values()):
+            raise TargetError("records must be a dict of arrays, whose names are the model's keyword arguments")
+        leaves = tuple((name, tuple(v.shape), _dtype(v.dtype)) for name, v in sorted(record_shapes.items()))
         _read(self.model, leaves)
         return replace(self, leaves=leaves)
 
@@ -132,9 +119,7 @@ class NumPyroTarget(Checked, TargetOffers):
         """Uniform in (−init_radius, init_radius) on the real line; holds no record."""
         keys = jax.random.split(key, len(self.sites.latent))
         return {
-            name: jax.random.uniform(
-                k, shape, jnp.float32, -self.init_radius, self.init_radius
-            )
+            name: jax.random.uniform(k, shape, jnp.float32, -self.init_radius, self.init_radius)
             if self.init_radius
             else jnp.zeros(shape, jnp.float32)
             for k, (name, shape) in zip(keys, self.sites.latent, strict=True)
@@ -178,9 +163,7 @@ class NumPyroTarget(Checked, TargetOffers):
             return sites.no_prediction
         if "x" not in sites.inputs:
             return "records have no leaf x beside what is observed"
-        return (
-            f"the mean of site {sites.observed[0]!r} depends on more of a record than x"
-        )
+        return f"the mean of site {sites.observed[0]!r} depends on more of a record than x"
 
     def predictor(self, inputs: dict[str, np.ndarray]) -> InputPredictor:
         """Return what predicts rows from arguments of the model, whose records need not be known yet.
@@ -192,50 +175,29 @@ class NumPyroTarget(Checked, TargetOffers):
             TargetError: arguments that it does not have, or fewer than its mean depends on; it has no mean.
         """
         said = f"{model_name(self.model)}{inspect.signature(self.model)}"
-        named = {
-            name: p
-            for name, p in inspect.signature(self.model).parameters.items()
-            if p.kind in _BY_NAME
-        }
+        named = {name: p for name, p in inspect.signature(self.model).parameters.items() if p.kind in _BY_NAME}
         for name in inputs:
             if named and name not in named:
-                raise TargetError(
-                    f"predict: model {said} has no argument {name!r}; give its own, by name"
-                )
-        if (
-            () in (lengths := {np.shape(value)[:1] for value in inputs.values()})
-            or len(lengths) != 1
-        ):
-            raise TargetError(
-                f"predict: give the arguments of model {said} by name, with one row each for every row"
-            )
-        known = {
-            name: jax.ShapeDtypeStruct(shape, dtype)
-            for name, shape, dtype in self.leaves or ()
-        }
-        one = jax.ShapeDtypeStruct(
-            (), jnp.int32
-        )  # every distribution takes it, those of classes nothing else
+                raise TargetError(f"predict: model {said} has no argument {name!r}; give its own, by name")
+        if () in (lengths := {np.shape(value)[:1] for value in inputs.values()}) or len(lengths) != 1:
+            raise TargetError(f"predict: give the arguments of model {said} by name, with one row each for every row")
+        known = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in self.leaves or ()}
+        one = jax.ShapeDtypeStruct((), jnp.int32)  # every distribution takes it, those of classes nothing else
         left = {
             name: known.get(name, one)
             for name, p in named.items()
-            if name not in inputs
-            and (name in known or p.default in (inspect.Parameter.empty, None))
+            if name not in inputs and (name in known or p.default in (inspect.Parameter.empty, None))
         }
         try:
             bound = self.bind(left | record_shapes(inputs))
         except (ValueError, TypeError) as error:  # NumPyro's too
             lacks = f" (not given: {', '.join(left)})" if left else ""
-            raise TargetError(
-                f"predict: {' '.join(str(error).split())[:300]}{lacks}"
-            ) from None
+            raise TargetError(f"predict: {' '.join(str(error).split())[:300]}{lacks}") from None
         if bound.sites.no_prediction:
             raise TargetError(f"predict: {bound.sites.no_prediction}")
         lacks = ", ".join(name for name in bound.sites.inputs if name in left)
         if lacks:
-            raise TargetError(
-                f"predict: the mean of model {said} depends on {lacks} too; give it by name"
-            )
+            raise TargetError(f"predict: the mean of model {said} depends on {lacks} too; give it by name")
         return InputPredictor(bound)
 
     def check_records(self, records: PyTree) -> None:
@@ -244,8 +206,7 @@ class NumPyroTarget(Checked, TargetOffers):
         Supports may depend on parameters, so three points are tried, and a record is refused that fits at none.
         """
         points = {
-            name: jnp.stack([jnp.full(shape, z, jnp.float32) for z in (0, -2, 2)])
-            for name, shape in self.sites.latent
+            name: jnp.stack([jnp.full(shape, z, jnp.float32) for z in (0, -2, 2)]) for name, shape in self.sites.latent
         }
 
         # Records are an argument: a closure would write them into the compilation cache.
@@ -253,23 +214,16 @@ class NumPyroTarget(Checked, TargetOffers):
         def possible(records: PyTree) -> dict[str, jax.Array]:
             def one(record: PyTree) -> dict[str, jax.Array]:
                 batch = {name: value[None] for name, value in record.items()}
-                inside = jax.vmap(
-                    lambda p: _density().in_support(self.model, self.sites, p, batch)
-                )(points)
+                inside = jax.vmap(lambda p: _density().in_support(self.model, self.sites, p, batch))(points)
                 return jax.tree.map(jnp.any, inside)
 
             return jax.lax.map(one, records, batch_size=_ROWS)
 
         bad = {name: Marked() for name in self.sites.observed}
-        for start, block in blocks(
-            {name: records[name] for name, _, _ in self.bound_leaves}
-        ):
+        for start, block in blocks({name: records[name] for name, _, _ in self.bound_leaves}):
             # A float64 beyond float32 becomes infinite. A warning would tell of the record that has it.
             with np.errstate(all="ignore"):
-                device = {
-                    name: jnp.asarray(block[name], dtype)
-                    for name, _, dtype in self.bound_leaves
-                }
+                device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self.bound_leaves}
             for name, good in possible(device).items():
                 bad[name].add(start, ~np.asarray(good))
         for name, marked in bad.items():
@@ -307,26 +261,18 @@ class InputPredictor:
         """K of a class."""
         return self.target.num_classes
 
-    def predict(
-        self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]
-    ) -> jax.Array:
+    def predict(self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]) -> jax.Array:
         """Return the mean, (n, ...); P(y = 1) (n,) or (n, K) where it is a class."""
         model = self.target.model
         sites = self.target.sites
         count = len(next(iter(inputs.values())))
         # The mean does not depend on what stands in for the rest: ``sites.py`` has tried.
-        return _density().predicted(
-            model, sites, params, self.target._blank(count) | inputs
-        )
+        return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
 
 
 def _dtype(dtype: DTypeLike) -> str:
     """The dtype records have on the device."""
-    return (
-        "float32"
-        if jnp.issubdtype(dtype, jnp.floating)
-        else str(jax.dtypes.canonicalize_dtype(dtype))
-    )
+    return "float32" if jnp.issubdtype(dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(dtype))
 
 
 # NumPyro takes half a second to import, and most runs do not need it.

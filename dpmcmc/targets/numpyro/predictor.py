@@ -49,9 +49,7 @@ _TAIL = 0.01
 
 #: Distribution of the observed site -> (name of its family, names of its predictors, and themselves, each of the shape
 #: of a batch).
-FAMILIES: dict[
-    type, tuple[str, tuple[str, ...], Callable[[dist.Distribution], list[jax.Array]]]
-] = {
+FAMILIES: dict[type, tuple[str, tuple[str, ...], Callable[[dist.Distribution], list[jax.Array]]]] = {
     dist.BernoulliLogits: ("logistic", ("log odds",), lambda fn: [fn.logits]),
     dist.BernoulliProbs: (
         "logistic",
@@ -111,16 +109,12 @@ class Predictor:
             real = t[name] if name in self.real else jnp.asarray(self.others[name])
             return biject_to(site["fn"].support)(real)
 
-        trace = handlers.trace(
-            handlers.substitute(self.target.model, substitute_fn=value)
-        ).get_trace(**batch)
+        trace = handlers.trace(handlers.substitute(self.target.model, substitute_fn=value)).get_trace(**batch)
         site = trace[self.target.sites.observed[0]]
         fn = unwrapped(site["fn"])
         parts = FAMILIES[type(fn)][2](fn)
         shape = site["fn"].batch_shape
-        return jnp.stack(
-            [jnp.broadcast_to(part, shape) for part in parts], axis=-1
-        ), site["value"]
+        return jnp.stack([jnp.broadcast_to(part, shape) for part in parts], axis=-1), site["value"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +178,7 @@ def read(target: NumPyroTarget) -> Reading:
     family, parts = _family(target)
     real, values = _prior(target)
     trial = _Trial(
-        Predictor(
-            target, tuple(real), target.sites.shared, {k: v[0] for k, v in real.items()}
-        ),
+        Predictor(target, tuple(real), target.sites.shared, {k: v[0] for k, v in real.items()}),
         values | real,
     )
     trial.refuse_labels()
@@ -199,9 +191,7 @@ def read(target: NumPyroTarget) -> Reading:
     sites = ravel_pytree({name: draws[0] for name, draws in prior.items()})[1]
     centre = flat.mean(axis=0)
     scale = np.maximum(flat.std(axis=0), 1e-12)
-    covariance = np.atleast_2d(np.cov(((flat - centre) / scale).T)) + 1e-9 * np.eye(
-        len(centre)
-    )
+    covariance = np.atleast_2d(np.cov(((flat - centre) / scale).T)) + 1e-9 * np.eye(len(centre))
     return Reading(found, family, bent, centre, scale, covariance, sites)
 
 
@@ -240,9 +230,7 @@ def _family(target: NumPyroTarget) -> tuple[str, tuple[str, ...]]:
     """
     sites = target.sites
     if len(sites.observed) > 1:
-        raise TargetError(
-            f"the model observes several sites ({', '.join(sites.observed)}); a score of one is derived"
-        )
+        raise TargetError(f"the model observes several sites ({', '.join(sites.observed)}); a score of one is derived")
     (name,) = sites.observed
     found: dict[str, dist.Distribution] = {}
 
@@ -256,15 +244,11 @@ def _family(target: NumPyroTarget) -> tuple[str, tuple[str, ...]]:
     kind = type(unwrapped(fn))
     if kind not in FAMILIES:
         known = ", ".join(sorted({kind.__name__ for kind in FAMILIES}))
-        raise TargetError(
-            f"no bounded score of {kind.__name__} (site {name!r}) is derived; there are those of {known}"
-        )
+        raise TargetError(f"no bounded score of {kind.__name__} (site {name!r}) is derived; there are those of {known}")
     if is_masked(fn):
         raise TargetError(f"site {name!r} is masked; a score of all records is derived")
     if fn.event_shape or fn.batch_shape != (2,):
-        raise TargetError(
-            f"site {name!r} has several values a record; a score of one value is derived"
-        )
+        raise TargetError(f"site {name!r} has several values a record; a score of one value is derived")
     return FAMILIES[kind][:2]
 
 
@@ -272,24 +256,13 @@ def _prior(target: NumPyroTarget) -> tuple[dict[str, np.ndarray], dict[str, np.n
     """Return draws from the prior, (latent sites on the real line, all sites at their values); their seed is public."""
 
     def draw(key: jax.Array) -> tuple[Values, Values]:
-        trace = handlers.trace(handlers.seed(target.model, key)).get_trace(
-            **zeros(target.bound_leaves, 1)
-        )
+        trace = handlers.trace(handlers.seed(target.model, key)).get_trace(**zeros(target.bound_leaves, 1))
         latent = {name: trace[name] for name, _ in target.sites.latent}
-        real = {
-            name: biject_to(site["fn"].support).inv(site["value"])
-            for name, site in latent.items()
-        }
-        return real, {
-            name: trace[name]["value"] for name in (*latent, *target.sites.shared)
-        }
+        real = {name: biject_to(site["fn"].support).inv(site["value"]) for name, site in latent.items()}
+        return real, {name: trace[name]["value"] for name in (*latent, *target.sites.shared)}
 
-    found = jax.device_get(
-        jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), _PRIOR_DRAWS))
-    )
-    return jax.tree.map(
-        lambda leaf: np.clip(leaf, *np.quantile(leaf, [_TAIL, 1 - _TAIL], axis=0)), found
-    )
+    found = jax.device_get(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), _PRIOR_DRAWS)))
+    return jax.tree.map(lambda leaf: np.clip(leaf, *np.quantile(leaf, [_TAIL, 1 - _TAIL], axis=0)), found)
 
 
 class _Trial:
@@ -369,9 +342,5 @@ class _Trial:
         eta, observed = self.eta(t, records)
         for name in records:
             changed, label = self.eta(t, {**records, name: other[name]})
-            if np.any(label != observed) and not np.allclose(
-                changed, eta, equal_nan=True
-            ):
-                raise TargetError(
-                    f"the parameters of site {self.site!r} depend on {name!r}, which it observes"
-                )
+            if np.any(label != observed) and not np.allclose(changed, eta, equal_nan=True):
+                raise TargetError(f"the parameters of site {self.site!r} depend on {name!r}, which it observes")

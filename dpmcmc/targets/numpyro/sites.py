@@ -61,44 +61,30 @@ class Sites:
     no_prediction: str = ""
 
 
-def log_prior(
-    model: Callable, sites: Sites, params: PyTree, batch: PyTree
-) -> dict[str, jax.Array]:
+def log_prior(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Log density on the real line of each latent site, {name: ()}; ``batch`` only lends its shapes."""
     trace = replay(model, params, batch)
     out = {}
     for name, _ in sites.latent:
         site = trace[name]
-        jacobian = biject_to(site["fn"].support).log_abs_det_jacobian(
-            params[name], site["value"]
-        )
+        jacobian = biject_to(site["fn"].support).log_abs_det_jacobian(params[name], site["value"])
         out[name] = jnp.sum(site["fn"].log_prob(site["value"])) + jnp.sum(jacobian)
     return out
 
 
-def log_likelihood(
-    model: Callable, sites: Sites, params: PyTree, batch: PyTree
-) -> jax.Array:
+def log_likelihood(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> jax.Array:
     """Log-likelihood of a batch, ()."""
     trace = replay(model, params, batch)
     return sum(
-        (
-            jnp.sum(trace[name]["fn"].log_prob(trace[name]["value"]))
-            for name in sites.observed
-        ),
+        (jnp.sum(trace[name]["fn"].log_prob(trace[name]["value"])) for name in sites.observed),
         jnp.float32(0),
     )
 
 
-def constrained(
-    model: Callable, sites: Sites, params: PyTree, batch: PyTree
-) -> dict[str, jax.Array]:
+def constrained(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Latent sites on their supports, and shared deterministic ones; ``batch`` only lends its shapes."""
     trace = replay(model, params, batch)
-    return {
-        name: trace[name]["value"]
-        for name in (*(name for name, _ in sites.latent), *sites.shared)
-    }
+    return {name: trace[name]["value"] for name in (*(name for name, _ in sites.latent), *sites.shared)}
 
 
 def predicted(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> jax.Array:
@@ -110,16 +96,12 @@ def predicted(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> j
     return fn.mean
 
 
-def in_support(
-    model: Callable, sites: Sites, params: PyTree, batch: PyTree
-) -> dict[str, jax.Array]:
+def in_support(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Whether the observed values of a batch can occur at all, {site: ()}; True for masked sites."""
     trace = replay(model, params, batch)
     masked = {name: is_masked(trace[name]["fn"]) for name in sites.observed}
     return {
-        name: jnp.bool_(True)
-        if masked[name]
-        else jnp.all(trace[name]["fn"].support(trace[name]["value"]))
+        name: jnp.bool_(True) if masked[name] else jnp.all(trace[name]["fn"].support(trace[name]["value"]))
         for name in sites.observed
     }
 
@@ -137,9 +119,7 @@ def replay(model: Callable, params: PyTree, batch: PyTree) -> dict[str, Site]:
             return biject_to(site["fn"].support)(params[site["name"]])
         return None
 
-    return handlers.trace(handlers.substitute(model, substitute_fn=value)).get_trace(
-        **batch
-    )
+    return handlers.trace(handlers.substitute(model, substitute_fn=value)).get_trace(**batch)
 
 
 def unwrapped(fn: dist.Distribution) -> dist.Distribution:
@@ -190,9 +170,7 @@ def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[st
         )
         for name, _ in sites.latent:
             for prior, site in zip(priors[1:], constrained_sites[1:], strict=True):
-                same = _close(prior[name], priors[0][name]) and _close(
-                    site[name], constrained_sites[0][name]
-                )
+                same = _close(prior[name], priors[0][name]) and _close(site[name], constrained_sites[0][name])
                 if not same:
                     raise TargetError(
                         f"the prior of site {name!r} depends on the records: give it public constants instead"
@@ -217,9 +195,7 @@ def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[st
 
 
 def _close(a: np.ndarray | float, b: np.ndarray | float) -> bool:
-    return np.shape(a) == np.shape(b) and np.allclose(
-        a, b, rtol=1e-4, atol=1e-5, equal_nan=True
-    )
+    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
@@ -248,9 +224,7 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
             no_prediction=f"{type(unwrapped(seen['fn'])).__name__} has no mean in NumPyro",
         )
     if first.shape[:1] != (3,):
-        return replace(
-            sites, no_prediction=f"the mean of site {name!r} is not one value per record"
-        )
+        return replace(sites, no_prediction=f"the mean of site {name!r} is not one value per record")
     if not np.isfinite(first).all():
         return replace(sites, no_prediction=f"the mean of site {name!r} is not finite")
     blank = zeros(leaves, 3)
@@ -264,11 +238,7 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
         if any(not _close(observed, value) for _, observed in found):
             labels.append(leaf)
     both = [leaf for leaf in labels if leaf in inputs]
-    reason = (
-        f"the mean of site {name!r} depends on {both[0]}, which it observes"
-        if both
-        else ""
-    )
+    reason = f"the mean of site {name!r} depends on {both[0]}, which it observes" if both else ""
     sites = replace(sites, inputs=tuple(inputs), no_prediction=reason)
     fn = seen["fn"]
     base = unwrapped(seen["fn"])
@@ -276,11 +246,7 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
         return sites
     if isinstance(base, _BERNOULLI):
         return replace(sites, num_classes=2)
-    return (
-        replace(sites, num_classes=first.shape[-1])
-        if isinstance(base, CATEGORICAL)
-        else sites
-    )
+    return replace(sites, num_classes=first.shape[-1]) if isinstance(base, CATEGORICAL) else sites
 
 
 def synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
@@ -300,10 +266,7 @@ def synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
 
 def _synthetic_params(sites: Sites, draw: int) -> dict[str, jax.Array]:
     rng = np.random.default_rng(100 + draw)
-    return {
-        name: jnp.asarray(0.5 * rng.normal(size=shape), jnp.float32)
-        for name, shape in sites.latent
-    }
+    return {name: jnp.asarray(0.5 * rng.normal(size=shape), jnp.float32) for name, shape in sites.latent}
 
 
 def _one(batch: PyTree, i: int) -> PyTree:
@@ -333,13 +296,9 @@ def read(model: Callable, leaves: Leaves) -> Sites:
                 "because a chain cannot hold one per record"
             )
         if name not in three.latent or site.shape != three.latent[name].shape:
-            raise TargetError(
-                f"latent site {name!r} grows with the batch: it must be shared by all records"
-            )
+            raise TargetError(f"latent site {name!r} grows with the batch: it must be shared by all records")
         if site.discrete:
-            raise TargetError(
-                f"latent site {name!r} is discrete, and has no gradient: marginalise it out"
-            )
+            raise TargetError(f"latent site {name!r} is discrete, and has no gradient: marginalise it out")
         latent.append((name, site.shape))
     if not latent:
         raise TargetError("the model has no latent site, so there is nothing to sample")
@@ -349,9 +308,7 @@ def read(model: Callable, leaves: Leaves) -> Sites:
         if three.deterministic.get(name) == found and plate not in found[1]
     )
     sites = Sites(tuple(latent), tuple(two.observed), shared)
-    return with_prediction(
-        model, replace(sites, shared=independent_sites(model, sites, leaves)), leaves
-    )
+    return with_prediction(model, replace(sites, shared=independent_sites(model, sites, leaves)), leaves)
 
 
 @dataclass(frozen=True)
@@ -378,13 +335,9 @@ class _Watch(Messenger):
                 f"site {name!r} is a numpyro.{kind}, which has no prior: make it a numpyro.sample, or a constant"
             )
         elif kind == "control_flow":
-            raise TargetError(
-                "numpyro.contrib.control_flow is not supported: write the model without scan and cond"
-            )
+            raise TargetError("numpyro.contrib.control_flow is not supported: write the model without scan and cond")
         elif kind == "prng_key":
-            raise TargetError(
-                "the model draws random numbers (numpyro.prng_key), and a log-likelihood must not"
-            )
+            raise TargetError("the model draws random numbers (numpyro.prng_key), and a log-likelihood must not")
 
 
 class _Look:
@@ -400,19 +353,11 @@ class _Look:
             seen.update(trace)
             # Supports may depend on values, which are gone after tracing.
             for site in trace.values():
-                if (
-                    site["type"] == "sample"
-                    and not site["is_observed"]
-                    and not site["fn"].support.is_discrete
-                ):
-                    site["real_shape"] = jnp.shape(
-                        biject_to(site["fn"].support).inv(site["value"])
-                    )
+                if site["type"] == "sample" and not site["is_observed"] and not site["fn"].support.is_discrete:
+                    site["real_shape"] = jnp.shape(biject_to(site["fn"].support).inv(site["value"]))
 
         try:
-            jax.eval_shape(
-                run, jax.random.key(0), jax.eval_shape(lambda: zeros(leaves, count))
-            )
+            jax.eval_shape(run, jax.random.key(0), jax.eval_shape(lambda: zeros(leaves, count)))
         except TargetError:
             raise
         except Exception as error:  # a user's model may raise anything
@@ -421,12 +366,8 @@ class _Look:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             last = next(reversed(self.plates), "")
             if last and not self.following and _runs(model, leaves, self.plates[last][0]):
-                raise TargetError(
-                    f"{self._wrong_size(last)}; there it fails ({reason})"
-                ) from error
-            raise TargetError(
-                f"model {model_name(model)} fails on {count} synthetic records ({reason})"
-            ) from error
+                raise TargetError(f"{self._wrong_size(last)}; there it fails ({reason})") from error
+            raise TargetError(f"model {model_name(model)} fails on {count} synthetic records ({reason})") from error
         self.plates = watch.plates
         self._refuse_subsamples()
         self.latent: dict[str, _Latent] = {}
@@ -435,9 +376,7 @@ class _Look:
         for name, site in seen.items():
             self._sort(name, site)
         if not self.observed:
-            raise TargetError(
-                "the model observes nothing: give one site per record obs=y"
-            )
+            raise TargetError("the model observes nothing: give one site per record obs=y")
         for name, plates in self.observed.items():
             self._refuse_unless_per_record(name, plates)
 
