@@ -17,7 +17,7 @@ from dpmcmc.targets import (
     PerOwner,
     PoissonRegression,
 )
-from dpmcmc.targets.checks import check_absent
+from dpmcmc.targets.absent_records import check_absent
 from tests.absent_people import CONSTANT, D, N, chain, features, people, rows
 from tests.one_shot_replay import charged, measured
 from tests.replay import FAST, Replay, share

@@ -13,7 +13,8 @@ from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from tests.test_command_line import ROOT, call
 
 ROW, LABEL = 1.5, 2.0

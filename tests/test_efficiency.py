@@ -9,7 +9,7 @@ from dpmcmc.mechanisms import OPS, AdaOPS
 from dpmcmc.mechanisms.engines import Wanted, closed_form
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from experiments import efficiency
 from experiments.efficiency import Design, Method, draw_regret, make_design, measure, methods, ridge_draw_mse
 from experiments.figure_files import CONFIGS, load

@@ -39,7 +39,8 @@ from dpmcmc.targets import (
 )
 from dpmcmc.targets.base import TargetError, bind, record_shapes
 from dpmcmc.targets.checks import check_target
-from dpmcmc.targets.transformed import Tempered, by_row
+from dpmcmc.targets.predicting import by_row
+from dpmcmc.targets.tempered import Tempered
 
 COLUMNS = {
     "age": Range(20, 80),

@@ -18,7 +18,7 @@ from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.record_sums import Whole
 from dpmcmc.targets import LastLayer, SoftmaxRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 from tests.bounded_rows import Reading
 from tests.noise_aware_tables import M, assert_covers, linear, logistic, owners_table, rows
 

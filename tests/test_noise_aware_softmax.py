@@ -14,7 +14,7 @@ from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, average_la
 from dpmcmc.inference.scores import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import Design
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import LastLayer, SoftmaxRegression
 from tests.bounded_rows import Reading
 
@@ -31,7 +31,7 @@ def table(n, d, seed):
     rng = np.random.default_rng([seed, n])
     x = rng.normal(size=(n, d)) @ (np.eye(d) + rng.normal(size=(d, d)) / d)
     x[:, : d // 2] = x[:, : d // 2] > 0
-    x = gaussian_release.within(x / math.sqrt(d), 1.0)
+    x = gram_release.within(x / math.sqrt(d), 1.0)
     truth = rng.normal(size=(d, K))
     y = (softmax(x @ truth, axis=1).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     return {"x": x.astype(np.float32), "y": np.minimum(y, K - 1).astype(np.int32)}, truth

@@ -24,7 +24,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.checks import check_target
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from tests.pairs import covering
 
 LOGISTIC = LogisticRegression(1.0, row_bound=1.0)

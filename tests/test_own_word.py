@@ -20,7 +20,7 @@ from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.report.page import privacy_json
-from dpmcmc.targets import shipped_models
+from dpmcmc.targets import shipped_models, tempered
 from tests import own_models
 
 N = 400
@@ -114,7 +114,7 @@ SCHEMA = {"a": Range(0, 1), "b": Range(0, 1), "y": Levels([0, 1])}
 OWN = {
     "sum": (lambda: chain(Loud(**ROWS)), "test_own_word:Loud clipped_gradient_sum prepared zeros_are_absent"),
     "sum-of-owners": (lambda: chain(targets.PerOwner(Loud(**ROWS), 2)), "test_own_word:Loud"),
-    "sum-tempered": (lambda: chain(targets.transformed.Tempered(Loud(**ROWS), 0.5)), "Loud clipped_gradient_sum"),
+    "sum-tempered": (lambda: chain(tempered.Tempered(Loud(**ROWS), 0.5)), "Loud clipped_gradient_sum"),
     "prepared-on-one-object": (lambda: chain(replaced(LOGISTIC, prepared=lambda r: r)), "LogisticRegression.prepared"),
     "prepared-on-the-class": (lambda: patched(targets.LogisticRegression, "prepared"), "LogisticRegression.prepared"),
     "from-scratch": (lambda: chain(Mine()), "test_own_word:Mine reads nothing of the records but its arguments"),

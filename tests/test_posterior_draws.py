@@ -16,7 +16,7 @@ from scipy.stats import kstest
 from dpmcmc.mechanisms.engines import ENGINES, DrawError, Wanted, nuts
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many, nuts_posterior
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.engine import blocks, chains
+from dpmcmc.engine import blocks, chain_checks
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import (
@@ -257,11 +257,11 @@ def test_a_second_moment_of_3000_columns_is_refused_by_the_plan():
 
 
 def test_draws_of_a_chain_that_memory_does_not_hold_are_refused(ledger, monkeypatch):
-    monkeypatch.setattr(chains, "memory", lambda: 8 * 4 * D - 1)
+    monkeypatch.setattr(chain_checks, "memory", lambda: 8 * 4 * D - 1)
     with pytest.raises(InputError, match="draws: 4 draws of 3 numbers take more than"):
         sampled()(ledger.path, None)
     check_unspent(ledger)
-    monkeypatch.setattr(chains, "memory", lambda: 8 * 4 * D)
+    monkeypatch.setattr(chain_checks, "memory", lambda: 8 * 4 * D)
     sampled()(ledger.path, None)
     assert [run.outcome for run in ledger.state().runs] == ["void", "released"]
 

@@ -16,7 +16,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference import Evidence, sparse
 from dpmcmc.inference.noise_aware import isotropic_error
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
 from experiments import sparsity

@@ -15,7 +15,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import synthetic
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import (
     LinearRegression,
     LogisticRegression,

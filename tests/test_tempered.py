@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, bind, record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from dpmcmc.testing import check_target
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from dpmcmc.planning import verdict
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS, Custom, LinearRegression, LogisticRegression, PerOwner, from_numpyro
 from dpmcmc.targets.shipped_models import digits_network, poisson_model
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from tests.long_runs import BURN_IN, CUSTOM, LOGISTIC, STEP, STEPS, N, check_sentences, long_run, loose
 
 CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))

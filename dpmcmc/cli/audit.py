@@ -26,7 +26,7 @@ from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.lines import rows
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 #: Most features of the problem on which a one-shot mechanism is audited.
 _MOST_FEATURES = 100_000

@@ -51,7 +51,7 @@ from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.transformed import with_label_scale
+from dpmcmc.targets.predicting import with_label_scale
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount

@@ -39,7 +39,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.report.lines import Row, rows
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.glm import LogisticRegression
+from dpmcmc.targets.logistic import LogisticRegression
 
 #: Chance that the bound of objective perturbation fails, by default.
 FAILURE = 0.05

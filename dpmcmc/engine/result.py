@@ -60,7 +60,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import by_row
+from dpmcmc.targets.predicting import by_row
 
 if TYPE_CHECKING:
     import arviz

@@ -55,7 +55,7 @@ from dpmcmc.inference.noise_aware import (
 )
 from dpmcmc.inference.sparse import SparseLaw, SparsePosterior, sparse_posterior
 from dpmcmc.inference.trace import NoiseAwarePosterior
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Coefficients, by number or by name.

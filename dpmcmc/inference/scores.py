@@ -31,15 +31,12 @@ from scipy.special import betainc, expit, gammaln, ndtr, pdtr, softmax
 
 from dpmcmc.errors import InputError
 from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind, Law
-from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
 from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 # ----------------------------------------------------------------------------------------------------
 # Scores of linear regression, (η − y)/φ with φ the variance of the noise.

@@ -45,11 +45,8 @@ from dpmcmc.inference.noise_aware import project, symmetric_noise
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-)
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.linear import LinearRegression
 
 
 class Combined(NamedTuple):

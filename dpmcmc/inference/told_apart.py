@@ -22,7 +22,7 @@ from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project
 from dpmcmc.privacy.accounting.events import three_digits
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.linear_predictor import LinearPredictor

@@ -54,15 +54,16 @@ from dpmcmc.privacy.accounting.charging import (
 from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
+from dpmcmc.privacy.query.gaussian_release import gaussian_event
+from dpmcmc.privacy.query.gram_release import GramRelease
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.checks import check_absent
 
 #: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
 _BYTES = 64

@@ -46,7 +46,7 @@ from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Positive, Target, bind, record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 #: A loss in whole numbers, as a share of its bound.
 LEVELS = 1 << 20

@@ -36,7 +36,8 @@ from dpmcmc.targets.base import (
     shared_by_equal_targets,
     target_offers,
 )
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 
 
 @dataclass(frozen=True, repr=False)
@@ -469,7 +470,7 @@ def _closed_form(target: Target, records: PyTree, regularisation: float, b: np.n
     y = np.asarray(records["y"], np.float64)
     family = _CLOSED_FORMS[type(target)]
     scale = target_offers(target).weight_scale
-    # s·w of each record; see ``targets/linear_predictor.py``.
+    # s·w of each record; see ``targets/generalised_linear.py``.
     weight = 1.0 if scale is None else scale * np.asarray(records["weight"], np.float64)
 
     def derivatives(margin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

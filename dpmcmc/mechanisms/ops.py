@@ -67,7 +67,7 @@ from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target, shared_by_equal_targets, target_offers
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, record_shapes
 from dpmcmc.targets.randomised_labels import RandomisedLabels
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 #: The sentence that a guarantee about one label carries.
 ASSUMES = "the promise is about one label: features are taken as public, and nothing protects them."

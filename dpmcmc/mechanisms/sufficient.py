@@ -27,17 +27,13 @@ from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.query.gaussian_release import (
-    entries,
-    gaussian_release,
-    mu_std,
-    symmetric,
-)
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
+from dpmcmc.privacy.query.gram_release import entries, symmetric
 from dpmcmc.privacy.query.integer_rows import Exact, stacked, svec_of
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
 from dpmcmc.targets.base import Positive, Target, require_bound
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.linear import LinearRegression
 
 # ----------------------------------------------------------------------------------------------------
 # Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy.

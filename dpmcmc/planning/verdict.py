@@ -46,7 +46,7 @@ from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 # ----------------------------------------------------------------------------------------------------
 # Obstacles between a sampler's plan and intervals that cover, told from public facts alone.

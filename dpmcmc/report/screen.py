@@ -24,7 +24,7 @@ from dpmcmc.report.words import model
 from dpmcmc.samplers.optax import Optax
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.linear import LinearRegression
 
 _UNITS = {
     "replace_one": "one {} replaced",

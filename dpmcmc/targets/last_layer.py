@@ -25,7 +25,7 @@ from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, materialised
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Positive, Target, TargetError, shared_by_equal_targets
-from dpmcmc.targets.glm import SoftmaxRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Float32 rounds the norm of a row that was brought to its bound; this much is left for it.
 _MARGIN = 1e-5

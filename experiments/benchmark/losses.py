@@ -34,7 +34,7 @@ from dpmcmc.inference.scores import Huber, score_of
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.facts import last_gradients
 from dpmcmc.mechanisms.noise_aware.metric import clip_of, planned
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from experiments.benchmark import summary
 from experiments.benchmark.problem import prepared
 from experiments.benchmark.run import Row

@@ -21,7 +21,7 @@ from dpmcmc.mechanisms.ops import OPS, CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
 from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings
 from experiments.panel.samplers import length_of, plans, run_plans, sampling_of

@@ -19,7 +19,7 @@ from dpmcmc.mechanisms.engines.protocol import DrawError, Engine, Wanted
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 __all__ = ["ENGINES", "DrawError", "Engine", "EngineName", "Wanted", "drawn"]
 

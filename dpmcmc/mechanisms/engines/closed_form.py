@@ -15,8 +15,8 @@ from dpmcmc.mechanisms.engines.protocol import DrawError, Wanted
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.tempered import Tempered
 
 EXACT = True
 ASSUMES = "draws are exact, which they are up to float64 rounding."

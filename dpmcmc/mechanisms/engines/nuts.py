@@ -33,7 +33,7 @@ from dpmcmc.mechanisms.engines.protocol import DrawError, Wanted
 from dpmcmc.privacy.query.randomness import Streams, normal
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 # ----------------------------------------------------------------------------------------------------
 # A smooth map of ℝ^d onto the open ball of radius R that carries N(0, I) to the uniform law.

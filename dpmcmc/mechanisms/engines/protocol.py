@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 
 class Wanted(NamedTuple):

@@ -36,10 +36,10 @@ from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.ordinal import OrdinalRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 
 #: Share of μ² for the counts.
 COUNT_SHARE = 0.01
