@@ -24,9 +24,7 @@ from tests.malformed.ledgers import good as good_ledger
 #: Experiments that take nothing but --quick, --config and --out.
 FIGURES = (
     "adaops",
-    "adaptive_answers",
     "already_private",
-    "bandits",
     "coverage",
     "efficiency",
     "fig3_1",
