@@ -1,277 +1,159 @@
-r"""AdaOPS: one draw from a ridge posterior whose regularisation and temperature are chosen privately.
+r"""AdaOPS (Wang 2018; thesis, Algorithm 6), corrected, with its proof; beside other one-shot linear regressions.
 
-    θ ~ N(θ̂, H⁻¹/γ),    H = XᵀX + λI,    θ̂ = H⁻¹Xᵀy        (Wang 2018; thesis, Algorithm 6, corrected)
+    python -m experiments.sources.adaops [--quick] --out DIR
 
-for rows ‖x‖ <= b and labels |y| <= Y, N public. Three Gaussian-DP stages, each choosing the next one's constants:
+One draw θ ~ N(θ̂, H⁻¹/γ) of a ridge posterior, H = XᵀX + λI and θ̂ = H⁻¹Xᵀy, whose λ and γ are chosen privately. Public
+are ‖x‖ <= b, |y| <= Y, d and N (under ``add_remove`` the larger of the two). k records' terms differ between
+neighbours: 2 for ``replace_one``, 1 otherwise.
 
-1. λ_min(XᵀX) with Gaussian noise of sensitivity b² (Weyl). It moves by [0, b²] when a row is added, so by at most b²
-   when one is replaced. ``low`` = release − quantile − b² is below λ_min on both neighbours; λ is chosen from it, and
-   h = low + λ <= λ_min(H) on both.
-2. log B, B = Y + b‖θ̂‖, a bound on every residual at θ̂. H'(θ̂' − θ̂) = x'(y' − x'·θ̂) − x(y − x·θ̂), so
-   ‖θ̂' − θ̂‖ <= kbB/h, and log B moves by at most log(1 + kb²/h): k = 2 for replace_one, 1 otherwise.
-3. The draw. Within the slabs |y − x·θ| <= R' around the records that differ, the two potentials are γh-strongly convex
-   and their difference is kγbR'-Lipschitz, so the draw is μ-GDP there (``accounting/one_sample.py``):
+**Budget.** μ is the largest Gaussian-DP parameter with δ_Gauss(ε) <= .95 δ. μ² is shared: eigenvalue .1, residual .1,
+draw .8. Three bounds may fail, each with probability φ/3, φ = .05 δ/(1 + e^ε), and q = −Φ⁻¹(φ/3).
 
-       μ = kγbR'/√(γh) = k(√(γ/h)·bR + t·b²/h),    R' = R + t·b/√(γh),
+**1. The smallest eigenvalue.** Adding a row moves each eigenvalue of XᵀX by [0, b²] (Weyl), so replacing one moves it
+by b² at most. Released: v = λ_min + σ₁Z, σ₁ = b²/μ₁. Then low = max(0, v − qσ₁ − b²) exceeds the λ_min of either
+neighbour with probability φ/3 at most. λ is a function of low, and h = low + λ is below λ_min(H) on both.
 
-   where R is the smaller of stage 2's bound and Y(1 + b·√N·max s/(s² + λ)), and a draw is outside with probability at
-   most 2kΦ(−t). γ is the largest whose μ is the share of stage 3.
+**2. A bound on residuals.** H'(θ̂' − θ̂) = x'(y' − x'·θ̂) − x(y − x·θ̂), and a residual at θ̂ is at most B = Y + b‖θ̂‖. So
+‖θ̂' − θ̂‖ <= kbB/h, and log B has sensitivity log(1 + kb²/h). Released: w = log B + σ₂Z, and
 
-The parts that may fail (quantiles of stages 1 and 2, slabs) have total probability ``failure``, charged as
-``approximate_draw``. The slabs belong to a pair of neighbours, so a group pays it for each of its records
-(``accounting/deviations.py``). The proof with every constant, and what is wrong with the printed version, is in
-``docs/per_instance.md``.
+    R = min( exp(w + qσ₂ + log(1 + kb²/h)),  Y(1 + b√N · max_{s² >= low} s/(s² + λ)) ).
 
-Claim: AdaOPS costs its three stages, each of which chooses the constants of the next.
-Proof: bounds that hold on both neighbours, up to quantiles that are charged.
-Held by: test_exact_pairs_of_an_added_record_never_exceed_the_charge,
-test_exact_pairs_of_a_replaced_record_never_exceed_the_charge,
-test_the_whole_is_as_private_as_it_says_in_one_dimension
+The first is below a neighbour's B with probability φ/3 at most; the second needs no release: ‖θ̂‖ <= ‖H⁻¹Xᵀ‖·Y√N.
+
+**3. The draw.** Let K be the convex set of θ with |y − x·θ| <= R' for each record that differs. On K both potentials
+(γ/2)(‖y − Xθ‖² + λ‖θ‖²) are γh-strongly convex, and their difference is kγbR'-Lipschitz. Two such densities are at
+least as hard to tell apart as N(0, 1) and N(G/√m, 1), G = kγbR' and m = γh (Gopi, Lee and Liu 2022, Theorem 4). With
+R' = R + t·b/√(γh) each slab is left with probability 2Φ(−t) at most, and 2kΦ(−t) = φ/3. So
+
+    μ₃ = kbR'√(γ/h) = k(bR√(γ/h) + t·b²/h),    γ = h((μ₃/k − tb²/h)/(bR))².
+
+**Together.** Let M̃ return a constant where a bound failed, and draw from the restricted law elsewhere. On the pair M̃ is
+μ-GDP, and AdaOPS is within total variation φ of it on both data sets: (ε, δ_Gauss(ε) + (1 + e^ε)φ)-DP at every ε. M̃
+belongs to the pair, so a group pays φ for each of its records. A draw is exact up to float64 rounding. A public
+``ridge`` leaves stage 1 out: low = 0 and h = λ ("OPS, fixed ridge").
+
+| in print | why not | here |
+|---|---|---|
+| λ = min{0, …} | makes λ negative | max, and at least the target's own |
+| eigenvalue noise √log(4/δ)/(ε/2) | δ at ε/2 is 1.83e-6 for 5e-7 (ε = 1, δ = 1e-6) | exact Gaussian |
+| offset log(4/δ)/(ε/2), its failure not charged | fails with 4.8e-5 for δ = 1e-6 | q·σ₁ + b², charged |
+| residual <= √(2dκ) | may be 2 for d = κ = 1 | R above |
+| quantile √log(2/δ) | needs √(2 log(2/δ)); one direction is said to give both | slabs; Gaussian DP is symmetric |
+| λ, γ functions of n, neighbours of n and n + 1 | two mechanisms, not one | N public |
+| half of ε for each stage | basic composition | μ² is shared |
+
+The slides of the defence show 36 tables; here are one real and two generated ones, without NoisySGD. The error of a
+release θ is √((θ − θ̂)ᵀXᵀX(θ − θ̂)/N) relative to that of θ = 0. Methods with a ridge of their own get the best one in
+hindsight at each ε, which is not charged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
-from dpmcmc.errors import CalibrationError, InputError
+import dpmcmc
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
-from dpmcmc.mechanisms.engines import closed_form
+from dpmcmc.mechanisms import AdaSSP, SufficientStatistics
+from dpmcmc.mechanisms.base import PrivacySpec
 from dpmcmc.mechanisms.sufficient import gram_and_moment, linear_bounds, rounding
-from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy import CalibrationError, Event, Guarantee
+from dpmcmc.privacy.accounting import gaussian
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query.gaussian_release import (
-    gaussian_release,
-    mu_std,
-    standard_normal,
-)
-from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.targets.base import Positive, Target
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
+from dpmcmc.privacy.query.randomness import Streams, streams_of
+from dpmcmc.targets import LinearRegression
+from experiments.arguments import of_source
+from experiments.commands import command, folder_for
+from experiments.figure_files import report, write_table
+from experiments.pictures import name_ends, on_epsilon, saved
+from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 
-#: Share of δ for what may fail.
-_FAILURE = 0.05
+ADJACENCY = "replace_one"
+#: Shares of μ² of stages 1 and 2, and share of δ for what may fail.
+SHARES, FAILURE = (0.1, 0.1), 0.05
 #: λ is looked for on this grid, in units of the least curvature that any draw needs.
-_GRID = np.concatenate([[0.0], np.geomspace(1e-5, 1e5, 601)])
+GRID = np.concatenate([[0.0], np.geomspace(1e-5, 1e5, 601)])
 #: Released noise is on a grid of 2^-30 of its std; quantiles leave room for it.
-_ROOM = 1 + 2.0**-20
+ROOM = 1 + 2.0**-20
 
 
 class Chosen(NamedTuple):
-    """Settings that the private stages chose; may be published with the draw.
-
-    Attributes:
-        ridge: λ.
-        curvature: h, at most λ_min(XᵀX + λI).
-        residual: R.
-        temperature: 1/γ, in squared units of the labels.
-    """
+    """What the private stages chose, which may be published: λ, h, R, and γ."""
 
     ridge: float
     curvature: float
     residual: float
-    temperature: float
+    precision: float
 
 
-@dataclass(frozen=True)
-class AdaOPS(OneShot):
-    """One draw from a linear regression's ridge posterior, its regularisation and temperature chosen privately.
-
-    Args:
-        ridge: λ > 0, public; XᵀX + λI is then known to be at least λ, and no eigenvalue is released: OPS with a fixed
-            ridge. Left out: chosen from the private eigenvalue, at least the target's own noise²/prior².
-        eigenvalue_share: share of μ² for the smallest eigenvalue of XᵀX; not used with ``ridge``.
-        residual_share: share of μ² for the bound on residuals; 0 takes the worst case.
-
-    Raises:
-        ValueError: a value outside these, or shares that leave nothing to the draw.
-
-    Example:
-        >>> from dpmcmc.mechanisms import AdaOPS
-        >>> from dpmcmc.targets import LinearRegression
-        >>> target = LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
-        >>> plan = AdaOPS().plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
-        >>> plan.guarantee.epsilon <= 1.0
-        True
-    """
-
-    ridge: Positive | None = None
-    eigenvalue_share: Annotated[float, Gt(0), Lt(1)] = 0.1
-    residual_share: Annotated[float, Ge(0), Lt(1)] = 0.1
-
-    release = "one_sample"
-    in_floats = "the draw from the posterior"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eigenvalue_share + self.residual_share >= 1:
-            raise InputError(
-                "eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them",
-                "eigenvalue_share",
-            )
-
-    def reads_sums(self, target: Target) -> bool:
-        """Return true: XᵀX and Xᵀy are all that it reads."""
-        return True
-
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
-        """Settle the share of every stage.
-
-        Raises:
-            UnsupportedCombination: another target than linear regression.
-            CalibrationError: a ``ridge`` so small that no temperature is private.
-            ValueError: no row_bound or label_bound.
-        """
-        linear_bounds(target, "adaops")
-        if spec.epsilon > 700:
-            raise CalibrationError(f"epsilon: adaops takes at most 700, got {spec.epsilon:g}", "epsilon")
-        failure = _FAILURE * spec.delta / (1 + math.exp(spec.epsilon))
-        mu = gaussian_mu(spec.epsilon, (1 - _FAILURE) * spec.delta) * (1 - 1e-9)
-        first = 0.0 if self.ridge is not None else self.eigenvalue_share
-        second = self.residual_share
-        parts = {"eigenvalue": first, "residual": second, "draw": 1 - first - second}
-        mus = {name: mu * math.sqrt(part) for name, part in parts.items()}
-        events = [Event("gaussian", spec.moved / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]]
-        draw = Event("posterior_draw", spec.moved / mus["draw"], 1.0, 1)
-        settings = {
-            **{f"{name}_mu": value for name, value in mus.items()},
-            "noise_multiplier": draw.noise_multiplier,
-            "failure": failure,
-        }
-        stage = Stage.made(target, spec, settings)
-        settings["least_curvature"] = stage.least_curvature
-        if self.ridge is None:
-            settings["eigenvalue_noise_std"] = stage.eigenvalue_noise
-        elif not self.ridge > stage.least_curvature:
-            raise CalibrationError(
-                f"ridge: {self.ridge:g} is too small for one draw at epsilon {spec.epsilon:g} and delta "
-                f"{spec.delta:g}; give one well above {stage.least_curvature:.4g}, or leave it out",
-                "ridge",
-            )
-        failing = Event("approximate_draw", 0.0, failure, 1)
-        return self.planned(target, spec, (*events, draw, failing), settings, (closed_form.ASSUMES,))
-
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> np.ndarray:
-        """Return the draw, (1, d)."""
-        return self.choose_and_draw(plan, records, streams)[1]
-
-    def choose_and_draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> tuple[Chosen, np.ndarray]:
-        """Return (the settings that the private stages chose, the draw (1, d)); one guarantee covers both.
-
-        Args:
-            plan: made by :meth:`OneShot.plan`.
-            records: checked.
-            streams: secret keys.
-        """
-        stage = Stage.of(plan)
-        eigenvalue_key, residual_key = jax.random.split(streams.noise)
-        gram, exact_moment = gram_and_moment(records, plan.target)
-        values, vectors = eigh(gram.floats)
-        moment = vectors.T @ exact_moment.floats
-        if self.ridge is None:
-            noisy = gaussian_release(values[:1], stage.eigenvalue_noise, eigenvalue_key)
-            low = stage.low(float(noisy[0]))
-            ridge = stage.choose_ridge(low)
-        else:
-            low = 0.0
-            ridge = self.ridge
-        curvatures = np.maximum(values, 0.0) + ridge
-        centre = moment / curvatures
-        residual = stage.residual_bound(low, ridge)
-        if stage.residual_mu:
-            size = stage.label + stage.row * float(np.linalg.norm(centre))
-            noise = stage.residual_noise(low, ridge)
-            noisy = gaussian_release(np.log([size]), noise, residual_key)
-            residual = min(residual, stage.residual_from(float(noisy[0]), low, ridge))
-        chosen = Chosen(ridge, low + ridge, residual, 1 / stage.precision(low + ridge, residual))
-        normal = standard_normal(streams.dynamics, centre.shape)
-        drawn = vectors @ (centre + np.sqrt(chosen.temperature / curvatures) * normal)
-        return chosen, drawn[None]
-
-
-class Stage(NamedTuple):
-    """The public constants of a plan, and the formulas of its stages; none of them reads a record.
+class AdaOPS(NamedTuple):
+    """Public constants of a release, and the formulas of its stages; none of them reads a record.
 
     Attributes:
-        row: b.
-        label: Y.
-        size: d.
+        target: linear regression with its public bounds.
         num_records: the larger N of two neighbours.
-        factor: k.
-        eigenvalue_mu, residual_mu, draw_mu: of the stages.
+        moved: k.
+        mus: of the stages: eigenvalue, residual, draw.
         failure: probability that each of three bounds may fail with.
-        own_ridge: the target's noise²/prior².
-        prior_scale: the target's.
+        ridge: public λ; None: chosen from the private eigenvalue.
+        guarantee: of the release, from the accountant's events.
     """
 
-    row: float
-    label: float
-    size: int
+    target: LinearRegression
     num_records: int
-    factor: float
-    eigenvalue_mu: float
-    residual_mu: float
-    draw_mu: float
+    moved: float
+    mus: tuple[float, float, float]
     failure: float
-    own_ridge: float
-    prior_scale: float
-
-    @classmethod
-    def of(cls, plan: MechanismPlan) -> Stage:
-        """Return the stages of a plan of :class:`AdaOPS`."""
-        promise = plan.guarantee
-        spec = PrivacySpec(plan.num_records, promise.epsilon, promise.delta, promise.adjacency)
-        return cls.made(plan.target, spec, plan.settings)
-
-    @classmethod
-    def made(cls, target: Target, spec: PrivacySpec, settings: dict[str, float]) -> Stage:
-        """Return the stages of what was settled."""
-        model, row, label, size = linear_bounds(target, "adaops")
-        return cls(
-            row,
-            label,
-            size,
-            spec.most_records,
-            spec.moved,
-            settings["eigenvalue_mu"],
-            settings["residual_mu"],
-            settings["draw_mu"],
-            settings["failure"] / 3,
-            (model.noise_scale / model.prior_scale) ** 2,
-            model.prior_scale,
-        )
+    ridge: float | None
+    guarantee: Guarantee
 
     @property
     def quantile(self) -> float:
-        """Quantile z with Φ(−z) = failure, for stages 1 and 2."""
-        return -float(ndtri(self.failure)) * _ROOM
+        """Quantile q of stages 1 and 2."""
+        return -float(ndtri(self.failure)) * ROOM
 
     @property
     def slab_quantile(self) -> float:
-        """Quantile t with 2kΦ(−t) = failure: two sides of each slab."""
-        return -float(ndtri(self.failure / (2 * self.factor))) * _ROOM
+        """Quantile t, for two sides of each slab."""
+        return -float(ndtri(self.failure / (2 * self.moved))) * ROOM
+
+    @property
+    def row(self) -> float:
+        """Bound b."""
+        return linear_bounds(self.target, "adaops")[1]
+
+    @property
+    def label(self) -> float:
+        """Bound Y."""
+        return linear_bounds(self.target, "adaops")[2]
+
+    @property
+    def unsure(self) -> float:
+        """Rounding error of an eigenvalue of XᵀX in float64, relative to N·b²."""
+        return rounding(linear_bounds(self.target, "adaops")[3])
 
     @property
     def least_curvature(self) -> float:
-        """Curvature h at which the slabs alone cost the share of the draw: k·t·b²/h = μ."""
-        return self.factor * self.slab_quantile * self.row**2 / self.draw_mu
+        """Curvature h at which the slabs alone cost the share of the draw: k·t·b²/h = μ₃."""
+        return self.moved * self.slab_quantile * self.row**2 / self.mus[2]
 
     @property
     def eigenvalue_noise(self) -> float:
-        """Noise std of stage 1."""
-        unsure = self._unsure * self.num_records * self.row**2
-        return mu_std(self.row**2 + 2 * unsure, 1, self.eigenvalue_mu)
+        """Noise std σ₁."""
+        return mu_std(self.row**2 + 2 * self.unsure * self.num_records * self.row**2, 1, self.mus[0])
 
     def low(self, noisy: float) -> float:
-        """Return a bound below λ_min(XᵀX) of both neighbours, except with probability Φ(−quantile)."""
-        unsure = self._unsure * self.num_records * self.row**2
+        """Return a bound below λ_min(XᵀX) of both neighbours."""
+        unsure = self.unsure * self.num_records * self.row**2
         return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
     def choose_ridge(self, low: float) -> float:
@@ -280,8 +162,10 @@ class Stage(NamedTuple):
         Any function of ``low`` is private. This one bounds E‖X(θ − θ*)‖²/d by 1/γ + prior_scale²·max sλ²/(s + λ)² over
         eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
         """
-        ridges = np.maximum(self.own_ridge, self.least_curvature * _GRID)
-        usual = self.label + self.row * self.prior_scale * math.sqrt(self.size) if self.residual_mu else math.inf
+        target = self.target
+        size = linear_bounds(target, "adaops")[3]
+        ridges = np.maximum((target.noise_scale / target.prior_scale) ** 2, self.least_curvature * GRID)
+        usual = self.label + self.row * target.prior_scale * math.sqrt(size) if self.mus[1] else math.inf
 
         def risk(ridge: float) -> float:
             h = low + ridge
@@ -289,39 +173,254 @@ class Stage(NamedTuple):
                 return math.inf
             residual = min(usual, self.residual_bound(low, ridge))
             shrunk = ridge / 4 if low <= ridge else low * (ridge / h) ** 2
-            return 1 / self.precision(h, residual) + shrunk * self.prior_scale**2
+            return 1 / self.precision(h, residual) + shrunk * target.prior_scale**2
 
         return float(min(ridges, key=risk))
 
     def residual_bound(self, low: float, ridge: float) -> float:
-        """Return R of the worst case: Y(1 + b√N·max s/(s² + λ)) over s² >= low."""
+        """Return R of the worst case."""
         largest = math.sqrt(low) / (low + ridge) if low > ridge else 0.5 / math.sqrt(ridge)
         return self.label * (1 + self.row * math.sqrt(self.num_records) * largest)
 
-    def residual_sensitivity(self, low: float, ridge: float) -> float:
-        """Return the sensitivity of log B: log(1 + kb²/h)."""
-        return math.log1p(self.factor * self.row**2 / (low + ridge))
-
-    def residual_noise(self, low: float, ridge: float) -> float:
-        """Return the noise std of stage 2."""
-        unsure = self._unsure_residual(low, ridge)
-        return mu_std(self.residual_sensitivity(low, ridge) + 2 * unsure, 1, self.residual_mu)
-
-    def residual_from(self, noisy: float, low: float, ridge: float) -> float:
-        """Return R of stage 2, at least B of both neighbours except with probability Φ(−quantile)."""
-        room = self.quantile * self.residual_noise(low, ridge) + self.residual_sensitivity(low, ridge)
-        return math.exp(min(noisy + room + self._unsure_residual(low, ridge), 700.0))
+    def residual_noise(self, low: float, ridge: float) -> tuple[float, float, float]:
+        """Return (σ₂, the sensitivity of log B, its rounding error: the condition number of H times its parts')."""
+        sensitivity = math.log1p(self.moved * self.row**2 / (low + ridge))
+        unsure = 2 * self.unsure * (self.num_records * self.row**2 + ridge) / (low + ridge)
+        return mu_std(sensitivity + 2 * unsure, 1, self.mus[1]), sensitivity, unsure
 
     def precision(self, curvature: float, residual: float) -> float:
-        """Return γ, the largest at which k(√(γ/h)·bR + t·b²/h) is the share of the draw."""
-        left = self.draw_mu / self.factor - self.slab_quantile * self.row**2 / curvature
+        """Return γ."""
+        left = self.mus[2] / self.moved - self.slab_quantile * self.row**2 / curvature
         return curvature * (left / (self.row * residual)) ** 2 * (1 - 1e-9)
 
-    @property
-    def _unsure(self) -> float:
-        """Rounding error of an eigenvalue of XᵀX in float64, relative to N·b²."""
-        return rounding(self.size)
 
-    def _unsure_residual(self, low: float, ridge: float) -> float:
-        """Rounding error of log B in float64: the condition number of H times that of its parts."""
-        return 2 * self._unsure * (self.num_records * self.row**2 + ridge) / (low + ridge)
+def adaops(
+    target: LinearRegression,
+    num_records: int,
+    epsilon: float,
+    delta: float,
+    *,
+    ridge: float | None = None,
+    shares: tuple[float, float] = SHARES,
+    adjacency: str = ADJACENCY,
+) -> AdaOPS:
+    """Settle the share of every stage; reads no record.
+
+    Raises:
+        CalibrationError: a ``ridge`` so small that no temperature is private; an ε beyond 700.
+    """
+    if epsilon > 700:
+        raise CalibrationError(f"epsilon: adaops takes at most 700, got {epsilon:g}", "epsilon")
+    spec = PrivacySpec(num_records, epsilon, delta, Adjacency(adjacency))
+    left = spec.of_events.delta
+    failure = FAILURE * left / (1 + math.exp(epsilon))
+    mu = gaussian_mu(epsilon, (1 - FAILURE) * left) * (1 - 1e-9)
+    first = 0.0 if ridge is not None else shares[0]
+    mus = (mu * math.sqrt(first), mu * math.sqrt(shares[1]), mu * math.sqrt(1 - first - shares[1]))
+    events = [Event("gaussian", spec.moved / one, 1.0, 1) for one in mus[:2] if one]
+    events += [Event("posterior_draw", spec.moved / mus[2], 1.0, 1), Event("approximate_draw", 0.0, failure, 1)]
+    guarantee = Guarantee.from_events(
+        (*events, *gaussian.releases_event(tuple(events))),
+        delta=delta,
+        adjacency=spec.adjacency,
+        accountant="one_sample",
+        release="one_sample",
+        assumptions=("draws are exact, which they are up to float64 rounding.",),
+    )
+    found = AdaOPS(target, spec.most_records, spec.moved, mus, failure / 3, ridge, guarantee)
+    if ridge is not None and not ridge > found.least_curvature:
+        raise CalibrationError(f"ridge: {ridge:g} is too small; give one well above {found.least_curvature:.4g}")
+    return found
+
+
+def draw(made: AdaOPS, x: np.ndarray, y: np.ndarray, streams: Streams) -> tuple[Chosen, np.ndarray]:
+    """Return (the settings that the private stages chose, the draw (d,)); one guarantee covers both.
+
+    Args:
+        made: by :func:`adaops`.
+        x: rows (N, d) within the row bound.
+        y: labels (N,) within the label bound.
+        streams: secret keys.
+    """
+    eigenvalue_key, residual_key = jax.random.split(streams.noise)
+    gram, exact_moment = gram_and_moment({"x": x, "y": y}, made.target)
+    values, vectors = eigh(gram.floats)
+    moment = vectors.T @ exact_moment.floats
+    low, ridge = 0.0, made.ridge
+    if ridge is None:
+        low = made.low(float(gaussian_release(values[:1], made.eigenvalue_noise, eigenvalue_key)[0]))
+        ridge = made.choose_ridge(low)
+    curvatures = np.maximum(values, 0.0) + ridge
+    centre = moment / curvatures
+    residual = made.residual_bound(low, ridge)
+    if made.mus[1]:
+        size = made.label + made.row * float(np.linalg.norm(centre))
+        noise, sensitivity, unsure = made.residual_noise(low, ridge)
+        noisy = float(gaussian_release(np.log([size]), noise, residual_key)[0])
+        residual = min(residual, math.exp(min(noisy + made.quantile * noise + sensitivity + unsure, 700.0)))
+    chosen = Chosen(ridge, low + ridge, residual, made.precision(low + ridge, residual))
+    normal = standard_normal(streams.dynamics, centre.shape)
+    return chosen, vectors @ (centre + normal / np.sqrt(chosen.precision * curvatures))
+
+
+#: Methods in the order of the legend: colour, marker, dashes.
+LOOKS = {
+    "AdaOPS": ("C0", "o", "-"),
+    "OPS, fixed ridge": ("C5", "h", "--"),
+    "AdaSSP": ("C1", "s", "-"),
+    "sufficient statistics": ("C2", "^", "-"),
+    "objective perturbation": ("C3", "v", "--"),
+    "output perturbation": ("0.35", "x", "--"),
+}
+EPSILONS, REPEATS, SEED = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0), 30, 20151127
+RIDGES = tuple(one * 10.0**k for k in range(5) for one in (1, 2, 5))[:14]
+#: Scale of the last column of a generated design (columns' scales fall geometrically), of N = 20,000 rows and d = 10.
+DESIGNS: dict[str, float | None] = {"diabetes": None, "isotropic": 1.0, "skewed": 0.05}
+
+
+class Problem(NamedTuple):
+    """Records, their target and δ, and the reference of errors: θ̂ and XᵀX/N."""
+
+    target: LinearRegression
+    records: dict[str, np.ndarray]
+    delta: float
+    estimate: np.ndarray
+    second_moment: np.ndarray
+
+    def error(self, theta: np.ndarray) -> float:
+        """Relative distance in prediction of (d,) to θ̂."""
+        gap = theta - self.estimate
+        return float(np.sqrt(gap @ self.second_moment @ gap / (self.estimate @ self.second_moment @ self.estimate)))
+
+
+def problem_of(name: str, num_records: int = 20_000, seed: int = SEED) -> Problem:
+    """Load or generate records; coefficients have one size, so a column's signal is as strong as its scale."""
+    weakest = DESIGNS[name]
+    noise, label, delta = (0.6, 2.0, 1e-4) if weakest is None else (0.3, 1.0, 1e-6)
+    if weakest is None:
+        records = dpmcmc.data.load(name).train
+        x, y = (np.asarray(records[key], np.float64) for key in "xy")
+    else:
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(num_records, 10)) * np.geomspace(1, weakest, 10)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        y = x @ (rng.choice([-1.0, 1.0], 10) * 0.5) + noise * rng.normal(size=len(x))
+        y = np.clip(y, -label, label)
+    x *= np.minimum(1.0, (1 - 1e-12) / np.linalg.norm(x, axis=1, keepdims=True))
+    target = LinearRegression(1.0, noise, label, num_features=x.shape[1], row_bound=1.0)
+    estimate = target.posterior({"x": x, "y": y})[0]
+    return Problem(target, {"x": x, "y": y}, delta, estimate, x.T @ x / len(x))
+
+
+#: Makes one release, (d,), from a seed.
+Draw = Callable[[int], np.ndarray]
+
+
+def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | None, float, Draw]]:
+    """Yield (name, ridge where it is fixed, guaranteed ε, function that draws) of every method at this ε."""
+    records, target, delta = problem.records, problem.target, problem.delta
+    count = len(records["y"])
+
+    def ours(made: AdaOPS) -> Draw:
+        return lambda seed: draw(made, records["x"], records["y"], streams_of(seed)[0])[1]
+
+    made = adaops(target, count, epsilon, delta)
+    yield "AdaOPS", None, made.guarantee.epsilon, ours(made)
+    for name, mechanism in (("AdaSSP", AdaSSP()), ("sufficient statistics", SufficientStatistics())):
+        plan = mechanism.plan(target, num_records=count, epsilon=epsilon, delta=delta, adjacency=ADJACENCY)
+
+        def planned(seed: int, mechanism: Any = mechanism, plan: Any = plan) -> np.ndarray:
+            return mechanism.draw(plan, records, streams_of(seed)[0])[0]
+
+        yield name, None, plan.guarantee.epsilon, planned
+    for ridge in RIDGES:
+        with contextlib.suppress(CalibrationError):  # too small a ridge for this ε
+            fixed = adaops(target, count, epsilon, delta, ridge=ridge)
+            yield "OPS, fixed ridge", ridge, fixed.guarantee.epsilon, ours(fixed)
+        facts = Ridge(1.0, target.label_bound or 1.0, len(problem.estimate), count, ridge, ADJACENCY)
+        for name, calibrate, perturb in (
+            ("output perturbation", output_std, perturb_output),
+            ("objective perturbation", objective_std, perturb_objective),
+        ):
+            with contextlib.suppress(CalibrationError):
+                std = calibrate(facts, epsilon, delta)
+
+                def perturbed(seed: int, facts: Ridge = facts, std: float = std, perturb: Any = perturb) -> np.ndarray:
+                    return perturb(facts, std, records, jax.random.key(seed))
+
+                yield name, ridge, epsilon, perturbed
+
+
+def compare(epsilons: tuple[float, ...], repeats: int, num_records: int) -> list[dict[str, Any]]:
+    """Return the rows of every design, ε and method, with the best ridge."""
+    rows: list[dict[str, Any]] = []
+    for name in DESIGNS:
+        problem = problem_of(name, num_records)
+        facts = {"design": name, "num_records": len(problem.records["y"]), "num_features": len(problem.estimate)}
+        for epsilon in epsilons:
+            best: dict[str, dict[str, Any]] = {}
+            for method, ridge, guaranteed, release in methods(problem, epsilon):
+                errors = [problem.error(release(SEED + i)) for i in range(repeats)]
+                row = {
+                    **facts,
+                    "epsilon": epsilon,
+                    "delta": problem.delta,
+                    "adjacency": ADJACENCY,
+                    "method": method,
+                    "ridge": "" if ridge is None else ridge,
+                    "repeats": repeats,
+                    "error": float(np.mean(errors)),
+                    "error_std": float(np.std(errors, ddof=1)),
+                    "guarantee_epsilon": guaranteed,
+                }
+                if method not in best or row["error"] < best[method]["error"]:
+                    best[method] = row
+            rows += best.values()
+    return rows
+
+
+def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
+    """Draw the error against ε, one panel a design."""
+    says = "Noisy sufficient statistics, the simplest adaptive method, are nearest to the non-private estimate"
+    about = f"{ADJACENCY}, {rows[0]['repeats']} runs; bars: one standard error; best fixed ridges in hindsight"
+    epsilons = sorted({row["epsilon"] for row in rows})
+    with saved(path, (4.4 * len(DESIGNS), 5.0), says, about, note) as figure:
+        axes = figure.subplots(1, len(DESIGNS), sharey=True)
+        for axis, design in zip(axes, DESIGNS, strict=True):
+            here = [row for row in rows if row["design"] == design]
+            for name, (colour, marker, dashes) in LOOKS.items():
+                of = [row for row in here if row["method"] == name]
+                errors = [row["error_std"] / np.sqrt(row["repeats"]) for row in of]
+                style = {"color": colour, "marker": marker, "ls": dashes, "ms": 4.5, "lw": 1.3, "capsize": 2}
+                axis.errorbar([row["epsilon"] for row in of], [row["error"] for row in of], errors, **style)
+            axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
+            axis.set_yscale("log")
+            axis.set_ylim(0.7 * min(row["error"] for row in rows), 1.5 * max(row["error"] for row in rows))
+            on_epsilon(axis, epsilons)
+            one = here[0]
+            axis.set_title(f"{design}: N = {one['num_records']:,}, d = {one['num_features']}, δ = {one['delta']:g}")
+        axes[0].set_ylabel("distance to the ridge estimate (1: predicts nothing)")
+        ends = [row for row in here if row["epsilon"] == epsilons[-1]]
+        name_ends(axes[-1], [(row["error"], row["method"], LOOKS[row["method"]][0]) for row in ends])
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    given = of_source("adaops", "AdaOPS beside the other one-shot methods of linear regression.", argv)
+    shape = ((0.1, 1.0, 10.0), 6, 4000) if given.quick else (EPSILONS, REPEATS, 20_000)
+    with folder_for(given.out):
+        rows = compare(*shape)
+        write_table(given.out / "results.csv", tuple(rows[0]), rows)
+        picture(given.out / "adaops.png", rows, "quick: few repeats" if given.quick else None)
+    report(
+        (
+            f"{r['design']}, ε {r['epsilon']:g}, {r['method']}: error {r['error']:.3g} ± {r['error_std']:.2g}"
+            for r in rows
+        ),
+        given.out,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
