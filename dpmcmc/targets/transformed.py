@@ -24,7 +24,7 @@ from annotated_types import Ge
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.data.user_file import MASK
-from dpmcmc.errors import Checked, InputError, check_fields
+from dpmcmc.errors import Checked, check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import (
@@ -193,23 +193,6 @@ class Tempered(TargetOffers):
     def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """temper · log p(x|θ)."""
         return self.temper * self.target.log_likelihood(params, record)
-
-    def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance, exact, float64, of a tempered :class:`LinearRegression`: N(y; x·θ, σ²)^ρ ∝ N(σ²/ρ).
-
-        Reads every record WITHOUT privacy.
-
-        Raises:
-            ValueError: another target.
-        """
-        if not isinstance(self.target, LinearRegression):
-            raise InputError(f"target: {type(self.target).__name__} has no posterior in closed form")
-        assert self.prior_precision is not None
-        return dataclasses.replace(
-            self.target,
-            prior_scale=self.prior_precision**-0.5,
-            noise_scale=self.target.noise_scale * self.temper**-0.5,
-        ).posterior(records)
 
     @property
     def _offers(self) -> TargetOffers:
