@@ -37,7 +37,7 @@ from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, record_shapes, shared_by_equal_targets
 from dpmcmc.targets.transformed import Tempered
 
-#: What a guarantee of these draws assumes.
+#: The sentence that a guarantee of these draws carries.
 ASSUMES = "draws of NUTS are exact draws from the posterior, which no finite run certifies."
 #: Transitions before a draw, of which the first share adapts the step size.
 STEPS = 60

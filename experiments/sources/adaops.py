@@ -32,15 +32,15 @@ R' = R + t·b/√(γh) each slab is left with probability 2Φ(−t) at most, and
 belongs to the pair, so a group pays φ for each of its records. A draw is exact up to float64 rounding. A public
 ``ridge`` leaves stage 1 out: low = 0 and h = λ ("OPS, fixed ridge").
 
-| in print | why not | here |
-|---|---|---|
-| λ = min{0, …} | makes λ negative | max, and at least the target's own |
-| eigenvalue noise √log(4/δ)/(ε/2) | δ at ε/2 is 1.83e-6 for 5e-7 (ε = 1, δ = 1e-6) | exact Gaussian |
-| offset log(4/δ)/(ε/2), its failure not charged | fails with 4.8e-5 for δ = 1e-6 | q·σ₁ + b², charged |
-| residual <= √(2dκ) | may be 2 for d = κ = 1 | R above |
-| quantile √log(2/δ) | needs √(2 log(2/δ)); one direction is said to give both | slabs; Gaussian DP is symmetric |
-| λ, γ functions of n, neighbours of n and n + 1 | two mechanisms, not one | N public |
-| half of ε for each stage | basic composition | μ² is shared |
+**Corrections of the print**
+
+* λ = min{0, …} makes λ negative; here it is at least the target's own.
+* Eigenvalue noise √log(4/δ)/(ε/2): its δ at ε/2 is 1.83e-6 for 5e-7 (ε = 1, δ = 1e-6); here the exact Gaussian.
+* The offset log(4/δ)/(ε/2) fails with 4.8e-5 for δ = 1e-6, which is not charged; here q·σ₁ + b², charged.
+* A residual <= √(2dκ) may be 2 for d = κ = 1; here R above.
+* The quantile √log(2/δ) needs √(2 log(2/δ)), and one direction is said to give both; here slabs, and Gaussian DP.
+* λ and γ are functions of n, with neighbours of n and n + 1: two mechanisms, not one; here N is public.
+* Half of ε is spent on each stage; here μ² is shared.
 
 The slides of the defence show 36 tables; here are one real and two generated ones, without NoisySGD. The error of a
 release θ is √((θ − θ̂)ᵀXᵀX(θ − θ̂)/N) relative to that of θ = 0. Methods with a ridge of their own get the best one in
@@ -87,7 +87,7 @@ ROOM = 1 + 2.0**-20
 
 
 class Chosen(NamedTuple):
-    """What the private stages chose, which may be published: λ, h, R, and γ."""
+    """Settings that the private stages chose, which may be published: λ, h, R, and γ."""
 
     ridge: float
     curvature: float

@@ -95,7 +95,7 @@ def rows_of(draws: int) -> list[dict[str, Any]]:
     rows = []
     for epsilon in EPSILONS:
         for name, share in COEFFICIENTS.items():
-            # Of the ε that rounding of weights leaves.
+            # Rounding of weights takes a little of ε.
             excess, loss = on_set(y, 2 * share * vote.coefficient_of(epsilon, 1.0, 2.0))
             rows.append(
                 {
