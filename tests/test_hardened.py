@@ -16,7 +16,6 @@ from dpmcmc.config import dump, make_plan
 from dpmcmc.config.file import load
 from dpmcmc.mechanisms import (
     OPS,
-    AdaOPS,
     CertifiedOPS,
     Hybrid,
     ObjectivePerturbation,
@@ -297,7 +296,6 @@ def test_the_noise_of_a_mechanism_is_the_integers_alone(monkeypatch):
 def test_a_mechanism_charges_its_integer_noise():
     for mechanism, target in (
         (SufficientStatistics(), LINEAR),
-        (AdaOPS(), LINEAR),
         (OutputPerturbation(), LOGISTIC),
         (CertifiedOPS(steps=20), LOGISTIC),
         (ObjectivePerturbation(regularisation=10.0), LOGISTIC),

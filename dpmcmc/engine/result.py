@@ -30,8 +30,8 @@ from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
-from dpmcmc.inference import predictive, told_apart
-from dpmcmc.inference.breakdown import breakdown
+from dpmcmc.inference import predictive
+from dpmcmc.inference.breakdown import breakdown, tells_no_rows_apart
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
@@ -288,8 +288,7 @@ class Result:
             return found.without_prediction(broken).without_intervals((broken,))
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
-            why = told_apart.objection(self.plan.target, self.evidence, self.positions)
-            found = found.without_prediction(why)
+            found = found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
         if INTERVALS in found.usable_for and not found.from_path:
             return found
         if self.means is None and self.plan.released_path is None:

@@ -2,8 +2,7 @@
 
 ``ops``        posterior draws, private as they are; one certified draw that needs no convergence
 ``hybrid``     a posterior draw, then a sampler from there
-``adaops``     one draw from a ridge posterior, tempered privately;  ``exponential``  one hypothesis of a public set
-``selection``  the best of several private candidates
+``selection``  the best of several private candidates, chosen by ``vote``
 ``noise_aware``  posterior draws whose intervals account for the noise of privacy
 ``randomised_response``  labels that are changed at random, and draws that know how likely; features are public
 ``perturbation``  of the objective or of the output, and ``sufficient`` (AdaSSP too): estimators to compare with
@@ -11,10 +10,8 @@
 Each plans without records and reads them once (``base.py``).
 """
 
-from dpmcmc.mechanisms.adaops import AdaOPS
+from dpmcmc.errors import DrawError
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
-from dpmcmc.mechanisms.engines import DrawError
-from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
 from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
@@ -31,20 +28,16 @@ MECHANISMS = {
     "output_perturbation": OutputPerturbation,
     "sufficient_statistics": SufficientStatistics,
     "adassp": AdaSSP,
-    "adaops": AdaOPS,
-    "exponential": Exponential,
     "noise_aware": NoiseAware,
 }
 
 __all__ = [
     "MECHANISMS",
     "OPS",
-    "AdaOPS",
     "AdaSSP",
     "CertifiedOPS",
     "Chain",
     "DrawError",
-    "Exponential",
     "Hybrid",
     "MechanismPlan",
     "NoiseAware",

@@ -284,7 +284,7 @@ class _OneShot:
         if mesh is not None and not sums:
             raise InputError(
                 f"mesh: {type(plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
-                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP, AdaOPS), and so do "
+                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP), and so do "
                 "samplers and hybrids; leave it out",
                 "mesh",
             )

@@ -26,8 +26,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.engines.protocol import DrawError
+from dpmcmc.errors import DrawError, InputError, UnsupportedCombination
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 from dpmcmc.targets.base import (
     Target,
@@ -271,7 +270,7 @@ def strong_convexity(target: Target, mechanism: str, prior_precision: float | No
     if not target_offers(target).log_concave:
         raise UnsupportedCombination(
             f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
-            "others by its forms printed and range, where they have loss_bounds.",
+            "others by its form range, where they have loss_bounds.",
             "target",
         )
     precision = target_offers(target).prior_precision if prior_precision is None else prior_precision

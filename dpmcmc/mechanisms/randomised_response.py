@@ -21,10 +21,10 @@ import numpy as np
 from annotated_types import Ge
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import DrawError, InputError, UnsupportedCombination
 from dpmcmc.inference import convergence
+from dpmcmc.mechanisms import nuts
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, check_leaves
-from dpmcmc.mechanisms.engines import DrawError, nuts
 from dpmcmc.planning.description import IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS, RHAT
 from dpmcmc.privacy.accounting.charging import refuse_floats
@@ -162,8 +162,7 @@ class RandomisedResponse(OneShot):
             if self.draws < FEWEST_DRAWS or (rhat is not None and rhat <= RHAT):
                 return jax.tree.map(lambda leaf: np.concatenate(leaf)[: self.draws], chains)
         raise DrawError(
-            "engine: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale, or take "
-            "more draws"
+            "chains of NUTS on the randomised labels do not agree; give the prior a smaller scale, or take more draws"
         )
 
     def intervals(self, plan: MechanismPlan) -> Use:

@@ -269,9 +269,10 @@ def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_
 #
 #     (Ĝ + λI)⁻¹ m̂,    Ĝ = XᵀX + noise,  m̂ = Xᵀy + noise,    λ = max(λ₀, τ − low)      (Wang 2018, Algorithm 3)
 #
-# ``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl, as in ``adaops.py``). τ is the
-# size that the noise of Ĝ may have in any direction. With N(0, σ²) on the diagonal and N(0, σ²/2) off it,
-# E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the noise, so
+# ``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl: it moves by [0, b²] when
+# a row is added, so by at most b² when one is replaced). τ is the size that the noise of Ĝ may have in any direction.
+# With N(0, σ²) on the diagonal and N(0, σ²/2) off it, E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the
+# noise, so
 #
 #     ‖noise‖ <= τ = σ(√(2d) + √(2 log(2/ρ)))     except with probability ρ.
 #

@@ -9,16 +9,14 @@ C·2^-p: the same integers.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import PyTree, rebuilt
 from dpmcmc.targets.base import (
@@ -28,7 +26,6 @@ from dpmcmc.targets.base import (
     bind,
     target_offers,
 )
-from dpmcmc.targets.linear import LinearRegression
 
 if TYPE_CHECKING:
     pass
@@ -156,23 +153,6 @@ class Tempered(TargetOffers):
     def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """temper · log p(x|θ)."""
         return self.temper * self.target.log_likelihood(params, record)
-
-    def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance, exact, float64, of a tempered :class:`LinearRegression`: N(y; x·θ, σ²)^ρ ∝ N(σ²/ρ).
-
-        Reads every record WITHOUT privacy.
-
-        Raises:
-            ValueError: another target.
-        """
-        if not isinstance(self.target, LinearRegression):
-            raise InputError(f"target: {type(self.target).__name__} has no posterior in closed form")
-        assert self.prior_precision is not None
-        return dataclasses.replace(
-            self.target,
-            prior_scale=self.prior_precision**-0.5,
-            noise_scale=self.target.noise_scale * self.temper**-0.5,
-        ).posterior(records)
 
     @property
     def _offers(self) -> TargetOffers:

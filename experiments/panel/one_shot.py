@@ -157,7 +157,7 @@ def _posterior(plan: MechanismPlan) -> tuple[float, float, float]:
     """(temper, prior precision, power of the prior)."""
     own = plan.mechanism.prior_precision
     precision = plan.target.prior_precision if own is None else own
-    return plan.settings["temper"], precision, plan.settings["prior_temper"]
+    return plan.settings["temper"], precision, plan.settings.get("prior_temper", 1.0)
 
 
 def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:

@@ -5,20 +5,22 @@ posterior is nearly N(0, I), so that a short warm-up of the step size is enough:
 
     θ = θ̂ + Hw,    H = (Hessian of the potential at its minimum θ̂)^{-1/2},    start: w ~ N(0, I)
 
-On a ball the same is done in the coordinates u of ``nuts.py``. Temper, prior, radius, θ̂ and H are arguments of one
+On a ball the same is done in the coordinates u of ``ball.py``. Temper, prior, radius, θ̂ and H are arguments of one
 compiled program, so posteriors that differ in them share it, and run as one batch of chains.
 
 The potential is summed as Σ (ℓ_i(θ) − ℓ_i(θ̂)). Float32 then rounds the difference, of order d, and not a sum over N
 records.
 
-In this file: ``draw``, one posterior's draws; ``run_chains``, chains of several posteriors; ``_coordinates`` and
-``_newton``, θ̂ and H of each; ``_Programs``, the functions that are compiled.
+Draws depend on secret keys alone. Nothing else leaves: no diagnostic is returned, printed or warned of.
+
+In this file: ``posterior_draws``, one posterior's draws; ``run_chains``, chains of several posteriors;
+``_coordinates`` and ``_newton``, θ̂ and H of each; ``_Programs``, the functions that are compiled.
 """
 
 from __future__ import annotations
 
-import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -26,62 +28,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.special import gammainccinv, gammaln
 
+from dpmcmc.errors import DrawError
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.mechanisms.engines.protocol import DrawError, Wanted
+from dpmcmc.mechanisms.ball import onto_ball
 from dpmcmc.privacy.query.randomness import Streams, normal
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Target, shared_by_equal_targets
+from dpmcmc.targets.base import Target, record_shapes, shared_by_equal_targets
 from dpmcmc.targets.tempered import Tempered
 
-# ----------------------------------------------------------------------------------------------------
-# A smooth map of ℝ^d onto the open ball of radius R that carries N(0, I) to the uniform law.
-#
-#     θ = R · F(‖u‖²)^{1/d} · u/‖u‖,     F the distribution function of χ²_d
-#
-# ‖u‖² ~ χ²_d makes F uniform, and the radius of a uniform point is R·(uniform)^{1/d}. So a density p on the ball, in
-# the coordinates u, is p(θ(u))·exp(−‖u‖²/2): no Jacobian is left to compute, and tails are Gaussian, which Hamiltonian
-# dynamics likes. (θ = Ru/√(1+‖u‖²) gives the uniform law the tails of a t with 2 degrees of freedom.)
-#
-# With a = d/2, t = ‖u‖²/2 the series P(a, t) = t^a e^{−t}/Γ(a+1) · M(t), M(t) = Σ_k t^k/((a+1)…(a+k)) (DLMF 8.7.1)
-# leaves
-#
-#     θ = R·u · exp( (log M(t) − t − log Γ(a+1) − a log 2) / d ),
-#
-# smooth at 0. Beyond the t with 1 − P < 10⁻¹², θ = R·u/‖u‖ to float32.
-
-
-@functools.lru_cache(maxsize=32)
-def _series(size: int) -> tuple[np.ndarray, float]:
-    """Return (log of the series' denominators, largest t it is used for)."""
-    a = size / 2
-    largest = float(gammainccinv(a, 1e-12))
-    terms = int(largest - a + 12 * np.sqrt(largest) + 40)
-    return np.concatenate([[0.0], np.cumsum(np.log(a + np.arange(1, terms)))]), largest
-
-
-def onto_ball(u: jax.Array, radius: jax.Array | float) -> jax.Array:
-    """Return θ of norm < radius, (d,), or of norm radius where ‖u‖ is so large that float32 sees no difference.
-
-    Args:
-        u: (d,).
-        radius: R.
-    """
-    size = u.shape[-1]
-    denominators, largest = _series(size)
-    square = jnp.sum(jnp.square(u))
-    # Below 1e-10 the series is 1 to float32, and its second derivative would overflow.
-    t = jnp.clip(square / 2, 1e-10, largest)
-    terms = jnp.arange(len(denominators)) * jnp.log(t) - denominators.astype(np.float32)
-    constant = np.float32(gammaln(size / 2 + 1) + size / 2 * np.log(2.0))
-    inner = jnp.exp((jax.nn.logsumexp(terms) - t - constant) / size)
-    outer = jax.lax.rsqrt(jnp.maximum(square, largest))
-    return radius * u * jnp.where(square / 2 < largest, inner, outer)
-
-
-EXACT = False
-ASSUMES = "draws of engine nuts are exact draws from the posterior, which no finite run certifies."
+#: The sentence that a guarantee of these draws carries.
+ASSUMES = "draws of NUTS are exact draws from the posterior, which no finite run certifies."
 #: Transitions before a draw, of which the first share adapts the step size.
 STEPS = 60
 _WARMUP_SHARE = 0.5
@@ -111,25 +68,34 @@ class Lengths(NamedTuple):
     kept: int
 
 
-def check(target: Target) -> None:
-    """Accept any target."""
-
-
-def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> PyTree:
-    """Return the last states of independent chains, leaves (draws, ...) float32.
+def posterior_draws(
+    target: Tempered,
+    records: PyTree,
+    streams: Streams,
+    *,
+    draws: int,
+    radius: float | None = None,
+    steps: int | None = None,
+) -> PyTree:
+    """Return the last states of independent chains, leaves (draws, ...) float32; all are finite, nothing is printed.
 
     Args:
-        target: bound.
+        target: the posterior; its shapes are taken from the records.
         records: pytree, leaves (N, ...).
-        wanted: how many chains, where, and their transitions (None for ``STEPS``).
         streams: secret keys; ``init`` and ``dynamics`` are used.
+        draws: how many chains.
+        radius: of the ball that draws lie in, or None.
+        steps: transitions of each chain; None for ``STEPS``.
 
     Raises:
         DrawError: a draw that is not finite.
     """
+    bound = target.bind(record_shapes(records))
     keys = streams.init, streams.dynamics
-    lengths = lengths_of(wanted.steps)
-    (states,) = run_chains([target], records, lengths, radius=wanted.radius, draws=wanted.draws, keys=keys)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # A library's warning would depend on the records.
+        warnings.simplefilter("ignore")
+        (states,) = run_chains([bound], records, lengths_of(steps), radius=radius, draws=draws, keys=keys)
     return jax.tree.map(lambda leaf: leaf[:, 0], states)
 
 
@@ -183,7 +149,7 @@ def run_chains(
         )
         out.extend(np.asarray(chains(stacked, records, dynamics, starts))[: len(cells) - begin])
     if not all(np.all(np.isfinite(states)) for states in out):
-        raise DrawError("engine: NUTS left the range of floats. Nothing was released")
+        raise DrawError("NUTS left the range of floats. Nothing was released")
     shape: Callable[[jax.Array], PyTree] = jax.vmap(jax.vmap(unravel))
     return [jax.tree.map(np.asarray, shape(jnp.asarray(states))) for states in out]
 
