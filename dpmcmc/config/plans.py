@@ -104,7 +104,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
+        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts)
         promise = _privacy(config)
         schema = spec.schema
         return plan(
@@ -187,7 +187,7 @@ def _mechanism_plan(
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
+            mechanism = with_public_facts(_built(config.mechanism), spec.facts)
         else:
             mechanism = _hybrid(config.mechanism, _sampler(config), promise, length)
         return mechanism.plan(

@@ -39,7 +39,6 @@ from dpmcmc.targets.glm import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from dpmcmc.targets.last_layer import LastLayer
 
 # ----------------------------------------------------------------------------------------------------
 # Scores of linear regression, (η − y)/φ with φ the variance of the noise.
@@ -528,7 +527,6 @@ SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     LogisticRegression: lambda target: Logistic(),
     LinearRegression: lambda target: Linear(target.noise_scale**2),
     SoftmaxRegression: lambda target: Softmax(target.classes),
-    LastLayer: lambda target: Softmax(target.classes),
     PoissonRegression: lambda target: Counts(),
     NegativeBinomialRegression: lambda target: Counts(target.dispersion),
 }

@@ -27,7 +27,6 @@ _MODELS = {
     "SoftmaxRegression": "softmax (multinomial logistic) regression",
     "PoissonRegression": "Poisson regression with a log link",
     "NegativeBinomialRegression": "negative binomial regression with a log link",
-    "LastLayer": "softmax regression on fixed features",
 }
 _METHODS = {
     "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "

@@ -18,7 +18,6 @@ from dpmcmc.targets.glm import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.ordinal import OrdinalRegression
 from dpmcmc.targets.randomised_labels import RandomisedLabels
@@ -37,7 +36,6 @@ TARGETS: dict[str, type[Target]] = {
 __all__ = [
     "TARGETS",
     "Custom",
-    "LastLayer",
     "LinearRegression",
     "LogisticRegression",
     "NegativeBinomialRegression",
@@ -54,6 +52,5 @@ __all__ = [
     "from_flax",
     "from_numpyro",
     "immutable",
-    "on_rows",
     "record_shapes",
 ]

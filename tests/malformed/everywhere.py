@@ -35,7 +35,6 @@ FIGURES = (
     "fig_pdp_1",
     "fig_per_record",
     "intervals",
-    "recommender",
     "sparsity",
 )
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
