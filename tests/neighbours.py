@@ -93,9 +93,8 @@ CASES: dict[str, dict[str, Any]] = {
     "adassp": drawn("adassp", _BOUND_LINEAR),
     "adaops": drawn("adaops", _BOUND_LINEAR),
     "hybrid": drawn("hybrid", _BOUND_LOGISTIC, form="gdp") | SAMPLER,
-    "randomised_response": {
+    "randomised_labels": {
         "target": LOGISTIC,
-        "mechanism": {"name": "randomised_response", "draws": 100},
         "privacy": None,
         "data": {"labels": {"randomised": 1.0}},
     },

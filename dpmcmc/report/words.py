@@ -31,7 +31,7 @@ _MODELS = {
 _METHODS = {
     "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "
     "the posterior given these sums, which knows the law of their noise",
-    "RandomisedResponse": "randomised response: every label was changed at random, and draws come from the posterior "
+    "LabelPosterior": "randomised response: every label was changed at random, and draws come from the posterior "
     "given these labels and the features, which knows how likely each label was changed",
     "SGLD": "stochastic gradient Langevin dynamics",
     "SGHMC": "stochastic gradient Hamiltonian Monte Carlo",
