@@ -7,7 +7,7 @@ A record is a user with all of their ratings r of 30 films. With a taste u ~ N(0
     r ~ N(0, VVᵀ + s² I)     on the films that the user rated; V, (films, rank), is all that is learnt.
 
 SGHMC draws V from 4,000 generated users. Each user's gradient is clipped, so all of a user's ratings cost one ε. The
-draws of V are released. A user who takes part in nothing completes a rating from V and their own other ratings. That
+draws of V are released. A user who takes part in nothing completes a rating from V and their own other ratings. This
 step reads no one else's record and costs no privacy.
 
 Beside the private chain: a longer chain without privacy, the V that made the ratings, and the mean rating of each film.
@@ -40,7 +40,7 @@ COLUMNS = ("method", "epsilon", "guarantee_epsilon", "temperature", "steps", "ru
 EPSILONS, DELTA, CLIP = (0.1, 0.3, 1.0, 3.0), 1e-5, 2.0
 #: How many ratings a user has given; all are about 17.
 FEW = (0, 1, 2, 4, 8, 16)
-#: Of the generated users: films, length of a taste, scale of V, noise of a rating, share of the films that are rated.
+#: The generated users: number of films, length of a taste, scale of V, noise of a rating, share of films rated.
 ITEMS, RANK, SCALE, NOISE, RATED = 30, 3, 0.46, 0.25, 0.6
 TRAIN, TEST, SEED = 4000, 2000, 20061002
 
