@@ -50,7 +50,7 @@ _MOST_RUNS = 10_000
 
 def _of_a_sampler(path: str, overrides: list[str], allow_code: list[str]) -> Config:
     config = config_file.load(path, overrides, allow_code=allow_code)
-    if config.mechanism is not None:
+    if config.one_shot or config.mechanism is not None:
         raise CommandError(f"{path}: its release is a mechanism's; name a config of a sampler's own run.")
     return config
 

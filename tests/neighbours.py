@@ -92,9 +92,8 @@ CASES: dict[str, dict[str, Any]] = {
     "noise_aware": drawn("noise_aware", _BOUND_LOGISTIC, draws=100),
     "adassp": drawn("adassp", _BOUND_LINEAR),
     "hybrid": drawn("hybrid", _BOUND_LOGISTIC, form="gdp") | SAMPLER,
-    "randomised_response": {
+    "randomised_labels": {
         "target": LOGISTIC,
-        "mechanism": {"name": "randomised_response", "draws": 100},
         "privacy": None,
         "data": {"labels": {"randomised": 1.0}},
     },

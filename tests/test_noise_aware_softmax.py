@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -15,7 +14,7 @@ from dpmcmc.inference.scores import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.query import gram_release
-from dpmcmc.targets import LastLayer, SoftmaxRegression
+from dpmcmc.targets import SoftmaxRegression
 from tests.bounded_rows import Reading
 
 K = 3
@@ -131,19 +130,6 @@ def test_the_error_of_the_curvature_is_that_of_simulated_gram_matrices():
 
 
 # --- the posterior ---------------------------------------------------------------------------------------------
-
-
-def test_a_last_layer_is_released_as_softmax_regression_on_its_features():
-    records, _ = table(300, 2, 1)
-    layer = LastLayer(features=lambda x: jnp.tanh(3 * x), num_classes=K, num_features=2)
-    plans = [
-        NoiseAware(draws=100, steps=4).plan(each, num_records=300, epsilon=1.0, delta=1e-4)
-        for each in (layer, layer.head)
-    ]
-    one = release(plans[0], records, key=0).draws
-    two = release(plans[1], {**records, "x": layer.rows(records["x"])}, key=0).draws
-    np.testing.assert_array_equal(one, two)
-    assert plans[0].guarantee.epsilon == plans[1].guarantee.epsilon
 
 
 @pytest.mark.slow

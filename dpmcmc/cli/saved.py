@@ -155,9 +155,10 @@ class ConfiguredRun:
             return
         mechanism = self.config.mechanism
         plan = self.trace
-        if mechanism is not None:
+        if mechanism is not None or self.config.one_shot:
+            method = "data.labels" if mechanism is None else f"mechanism: {mechanism.name}"
             raise CommandError(
-                f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
+                f"{method} computes from all records at once, and those of a folder are read batch "
                 "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
             )
         if plan is None:

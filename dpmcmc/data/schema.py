@@ -442,7 +442,7 @@ class Schema:
         Raises:
             UnsupportedCombination: a target that takes no offset, or no weights, of a schema that has them.
         """
-        out = with_public_facts(made, self.facts, model)
+        out = with_public_facts(made, self.facts)
         for fact in self.leaf_facts if model is None else ():
             knows = getattr(out, fact, None) is not None
             if not knows and not getattr(out, "takes_every_leaf", False):

@@ -58,7 +58,6 @@ from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
-from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.predicting import by_row
 
@@ -153,9 +152,7 @@ class Result:
         return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
-            object.__setattr__(self, "columns", None)
-        elif self.columns is None and self.plan.schema is not None:
+        if self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
         if self.evidence is not None and self.columns is not None:
             object.__setattr__(

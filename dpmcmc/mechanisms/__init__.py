@@ -4,7 +4,7 @@
 ``hybrid``     a posterior draw, then a sampler from there
 ``selection``  the best of several private candidates, chosen by ``vote``
 ``noise_aware``  posterior draws whose intervals account for the noise of privacy
-``randomised_response``  labels that are changed at random, and draws that know how likely; features are public
+``label_posterior``  labels that are changed at random, and draws that know how likely; of ``data.labels`` alone
 ``perturbation``  of the objective or of the output, and ``sufficient`` (AdaSSP too): estimators to compare with
 
 Each plans without records and reads them once (``base.py``).
@@ -16,7 +16,6 @@ from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
 from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
 from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
-from dpmcmc.mechanisms.randomised_response import RandomisedResponse
 from dpmcmc.mechanisms.selection import Chain, PrivateSelection
 from dpmcmc.mechanisms.sufficient import AdaSSP, SufficientStatistics
 
@@ -44,7 +43,6 @@ __all__ = [
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PrivateSelection",
-    "RandomisedResponse",
     "Release",
     "SufficientStatistics",
     "release",

@@ -74,8 +74,6 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
-    #: Whom a guarantee speaks of. None stands for the target's unit, a record or an owner.
-    unit: str | None = None
     #: Whether the release is pure ε-DP, so that δ may be 0.
     pure: bool = False
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
@@ -144,11 +142,6 @@ class MechanismPlan(AnyPlan):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guarantee", self.guarantee.assuming(*assumed(self)))
-
-    @property
-    def unit(self) -> str:
-        """Whom a guarantee speaks of."""
-        return self.mechanism.unit or super().unit
 
     @property
     def charged_draws(self) -> int:
@@ -422,11 +415,6 @@ class PrivacySpec:
             raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
         if self.delta != 0:
             check_delta(self.delta, self.num_records)
-        if not self.adjacency.of_records:
-            raise UnsupportedCombination(
-                "adjacency: one_label is of randomised labels alone (RandomisedResponse); take replace_one",
-                "adjacency",
-            )
 
     @property
     def moved(self) -> float:

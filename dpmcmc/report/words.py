@@ -27,12 +27,11 @@ _MODELS = {
     "SoftmaxRegression": "softmax (multinomial logistic) regression",
     "PoissonRegression": "Poisson regression with a log link",
     "NegativeBinomialRegression": "negative binomial regression with a log link",
-    "LastLayer": "softmax regression on fixed features",
 }
 _METHODS = {
     "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "
     "the posterior given these sums, which knows the law of their noise",
-    "RandomisedResponse": "randomised response: every label was changed at random, and draws come from the posterior "
+    "LabelPosterior": "randomised response: every label was changed at random, and draws come from the posterior "
     "given these labels and the features, which knows how likely each label was changed",
     "SGLD": "stochastic gradient Langevin dynamics",
     "SGHMC": "stochastic gradient Hamiltonian Monte Carlo",

@@ -4,7 +4,6 @@ from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, im
 from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax import from_flax
-from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.numpyro import from_numpyro
@@ -26,7 +25,6 @@ TARGETS: dict[str, type[Target]] = {
 __all__ = [
     "TARGETS",
     "Custom",
-    "LastLayer",
     "LinearRegression",
     "LogisticRegression",
     "NegativeBinomialRegression",
@@ -43,6 +41,5 @@ __all__ = [
     "from_flax",
     "from_numpyro",
     "immutable",
-    "on_rows",
     "record_shapes",
 ]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class RandomisedLabels(TargetOffers):
     """A classifier whose labels were randomised at ε, each for itself; predictions are of the true label.
 
-    Draws from its posterior know how likely each label was changed. Use it with labels that people randomised
-    themselves (the local model); :class:`dpmcmc.mechanisms.RandomisedResponse` randomises and then uses it.
+    Draws from its posterior know how likely each label was changed. Use it with labels of
+    :func:`dpmcmc.data.randomise_labels`, or with those that people randomised themselves (the local model).
 
     Args:
         target: logistic or softmax regression of the true labels, without weights.

@@ -32,7 +32,6 @@ FIGURES = (
     "fig_pdp_1",
     "fig_per_record",
     "intervals",
-    "recommender",
 )
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"

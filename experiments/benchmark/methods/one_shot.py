@@ -1,8 +1,8 @@
 """The library's one-shot mechanisms: estimates, or a few draws, that say nothing of intervals.
 
 Each plans with its defaults for the model and the prior of ``fit``. OPS that is pure needs a public radius: three prior
-standard deviations times √d. AdaOPS is that of ``experiments/sources/adaops.py``. Not here are ``PrivateSelection``,
-which chooses among runs, and ``RandomisedResponse``, whose ε is that of a label alone.
+standard deviations times √d. AdaOPS is that of ``experiments/sources/adaops.py``. Not here is ``PrivateSelection``,
+which chooses among runs.
 """
 
 from __future__ import annotations
