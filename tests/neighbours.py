@@ -247,7 +247,7 @@ def quick(pictures: bool = False) -> Any:
         patch.setattr(reference, "fit", _fit)
         known_clock(patch)
         if not pictures:
-            for name in ("traces", "mixing", "prior", "temperature", "epsilon_delta"):
+            for name in ("traces", "temperature", "epsilon_delta"):
                 patch.setattr(plots, name, _print)
         yield patch
 

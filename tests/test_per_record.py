@@ -15,8 +15,8 @@ from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.diagnostics import per_record
-from dpmcmc.diagnostics.per_record import account, norms
-from dpmcmc.diagnostics.per_record import norms as divergence
+from dpmcmc.diagnostics.per_record import account, step
+from dpmcmc.diagnostics.per_record import step as divergence
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
 from dpmcmc.privacy.query.metric import SecondMoment

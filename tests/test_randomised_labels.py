@@ -175,7 +175,7 @@ def test_all_that_leaves_follows_from_the_randomised_labels(monkeypatch):
     np.testing.assert_array_equal(*(result.draws for result in results))
 
 
-def test_a_result_has_a_posterior_and_a_promise_about_one_label(tmp_path, capsys):
+def test_a_result_has_a_posterior_and_a_promise_about_one_label(tmp_path):
     result = dpmcmc.sample(planned(), RECORDS, out=tmp_path / "out")
     assert result.usable_for == ["prediction", "intervals"]
     assert result.posterior is not None
@@ -191,12 +191,6 @@ def test_a_result_has_a_posterior_and_a_promise_about_one_label(tmp_path, capsys
     assert "all features being public and not protected" in page
     assert "features are taken as public, and nothing protects them" in page
     assert call("verify", tmp_path / "out") == 0
-    given = {"name": "a", "curator": "b", "use": "c", "region": "d", "description": "e", "author": "f"}
-    options = [word for key, value in given.items() for word in (f"--{key}", value)]
-    assert call("export", tmp_path / "out", "--registry", "--published", "2026-01-02", *options) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "label (of one row of the table, whose features are not protected)" in out
-    assert "Unprotected too: the features of every record" in out
     twice = guarantee.compose(guarantee)
     assert twice.epsilon == 2.0
     assert twice.for_group(3).epsilon == 6.0

@@ -5,7 +5,7 @@ CONFIDENTIAL to the person whose record it is: the number is a function of the r
 A run of a sampler: the realised individual Rényi loss (``per_record/account.py``) is a function of the positions
 before each step, which the run has released, of public facts, and of the record. So a person computes for themselves
 the number that the data holder has, to the last digit (``Account.of_one``). Objective perturbation: a bound on the
-realised loss (``per_instance/objective.py``).
+realised loss (``objective.py``).
 
 A receipt is no guarantee and changes none. It does not tell whether the record was in the data: it is the same function
 of the release and the record either way.
@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from dpmcmc import targets
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import is_table
-from dpmcmc.diagnostics.per_instance.objective import ObjectiveRelease, check_failure
+from dpmcmc.diagnostics.objective import ObjectiveRelease, check_failure
 from dpmcmc.diagnostics.per_record.account import Account, before_each_step
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination

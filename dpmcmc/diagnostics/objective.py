@@ -55,7 +55,7 @@ class ObjectiveRelease(Checked):
 
     Example:
         >>> import numpy as np
-        >>> from dpmcmc.diagnostics.per_instance import ObjectiveRelease
+        >>> from dpmcmc.diagnostics.objective import ObjectiveRelease
         >>> released = ObjectiveRelease(regularisation=10.0, noise_std=5.0, row_bound=1.0)
         >>> mine = released.loss(np.array([2.0, -1.0]), np.array([0.3, 0.1]), 1, failure=0.05)
         >>> mine < released.worst_case(failure=0.05)
