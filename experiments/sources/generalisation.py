@@ -1,6 +1,6 @@
 r"""Moments of per-instance losses bound the generalisation gap of a release.
 
-CONFIDENTIAL where ε is computed from records: never in the released folder.
+    python -m experiments.sources.generalisation [--quick] --out DIR
 
 Let Z have n records, z' and z'' be fresh ones, all independent, and A be per-instance private with ε(Z, z) and δ(Z, z).
 For losses in [0, 1] the fresh risk of A([Z, z']) at z'' is by symmetry that of A([Z, z'']) at z', and
@@ -14,69 +14,82 @@ so that the gap, fresh risk less training risk, is at most
 
 The same holds for training less fresh risk. (Thesis, Proposition 5.9, prints ε for e^ε in the term with δ, and "=".)
 Given Z, z' and z'' are independent: the first term is the mean over Z of the squared mean of e^ε over z (Definition
-5.7).
+5.7). Proposition 5.11 and Corollary 5.12, between domains, are not built.
+
+The release of the table is the mean of n normal records plus N(0, σ²), whose ε is the accountant's. Its loss tells
+training records from fresh ones: 1 where record and release have opposite signs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from dpmcmc.errors import InputError
+from experiments.arguments import of_source
+from experiments.commands import command, folder_for
+from experiments.figure_files import report, write_table
+from experiments.sources.per_instance import noisy_estimate_epsilon
+
+COLUMNS = ("num_records", "noise_std", "delta", "moment", "bound", "bound_error", "gap", "gap_error")
 
 
-@dataclass(frozen=True)
-class Generalisation:
-    """Bound (1), estimated. CONFIDENTIAL where ε is computed from records.
-
-    Attributes:
-        moment: mean of e^ε over data sets and records.
-        bound: of the generalisation gap of losses in [0, 1], in either direction.
-        standard_error: of the bound, over data sets.
-
-    Example:
-        >>> import numpy as np
-        >>> from dpmcmc.diagnostics.per_instance import generalisation_bound
-        >>> round(generalisation_bound(np.full((3, 4), 0.1), 0.0).bound, 4)
-        0.2214
-    """
+class Generalisation(NamedTuple):
+    """Bound (1), estimated: the mean of e^ε, the bound of the gap in either direction, and its standard error."""
 
     moment: float
     bound: float
     standard_error: float
 
 
-def generalisation_bound(epsilon: ArrayLike, delta: float) -> Generalisation:
-    """Return the bound on the generalisation gap that per-instance losses give.
-
-    CONFIDENTIAL where ε is computed from records: never in the released folder.
-
-    Args:
-        epsilon: ε(Z, z), (data sets, records): of fresh records z, none of them in Z, drawn from the law of Z's own.
-        delta: δ in [0, 1), the same for all.
-
-    Raises:
-        ValueError: fewer than two data sets or records, an ε that is negative or NaN, or a δ outside [0, 1).
-    """
-    epsilon = np.asarray(epsilon, np.float64)
-    if epsilon.ndim != 2 or min(epsilon.shape) < 2:
-        raise InputError(
-            f"epsilon: must be (data sets, records), two of each at least, got shape {epsilon.shape}",
-            "epsilon",
-        )
-    if not np.all(epsilon >= 0):
-        raise InputError("epsilon: must be >= 0 and not NaN", "epsilon")
-    if not 0 <= delta < 1:
-        raise InputError(f"delta: must be in [0, 1), got {delta}", "delta")
+def generalisation_bound(epsilon: np.ndarray, delta: float) -> Generalisation:
+    """Return the bound that losses ε(Z, z), (data sets, records), give; z are fresh, two of each at least."""
     count = epsilon.shape[1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        each = np.exp(epsilon)
-        # Products of two different records: their mean is the squared mean, without bias.
-        total = each.sum(axis=1)
-        pairs = (total**2 - np.sum(each**2, axis=1)) / (count * (count - 1))
-        bounds = pairs - 1 + delta * (1 + each.mean(axis=1))
-        bounds = np.where(np.isnan(bounds), np.inf, bounds)
-        error = float(bounds.std(ddof=1) / np.sqrt(len(bounds)))
-        return Generalisation(float(each.mean()), float(bounds.mean()), error)
+    each = np.exp(epsilon)
+    # Products of two different records: their mean is the squared mean, without bias.
+    pairs = (each.sum(axis=1) ** 2 - np.sum(each**2, axis=1)) / (count * (count - 1))
+    bounds = pairs - 1 + delta * (1 + each.mean(axis=1))
+    return Generalisation(float(each.mean()), float(bounds.mean()), float(bounds.std(ddof=1) / math.sqrt(len(bounds))))
+
+
+def simulated(num_records: int, noise_std: float, delta: float, repeats: int, seed: int = 0) -> dict[str, Any]:
+    """Return the bound of a noisy mean, and its gap as found."""
+    rng = np.random.default_rng(seed)
+    base = rng.normal(size=(repeats, num_records))
+    fresh = rng.normal(size=(repeats, 20))
+    # Adding z to n records moves their mean by (z − mean)/(n + 1).
+    shifts = np.abs(fresh - base.mean(axis=1, keepdims=True))[:600] / (num_records + 1)
+    found = generalisation_bound(noisy_estimate_epsilon(shifts, noise_std, delta), delta)
+    train = fresh[:, 0]
+    draw = (base.sum(axis=1) + train) / (num_records + 1) + noise_std * rng.normal(size=repeats)
+    each = (draw * fresh[:, 1] < 0).astype(float) - (draw * train < 0)
+    return {
+        "num_records": num_records,
+        "noise_std": noise_std,
+        "delta": delta,
+        "moment": found.moment,
+        "bound": found.bound,
+        "bound_error": found.standard_error,
+        "gap": float(each.mean()),
+        "gap_error": float(each.std() / math.sqrt(repeats)),
+    }
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    arguments = of_source("generalisation", "The bound that per-instance losses give, beside the gap.", argv)
+    repeats = 4_000 if arguments.quick else 100_000
+    with folder_for(arguments.out):
+        found = [simulated(n, std, 0.02, repeats) for n, std in ((5, 0.4), (20, 0.2), (100, 0.1))]
+        write_table(arguments.out / "results.csv", COLUMNS, found)
+        lines = [
+            f"n = {r['num_records']}: gap {r['gap']:.4f} ± {r['gap_error']:.4f}, at most {r['bound']:.3f}"
+            for r in found
+        ]
+        report(lines, arguments.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
