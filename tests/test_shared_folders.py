@@ -53,7 +53,7 @@ KINDS = {
     "sweep": ("results.csv", "report.html", "cells", "confidential"),
     "table of results": ("results.csv", "about.json", "summary.csv"),
     "benchmark": ("results.csv", "about.json", "summary.csv", "beside.csv", "losses.md", "ranks.png"),
-    "confidential": ("checkpoint", "diagnostics.json", "per_record.npz", "per_record.png", "results.csv", "about.json"),
+    "confidential": ("checkpoint", "diagnostics.json", "per_record.csv", "results.csv", "about.json"),
 }
 #: Commands that read a config, and a grid.
 COMMANDS = {

@@ -208,7 +208,7 @@ def _tail(z: np.ndarray, uncertain: np.ndarray, other: np.ndarray, epsilon: np.n
     return np.where(first > 0, value + 16 * UNIT * first * slack, 0.0)
 
 
-@np.errstate(invalid="ignore", over="ignore", under="ignore")
+@np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
 def excess_with(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
     """Return sup_S Q(S) − e^ε P(S), Q the law with the record: the interval |U| < T', rounded up; 0 if empty."""
     square, p, q = _edges(mu, c, -epsilon)

@@ -124,7 +124,6 @@ NUMBERED = (
     "audit HERE/ops.yaml --records NUMBER",
     "audit HERE/ops.yaml --features NUMBER",
     "audit HERE/ops.yaml --steps NUMBER",
-    "per_record HERE/config.yaml --out HERE/out --every NUMBER",
     "receipt HERE/objective --record HERE/me.npz --failure NUMBER",
     "suggest --num-records NUMBER --num-features 3 --epsilon 1",
     "suggest --num-records 5000 --num-features NUMBER --epsilon 1",
