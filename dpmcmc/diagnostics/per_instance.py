@@ -32,6 +32,8 @@ from scipy.special import log_ndtr
 from dpmcmc.errors import InputError
 from dpmcmc.storage.blas import on_one_blas_thread
 
+__all__ = ["LeaveOneOut", "leave_one_out", "ridge_ops_epsilon"]
+
 #: Half an ulp of float64, relative.
 UNIT = 2.0**-53
 #: Where 1 − h is below this, rounding could make it up: the leverage is infinite, as it is without a ridge for a record

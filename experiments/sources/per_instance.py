@@ -1,4 +1,4 @@
-r"""What each record costs in a regression's estimate plus noise: estimates without each record, and shapes of noise.
+r"""Per-instance losses of a regression's estimate plus noise: estimates without each record, and shapes of noise.
 
     python -m experiments.sources.per_instance [--quick] --out DIR
 
@@ -23,7 +23,7 @@ posterior draw is Fisher's. Differential privacy gains nothing by a shape: the o
 bound for I), so that the same promise adds noise in every direction but one.
 
 The table has, for each model and shape, ε of the records of public data, with M of these data and σ such that the noise
-has the same mean square: all shapes move the estimate equally far. Of private records each number is confidential.
+has the same mean square: all shapes move the estimate equally far. Each number is confidential where the records are private.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ Loss = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def squared(margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of ½(y − m)²."""
+    """Return the derivatives of ½(y − m)²."""
     return margin - y, np.ones_like(margin)
 
 
 def logistic(margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of log(1 + e^m) − ym."""
+    """Return the derivatives of log(1 + e^m) − ym."""
     return expit(margin) - y, expit(margin) * expit(-margin)
 
 
 def poisson(margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of e^m − ym."""
+    """Return the derivatives of e^m − ym."""
     return np.exp(margin) - y, np.exp(margin)
 
 
