@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import cells
+from dpmcmc.engine import results_table, tasks
 from experiments.arguments import Parser
 from experiments.benchmark import losses, picture, printed, summary
 from experiments.benchmark.methods import METHODS
@@ -43,7 +43,7 @@ _MOST_REPEATS, _MOST_WORKERS, _MOST_EPSILON = 1000, 64, 1000.0
 
 
 def tasks_of(
-    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: cells.Table
+    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: results_table.Table
 ) -> list[Task]:
     """Return tasks whose rows the table lacks, table by table, so that what is compiled is of use."""
     tasks = []
@@ -57,10 +57,10 @@ def tasks_of(
     return tasks
 
 
-def run(tasks: Sequence[Task], table: cells.Table, workers: int) -> None:
+def run(tasks: Sequence[Task], table: results_table.Table, workers: int) -> None:
     """Run tasks, and add their rows; a task whose process died is a failure of its method."""
-    for task, found in cells.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
-        if isinstance(found, cells.Lost):
+    for task, found in tasks.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
+        if isinstance(found, tasks.Lost):
             cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
             why = f"its process died ({found.why})"
             cell |= {"status": "failed", "reason": why, "family": METHODS[task.method].family}
@@ -102,8 +102,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         losses.placed(text_of(given.page), "", _section(given))  # before hours of work
     given.earlier = []
     if given.beside is not None:
-        found = cells.read_rows(given.beside, COLUMNS, "--beside")
-        given.earlier = [cells.numbers(row) for row in found]
+        found = results_table.read_rows(given.beside, COLUMNS, "--beside")
+        given.earlier = [results_table.numbers(row) for row in found]
     given.tables = given.tables or [name for name, one in TABLES.items() if (one.quick if given.quick else one.listed)]
     given.methods = given.methods or list(METHODS)
     return given
@@ -120,12 +120,12 @@ def _place(given: argparse.Namespace, text: str) -> None:
         given.page.write_text(losses.placed(text_of(given.page), text, _section(given)), encoding="utf-8")
 
 
-def _numbers(table: cells.Table) -> list[Row]:
-    return [cells.numbers(row) for row in table.rows]
+def _numbers(table: results_table.Table) -> list[Row]:
+    return [results_table.numbers(row) for row in table.rows]
 
 
 def _benchmark(given: argparse.Namespace) -> list[str]:
-    with cells.Table(given.out, COLUMNS, KEY) as table:
+    with results_table.Table(given.out, COLUMNS, KEY) as table:
         if not given.report:
             run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
         rows = _numbers(table)
@@ -137,10 +137,10 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
                 "--report: no method of DIR has every table at every ε; give --tables or --epsilons that it has."
             )
     found = summary.summarised(rows)
-    (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
+    (given.out / "summary.csv").write_text(results_table.csv_of(summary.COLUMNS, found), encoding="utf-8")
     compared = summary.beside(given.earlier, rows) if given.earlier else []
     if compared:
-        (given.out / "beside.csv").write_text(cells.csv_of(summary.BESIDE, compared), encoding="utf-8")
+        (given.out / "beside.csv").write_text(results_table.csv_of(summary.BESIDE, compared), encoding="utf-8")
     text = losses.page(rows, found, not _whole(rows), summary.beside_markdown(compared))
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
@@ -173,10 +173,10 @@ def _whole(rows: Sequence[Row]) -> bool:
 
 
 def _printed(given: argparse.Namespace) -> list[str]:
-    with cells.Table(given.out, printed.COLUMNS, printed.KEY) as table:
+    with results_table.Table(given.out, printed.COLUMNS, printed.KEY) as table:
         todo = printed.tasks(given.quick, table)
-        for _, row in cells.outcomes(printed.row_of, todo, workers=given.workers if given.workers > 1 else None):
-            if not isinstance(row, cells.Lost):
+        for _, row in tasks.outcomes(printed.row_of, todo, workers=given.workers if given.workers > 1 else None):
+            if not isinstance(row, tasks.Lost):
                 table.add([row])
         rows = _numbers(table)
     _place(given, printed.markdown(rows))

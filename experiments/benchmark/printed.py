@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from dpmcmc.engine import cells
+from dpmcmc.engine import results_table
 from experiments.benchmark.methods.contract import Refused
 from experiments.benchmark.methods.papers import binagg
 from experiments.benchmark.run import Row
@@ -79,7 +79,7 @@ def key_of(one: Printed) -> tuple[str, int, float]:
     return one.paper, one.asked.records, float(one.asked.epsilon if one.asked.mu is None else one.asked.mu)
 
 
-def tasks(quick: bool, table: cells.Table) -> list[Printed]:
+def tasks(quick: bool, table: results_table.Table) -> list[Printed]:
     """Return the cells that a table lacks."""
     return [one for one in asked(quick) if not table.has(dict(zip(KEY, key_of(one), strict=True)))]
 

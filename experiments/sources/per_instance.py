@@ -23,7 +23,7 @@ posterior draw is Fisher's. Differential privacy gains nothing by a shape: the o
 bound for I), so that the same promise adds noise in every direction but one.
 
 The table has, for each model and shape, ε of the records of public data, with M of these data and σ such that the noise
-has the same mean square: all shapes move the estimate equally far. Each number is confidential where the records are private.
+has the same mean square: all shapes move the estimate equally far. Each is confidential if records are private.
 """
 
 from __future__ import annotations

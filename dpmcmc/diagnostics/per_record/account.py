@@ -51,7 +51,7 @@ from scipy.sparse import csr_array
 
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import step
-from dpmcmc.engine.chains import check_records
+from dpmcmc.engine.chain_checks import check_records
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
