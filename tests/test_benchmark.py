@@ -66,7 +66,7 @@ def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians():
 def test_a_section_replaces_itself_alone_in_a_document(tmp_path):
     path = tmp_path / "page.md"
     path.write_text("# Page\n")
-    report.put_into_document(path, "cpu", {"growth": "old \\1", "sweep": "kept"})
+    report.put_into_document(path, "cpu", {"growth": "old \\1", "host": "kept"})
     report.put_into_document(path, "gpu", {"growth": "other device"})
     path.write_text(path.read_text() + "\nThe end.\n")
     before = path.read_text()
@@ -142,7 +142,7 @@ def test_the_bare_gather_reads_every_row_of_its_batches():
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # jax-privacy 2.0 calls it
-@pytest.mark.parametrize("section", ["comparators", "steps", "growth", "sweep", "host", "bandwidth", "networks"])
+@pytest.mark.parametrize("section", ["comparators", "steps", "growth", "host", "networks"])
 def test_every_section_in_this_process_yields_rows(section):
     size = dataclasses.replace(TINY, num_records=2000)
     for table in importlib.import_module(f"benchmarks.{section}").tables(size):
