@@ -232,57 +232,6 @@ def markdown(found: Sequence[Row], epsilon: float) -> list[str]:
     return lines + ["| " + " | ".join(shown(row, name) for name in SHOWN) + " |" for row in here]
 
 
-#: Columns of a comparison of two runs, and their formats; each has the earlier value and then the later.
-COMPARED = {
-    "rank_log_score": ("rank, log score", "{:.1f}"),
-    "rank_crps": ("rank, CRPS", "{:.1f}"),
-    "coverage": ("coverage", "{:.2f}"),
-    "width": ("width", "{:.2f}"),
-    "log_score": ("log score", "{:.3f}"),
-}
-#: Columns of ``beside.csv``.
-BESIDE = ("epsilon", "method", *(f"{when}_{name}" for name in COMPARED for when in ("earlier", "later")))
-
-
-def beside(earlier: Sequence[Row], later: Sequence[Row]) -> list[Row]:
-    """Return a row for each method and ε of both runs; arguments are rows of results.
-
-    Only tables, methods and ε that both have count, so that ranks are among the same.
-    """
-    tables = {str(row["table"]) for row in earlier} & {str(row["table"]) for row in later}
-    ways = [{(row["method"], number(row, "epsilon")) for row in rows} for rows in (earlier, later)]
-
-    def shared(row: Row) -> bool:
-        return row["table"] in tables and (row["method"], number(row, "epsilon")) in ways[0] & ways[1]
-
-    first, second = (
-        {(number(row, "epsilon"), str(row["method"])): row for row in summarised([row for row in rows if shared(row)])}
-        for rows in (earlier, later)
-    )
-    out: list[Row] = []
-    for at in sorted(first.keys() & second.keys()):
-        row: Row = {"epsilon": at[0], "method": at[1]}
-        for name in COMPARED:
-            row |= {f"earlier_{name}": number(first[at], name), f"later_{name}": number(second[at], name)}
-        out.append(row)
-    return out
-
-
-def beside_markdown(compared: Sequence[Row]) -> list[str]:
-    """Return the table of two runs: earlier → later."""
-    if not compared:
-        return []
-    titles = ["ε", "method", *(title for title, _ in COMPARED.values())]
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    for row in compared:
-        pairs = []
-        for name, (_, form) in COMPARED.items():
-            values = (number(row, f"{when}_{name}") for when in ("earlier", "later"))
-            pairs.append(" → ".join(form.format(one) if math.isfinite(one) else "–" for one in values))
-        lines.append("| " + " | ".join([f"{number(row, 'epsilon'):g}", str(row["method"]), *pairs]) + " |")
-    return lines
-
-
 def told(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
     """Return the lines that the command prints."""
     lines = []
