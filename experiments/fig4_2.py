@@ -23,12 +23,11 @@ import numpy as np
 from pydantic import Field
 from scipy.special import ndtr, ndtri
 
-from dpmcmc.diagnostics import on_average_kl
 from dpmcmc.report.console import Screen
-from experiments import on_average
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
 from experiments.pictures import saved
+from experiments.sources import on_average
 
 COLUMNS = (
     "panel",
@@ -109,11 +108,11 @@ def left(body: Mean, seed: int) -> list[dict[str, Any]]:
     noise = rng.laplace(size=body.repeats)
     rows = []
     for gamma in body.gammas:
-        kl = on_average_kl.from_divergences(on_average.laplace_kl(pairs[0] - pairs[1], 1 / gamma))
+        kl = on_average.from_divergences(on_average.laplace_kl(pairs[0] - pairs[1], 1 / gamma))
         draw = train + noise / gamma
         risks = np.abs(train - draw), np.abs(fresh - draw)
         # No loss is smaller on average than at the centre of the law of Z, which is 0.
-        rows.append(_row("mean", gamma, kl, on_average_kl.from_risks(*risks, gamma), risks[1] - np.abs(fresh)))
+        rows.append(_row("mean", gamma, kl, on_average.from_risks(*risks, gamma), risks[1] - np.abs(fresh)))
         rows[-1] |= {
             "dp_printed": 2 * body.truncation * gamma,
             "dp_record": 2 * body.truncation * gamma / body.num_records,
@@ -153,8 +152,8 @@ def right(body: Regression, seed: int) -> list[dict[str, Any]]:
 def _row(
     panel: str,
     gamma: float,
-    kl: on_average_kl.OnAverageKL,
-    gap: on_average_kl.OnAverageKL,
+    kl: on_average.OnAverageKL,
+    gap: on_average.OnAverageKL,
     excess: np.ndarray,
 ) -> dict[str, Any]:
     return {
@@ -164,7 +163,7 @@ def _row(
         "kl_error": kl.standard_error,
         "gap": gap.value / gamma,
         "gap_error": gap.standard_error / gamma,
-        "disagreement": on_average_kl.disagreement(kl, gap),
+        "disagreement": on_average.disagreement(kl, gap),
         "excess_risk": float(excess.mean()),
         "excess_risk_error": float(excess.std(ddof=1) / np.sqrt(len(excess))),
     }

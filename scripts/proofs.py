@@ -35,7 +35,6 @@ ROOMS = (
     "dpmcmc.privacy.accounting",
     "dpmcmc.privacy.calibration",
     "dpmcmc.mechanisms",
-    "dpmcmc.privacy.interactive",
     "dpmcmc.privacy.ledger",
     "dpmcmc.engine",
 )

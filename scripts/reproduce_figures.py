@@ -51,7 +51,8 @@ def command(name: str, out: Path) -> list[str]:
         return ["experiments.headline", *sources, *folder]
     if name.startswith("fig3_2_"):
         return ["experiments.fig3_2", "--panel", name.removeprefix("fig3_2_"), *folder]
-    return [f"experiments.{name}", *folder]
+    moved = (ROOT / "experiments" / "sources" / f"{name}.py").is_file()
+    return [f"experiments.sources.{name}" if moved else f"experiments.{name}", *folder]
 
 
 def made(line: list[str], free: SimpleQueue[set[int]]) -> tuple[int, float, float]:

@@ -55,18 +55,3 @@ def pytest_runtest_teardown(item, nextitem):
     """Between modules, forget programs where a process has very many of them."""
     if nextitem is None or nextitem.path != item.path:
         forget_programs_where_they_are_many()
-
-
-@pytest.fixture
-def silent(monkeypatch):
-    """No Laplace noise in questions asked one after another; the scales that were asked for."""
-    from dpmcmc.privacy.interactive import above_threshold
-
-    scales = []
-
-    def none(scale):
-        scales.append(scale)
-        return 0
-
-    monkeypatch.setattr(above_threshold, "sample", none)
-    return scales

@@ -10,12 +10,11 @@ import pytest
 import dpmcmc
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy import Cyclic, Event, FixedSize, Poisson, round_up
+from dpmcmc.privacy import Cyclic, Event, FixedSize, Poisson
 from dpmcmc.privacy.accounting import correlated, pld
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.interactive import AboveThreshold, GaussianAnswers, Thresholdout
 from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_order, split_delta
 from experiments.calibration import scores
 from experiments.panel import summary
@@ -125,23 +124,6 @@ def test_the_order_of_a_ledger():
 def test_private_time():
     (claim,) = re.findall(r"\(ε, δ\): (0\.\d+)/C² at ε = 1, δ = 1e-6", page("docs/explanation/private_time.md"))
     assert float(claim) == pytest.approx(gaussian_mu(1.0, 1e-6) ** 2 / 2, abs=5e-4)
-
-
-def test_prices_of_interactive_tools():
-    text = page("docs/mechanisms.md")
-    (stated,) = re.findall(r"stream\.guarantee +# (\(0\.5, 0\)-DP)", text)
-    (call,) = re.findall(r"stream = (AboveThreshold\(.*\))\n", text)
-    assert str(eval(call, {"AboveThreshold": AboveThreshold}).guarantee).startswith(f"{stated}, ")
-    (options,) = re.findall(r"desk = Thresholdout\(train, holdout, (.*?)\)\n", text)
-    (stated,) = re.findall(r"With these\s+numbers and n = 1,000, ε is (\d+)", text)
-    records = {"x": np.zeros((1000, 1)), "y": np.zeros(1000)}
-    desk = eval(f"Thresholdout(train, train, {options})", {"Thresholdout": Thresholdout, "train": records})
-    assert desk.guarantee.epsilon == pytest.approx(float(stated), rel=1e-6)
-    assert desk.guarantee.delta == 0
-    (call,) = re.findall(r"desk = (GaussianAnswers\(.*\))\n", text)
-    (stated,) = re.findall(r"# of all hundred: (\(.*\)-DP) for 1,000 records", text)
-    means = eval(call, {"GaussianAnswers": GaussianAnswers, "records": records}).guarantee
-    assert stated == f"({round_up(means.epsilon, 2)}, {means.delta:g})-DP"
 
 
 #: Cell of the benchmark of intervals that measures a config on Adult.

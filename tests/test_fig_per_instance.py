@@ -5,7 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from experiments import fig4_2, fig5_1, fig_pdp_1, on_average
+from experiments import fig4_2, fig5_1, fig_pdp_1
+from experiments.sources import on_average
 from tests.overlaps import no_overlaps
 
 

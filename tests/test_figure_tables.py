@@ -94,7 +94,7 @@ def test_adaptive_questions():
         "squared error, with noise": ("noisy", "squared_error"),
         "its closed form, 2√(k − 1)": ("noisy", "squared_error_closed"),
         "proved bound, 2√(k − 1) + 1": ("noisy", "bound"),
-        "squared error, played against `GaussianAnswers`": ("library", "squared_error"),
+        "squared error, played on records": ("library", "squared_error"),
         "squared error, without noise": ("plain", "squared_error"),
         "ε of all k answers: 1,000 records, s = 1/2, δ = 1e-6": ("noisy", "epsilon"),
     }

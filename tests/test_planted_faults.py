@@ -54,12 +54,10 @@ def test_fault_is_caught(fault, tmp_path, monkeypatch):
 
 def test_faults_have_names_of_their_own():
     names = [fault.name for fault in FAULTS]
-    assert len(set(names)) == len(names) >= 22
+    assert len(set(names)) == len(names) > 100
 
 
-def test_the_page_counts_the_faults_and_the_printed_table_has_a_row_for_each():
-    flat = " ".join((ROOT / "docs" / "trust.md").read_text(encoding="utf-8").split())
-    assert f"plants {len(FAULTS)} faults" in flat
+def test_the_printed_table_has_a_row_for_each_fault():
     _, _, *rows = table().splitlines()
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [fault.name for fault in FAULTS]
 

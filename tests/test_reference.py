@@ -26,11 +26,9 @@ PUBLIC = (
     "dpmcmc.diagnostics",
     "dpmcmc.diagnostics.per_instance",
     "dpmcmc.diagnostics.per_record",
-    "dpmcmc.diagnostics.on_average_kl",
     "dpmcmc.audit",
     "dpmcmc.privacy",
     "dpmcmc.privacy.ledger",
-    "dpmcmc.privacy.interactive",
     "dpmcmc.testing",
     "dpmcmc.errors",
 )

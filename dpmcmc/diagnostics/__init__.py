@@ -2,7 +2,7 @@
 
 ``receipt`` computes what a run has cost one person, from the release and that person's record alone.
 
-``reference``, ``per_instance``, ``per_record`` and ``on_average_kl`` read training records without privacy:
+``reference``, ``per_instance`` and ``per_record`` read training records without privacy:
 confidential unless the records are public.
 """
 
@@ -10,6 +10,6 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["on_average_kl", "per_instance", "per_record", "two_sample"],
+    submodules=["per_instance", "per_record"],
     submod_attrs={"receipt": ["PersonalReceipt", "personal_receipt"]},
 )

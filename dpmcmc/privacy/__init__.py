@@ -4,7 +4,6 @@
 ``accounting``   nominal noise to charged events, events to ε; no JAX
 ``calibration``  ε to noise
 ``ledger``       the budget of all runs on one data set
-``interactive``  mechanisms that answer questions one after another
 
 Names are declared in ``__init__.pyi`` and load when they are first used. ``audit`` is a room above this one; it is
 given here by name because ``dpmcmc.privacy.audit`` is part of the contract.

@@ -1,6 +1,5 @@
 from . import accounting as accounting
 from . import calibration as calibration
-from . import interactive as interactive
 from . import ledger as ledger
 from .accounting.charging import Privacy as Privacy
 from .accounting.charging import Problem as Problem

@@ -8,10 +8,8 @@ import json
 import math
 import os
 import types
-from fractions import Fraction
 
 import numpy as np
-import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -33,16 +31,10 @@ from dpmcmc.privacy import (
 from dpmcmc.privacy.accounting import events, objective, rdp
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.interactive import AboveThreshold, GaussianAnswers, Halted, TreeCounter
-from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
-from dpmcmc.privacy.interactive.thresholdout import ONE
 from dpmcmc.report.page import privacy_json
 from dpmcmc.targets import LogisticRegression
-from tests import test_above_threshold as streams_of_questions
 from tests import test_objective_perturbation as exact_minimisers
-from tests import test_one_process as one_process
 from tests import test_pair_deviations as pairs
-from tests import test_tree_counter as running_sums
 from tests.planted import Scene, require
 from tests.planted.benches import plan
 
@@ -169,21 +161,6 @@ def a_selection_keeps_its_promise_for_two_records(scene: Scene) -> None:
     require(math.isinf(said.epsilon), f"the mark is shown with probability {seen:.4g} or never, and {said} is said")
 
 
-def a_stream_answers_in_its_own_process_alone(scene: Scene) -> None:
-    """A forked process has the noise of its parent's streams, and is refused every answer."""
-    asked = one_process.questions()
-    for name, said in zip(asked, one_process.said_in_a_child(list(asked.values())), strict=True):
-        require(said != "answered", f"{name} answers in a forked process too")
-
-
-def a_stream_answers_one_question_at_a_time(scene: Scene) -> None:
-    """Two threads share what one answer was paid for."""
-    for name in one_process.last_answers():
-        with pytest.MonkeyPatch.context() as patch:
-            count = one_process.answers_at_once(one_process.last_answers()[name], patch)
-        require(count == 1, f"{name} gives its last answer {count} times")
-
-
 def minimisers_stay_within_their_profile(scene: Scene) -> None:
     """The exact density of a perturbed minimiser, by quadrature, against the profile that is charged."""
     regularisation, sigma = 0.05, 2.0
@@ -203,40 +180,6 @@ def draws_that_are_not_exact_are_charged(scene: Scene) -> None:
     require(spent <= DELTA, f"draws within {tau:g} cost δ = {spent:.6g}, and {DELTA:g} is stated")
     curve = gaussian_delta(made.settings["mu"], 0.5) + draws * (1 + math.exp(0.5)) * tau
     require(made.guarantee.delta_at(0.5) >= curve * (1 - 1e-6), "the curve δ(ε) leaves out that draws are not exact")
-
-
-def a_stream_of_questions_costs_its_price(scene: Scene) -> None:
-    """The largest loss of 200 answers, by enumeration of the laws they are drawn from, is ε; a True is the last one."""
-    steps = 3
-    loss = streams_of_questions.largest_loss(WholeNumbers(0, Fraction(1), steps), steps, 200)
-    require(loss <= 1 + 1e-9, f"a stream at ε = 1 loses {loss:.3g}")
-    stream = AboveThreshold(0.0, epsilon=1.0, sensitivity=0.01)
-    require(stream.above(1e6), "a value far above the threshold is not seen")
-    with contextlib.suppress(Halted):
-        stream.above(1e6)
-        require(False, "a stream answers on after its first True")
-
-
-def several_hits_cost_their_price(scene: Scene) -> None:
-    """Three hits, and their values with half of ε, by enumeration of the noise."""
-    mechanism = WholeNumbers(0, Fraction(2), 1, 3, Fraction(1, 2))
-    loss = streams_of_questions.largest_loss(mechanism, 1, 300, 3)
-    require(loss <= 2 * (1 + 1e-9), f"three hits at ε = 2 lose {loss:.3g}")
-
-
-def running_sums_cost_their_price(scene: Scene) -> None:
-    """A value that moves by 1 moves so many nodes, each with noise of this scale; T is a power of two and not."""
-    for steps in (7, 8):
-        counter = TreeCounter(steps, 1.0)
-        loss = running_sums.memberships(steps) * ONE / counter._scale
-        require(loss <= 1, f"{steps} running sums at ε = 1 lose {float(loss):.3g}")
-
-
-def adaptive_means_cost_all_of_them(scene: Scene) -> None:
-    """k answers with noise w on means of n values are one Gaussian of μ = √k/(nw)."""
-    desk = GaussianAnswers({"x": np.zeros(100)}, 16, 0.5, delta=DELTA)
-    closed = gaussian_epsilon(4 / (100 * desk.noise_std), DELTA)
-    require(desk.guarantee.epsilon >= closed, f"ε = {desk.guarantee.epsilon:.3g} is stated for answers of {closed:.3g}")
 
 
 def rows_beyond_their_public_bound_are_refused(scene: Scene) -> None:

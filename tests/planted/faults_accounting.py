@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import types
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,8 +18,6 @@ from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric
-from dpmcmc.privacy.interactive import TreeCounter, answers
-from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
 from tests.planted import checks_query as checks
@@ -128,14 +123,6 @@ def _pairs_paid_once(patch: Patch) -> None:
     patch.setattr(guarantee, "of_pairs", lambda events: 0.0)
 
 
-def _any_process(patch: Patch) -> None:
-    patch.setattr(Once, "_answering", lambda self: self._taken)
-
-
-def _answers_at_once(patch: Patch) -> None:
-    patch.setattr(Once, "_answering", lambda self: contextlib.nullcontext())
-
-
 def _no_determinant(patch: Patch) -> None:
     patch.setattr(objective, "_loss", lambda m, kappa: np.maximum(0.0, m))
 
@@ -148,52 +135,6 @@ def _draws_pass_for_exact(patch: Patch) -> None:
 
     patch.setattr(OPS, "planned", planned)
     patch.setattr(OPS, "_delta_left", lambda self, spec: spec.delta)
-
-
-def _half_the_query_noise(patch: Patch) -> None:
-    real = WholeNumbers.__init__
-
-    def init(self: WholeNumbers, *stated: Any) -> None:
-        real(self, *stated)
-        self.query_scale /= 2
-
-    patch.setattr(WholeNumbers, "__init__", init)
-
-
-def _one_hits_noise(patch: Patch) -> None:
-    real = WholeNumbers.__init__
-
-    def init(self: WholeNumbers, *stated: Any) -> None:
-        real(self, *stated)
-        hits = stated[3] if len(stated) > 3 else 1
-        self.query_scale /= hits
-
-    patch.setattr(WholeNumbers, "__init__", init)
-
-
-def _printed_levels(patch: Patch) -> None:
-    real = TreeCounter.__init__
-
-    def init(self: TreeCounter, steps: int, epsilon: float, *stated: Any, **options: Any) -> None:
-        real(self, steps, epsilon, *stated, **options)
-        self._scale *= Fraction(max(1, (steps - 1).bit_length()), self.levels)
-
-    patch.setattr(TreeCounter, "__init__", init)
-
-
-def _one_answer_for_all(patch: Patch) -> None:
-    patch.setattr(answers, "dataclasses", types.SimpleNamespace(replace=lambda event, count: event))
-
-
-def _never_halts(patch: Patch) -> None:
-    real = WholeNumbers.above
-
-    def above(self: WholeNumbers, value: int) -> bool:
-        answer = real(self, value)
-        self.halted = False
-        return answer
-
-    patch.setattr(WholeNumbers, "above", above)
 
 
 def _any_row(patch: Patch) -> None:
@@ -303,48 +244,6 @@ FAULTS = (
         "OPS is told that its draws are within τ of the posterior, and does not charge it.",
         _draws_pass_for_exact,
         (accounting.draws_that_are_not_exact_are_charged,),
-    ),
-    Fault(
-        "AboveThreshold with half its noise",
-        "The noise of each value has the scale of the threshold's, which is half of what the proof needs.",
-        _half_the_query_noise,
-        (accounting.a_stream_of_questions_costs_its_price,),
-    ),
-    Fault(
-        "AboveThreshold with one hit's noise for several",
-        "A stream that goes on after True draws the noise of values as if it halted there.",
-        _one_hits_noise,
-        (accounting.several_hits_cost_their_price,),
-    ),
-    Fault(
-        "running sums with the printed levels",
-        "The tree has ⌈log₂ T⌉ levels, one too few where T is a power of two: the first record is in one node more.",
-        _printed_levels,
-        (accounting.running_sums_cost_their_price,),
-    ),
-    Fault(
-        "one of k Gaussian answers charged",
-        "Adaptive answers are charged as if one of them left.",
-        _one_answer_for_all,
-        (accounting.adaptive_means_cost_all_of_them,),
-    ),
-    Fault(
-        "AboveThreshold goes on after True",
-        "A stream that has halted answers the next question for free.",
-        _never_halts,
-        (accounting.a_stream_of_questions_costs_its_price,),
-    ),
-    Fault(
-        "AboveThreshold survives a fork",
-        "Processes that are forked from one share a stream's noisy threshold, and each goes on from where it stood.",
-        _any_process,
-        (accounting.a_stream_answers_in_its_own_process_alone,),
-    ),
-    Fault(
-        "two answers at once",
-        "Two threads find a stream that has not halted, or a budget of one, before either has answered.",
-        _answers_at_once,
-        (accounting.a_stream_answers_one_question_at_a_time,),
     ),
     Fault(
         "public row bound not enforced",

@@ -1,33 +1,34 @@
 r"""Thompson sampling with private counts, and Hedge as a sequence of exponential mechanisms: regret against ε.
 
-    python -m experiments.bandits [--quick] [--out DIR] [--config configs/figures/bandits.yaml]
+    python -m experiments.sources.bandits [--quick] [--out DIR]
 
 Left, a bandit. A person a step has a reward for each arm and shows that of the arm that is pulled. Thompson sampling
 pulls the arm with the largest draw of Beta(1 + S, 1 + m − S), S of m rewards. Such a draw has no pure ε of its own:
 where S moves by one, the ratio of the densities is θ/(1 − θ) up to a constant, which has no bound. So S comes from a
-``TreeCounter``, an arm a counter, and the draws are post-processing: ε in all, δ = 0. ``exact`` takes the noisy counts
-for the counts; ``widened`` adds the noise of a counter once more before each draw, so that an arm is not given up
-because of the noise.
+tree counter (``tree_counter.py``), an arm a counter, and the draws are post-processing: ε in all, δ = 0. ``exact``
+takes the noisy counts for the counts; ``widened`` adds the noise of a counter once more before each draw, so that an
+arm is not given up because of the noise.
 
 Right, all arms' losses are seen (experts). Hedge draws an arm with probability ∝ exp(−η Σ losses), losses in [0, 1].
 One person moves each sum by at most 1, so a draw costs 2η, and T draws 2ηT; or less at δ > 0, by exact composition. η
-is the largest that ε allows, at most Hedge's own √(8 log A/T).
+is the largest that ε allows, at most Hedge's own √(8 log A/T). Exp3, the third algorithm that the thesis names, is not
+run: it draws from weights that divide a loss by the probability of its arm, which has no bound that a price could use.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.interactive import TreeCounter
+from experiments.arguments import of_source
 from experiments.commands import command, folder_for
-from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
+from experiments.figure_files import report, write_table
 from experiments.pictures import BLUE, DARK, GREY, ORANGE, on_epsilon, saved
+from experiments.sources.tree_counter import TreeCounter
 
 COLUMNS = ("method", "epsilon", "proved", "delta", "regret", "regret_error", "repeats")
 #: Values of the column ``method``; ε, as asked for and as proved, is empty where nothing is private.
@@ -36,25 +37,9 @@ EXACT, WIDENED, PURE, APPROXIMATE, THOMPSON, HEDGE, BLIND = (
 )  # fmt: skip
 
 
-class Quick(FigureSection):
-    """Settings that ``--quick`` shortens."""
-
-    repeats: int = Field(gt=1, description="Runs.")
-
-
-class Settings(FigureSection):
-    """The whole YAML."""
-
-    name: str = Field(description="Names the picture.")
-    seed: int = Field(ge=0, description="Seed of rewards and draws.")
-    means: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        min_length=2, description="Mean reward of each arm, in [0, 1]."
-    )
-    steps: int = Field(gt=1, le=4000, description="T.")
-    epsilons: list[Annotated[float, Field(gt=0)]] = Field(min_length=2, description="ε.")
-    delta: float = Field(gt=0, lt=1, description="δ of Hedge's second line.")
-    repeats: int = Field(gt=1, description="Runs.")
-    quick: Quick = Field(description="Settings that --quick shortens.")
+#: Mean rewards of the arms, steps, δ of Hedge's second line, and runs.
+MEANS, STEPS, DELTA, REPEATS = (0.7, 0.5, 0.5, 0.5, 0.5), 1000, 1e-6, 100
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 def thompson(
@@ -114,27 +99,24 @@ def largest_rate(epsilon: float, delta: float, arms: int, steps: int) -> float:
     return min(low, math.sqrt(8 * math.log(arms) / steps))
 
 
-def run(settings: Settings) -> list[dict[str, Any]]:
+def rows(runs: int) -> list[dict[str, Any]]:
     """Rows of results.csv."""
-    means = np.array(settings.means)
-    rng = np.random.default_rng(settings.seed)
-    arms = len(means)
-    steps = settings.steps
-    repeats = range(settings.repeats)
-    rows = [
-        _row(THOMPSON, None, None, [thompson(means, steps, None, False, rng)[0] for _ in repeats]),
-        _row(HEDGE, None, None, hedge(means, steps, math.sqrt(8 * math.log(arms) / steps), settings.repeats, rng)),
-        _row(BLIND, None, None, np.full(settings.repeats, steps * (means.max() - means.mean()))),
+    means = np.array(MEANS)
+    rng = np.random.default_rng(0)
+    arms, repeats = len(means), range(runs)
+    found = [
+        _row(THOMPSON, None, None, [thompson(means, STEPS, None, False, rng)[0] for _ in repeats]),
+        _row(HEDGE, None, None, hedge(means, STEPS, math.sqrt(8 * math.log(arms) / STEPS), runs, rng)),
+        _row(BLIND, None, None, np.full(runs, STEPS * (means.max() - means.mean()))),
     ]
-    for epsilon in settings.epsilons:
+    for epsilon in EPSILONS:
         for name in (EXACT, WIDENED):
-            runs = [thompson(means, steps, epsilon, name == WIDENED, rng) for _ in repeats]
-            rows.append(_row(name, epsilon, runs[0][1], [regret for regret, _ in runs]))
-        for name, delta in ((PURE, 0.0), (APPROXIMATE, settings.delta)):
-            rate = largest_rate(epsilon, delta, arms, steps)
-            regrets = hedge(means, steps, rate, settings.repeats, rng)
-            rows.append(_row(name, epsilon, price(rate, steps, delta), regrets))
-    return rows
+            each = [thompson(means, STEPS, epsilon, name == WIDENED, rng) for _ in repeats]
+            found.append(_row(name, epsilon, each[0][1], [regret for regret, _ in each]))
+        for name, delta in ((PURE, 0.0), (APPROXIMATE, DELTA)):
+            rate = largest_rate(epsilon, delta, arms, STEPS)
+            found.append(_row(name, epsilon, price(rate, STEPS, delta), hedge(means, STEPS, rate, runs, rng)))
+    return found
 
 
 def _row(name: str, epsilon: float | None, guarantee: Guarantee | None, regrets: Any) -> dict[str, Any]:
@@ -150,10 +132,10 @@ def _row(name: str, epsilon: float | None, guarantee: Guarantee | None, regrets:
     }
 
 
-def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str | None) -> None:
+def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
     """Regret against ε, a panel for bandits and one for experts."""
     says = "Private regret comes down to the plain one as ε grows"
-    about = f"{len(settings.means)} arms, T = {settings.steps:,}, {settings.repeats} runs; ±2 standard errors"
+    about = f"{len(MEANS)} arms, T = {STEPS:,}, {rows[0]['repeats']} runs; ±2 standard errors"
     panels = (
         (
             "Thompson sampling: one reward a step",
@@ -165,7 +147,7 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
             HEDGE,
             (
                 (PURE, ORANGE, "2η a draw, added: δ = 0"),
-                (APPROXIMATE, BLUE, f"2η a draw, composed at δ = {settings.delta:g}"),
+                (APPROXIMATE, BLUE, f"2η a draw, composed at δ = {DELTA:g}"),
             ),
         ),
     )
@@ -183,7 +165,7 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
                     color=colour, marker="o", ms=4, capsize=2, label=label,
                 )  # fmt: skip
             axis.axhline(alone[plain], color=DARK, ls="--", label="not private")
-            on_epsilon(axis, settings.epsilons)
+            on_epsilon(axis, EPSILONS)
             axis.set_ylim(0, 1.45 * alone[BLIND])
             axis.set_title(title)
             axis.legend(frameon=False, loc="upper right", fontsize=8.5)
@@ -202,15 +184,12 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    arguments = arguments_of("bandits", "Regret of private Thompson sampling and Hedge against ε.", argv)
-    settings = load(arguments.config, Settings)
-    if arguments.quick:
-        settings = settings.model_copy(update={"repeats": settings.quick.repeats})
+    arguments = of_source("bandits", "Regret of private Thompson sampling and Hedge against ε.", argv)
     with folder_for(arguments.out):
-        rows = run(settings)
-        write_table(arguments.out / "results.csv", COLUMNS, rows)
-        draw(arguments.out / f"{settings.name}.png", settings, rows, "quick: few runs" if arguments.quick else None)
-        report(summary(rows), arguments.out)
+        found = rows(2 if arguments.quick else REPEATS)
+        write_table(arguments.out / "results.csv", COLUMNS, found)
+        draw(arguments.out / "bandits.png", found, "quick: few runs" if arguments.quick else None)
+        report(summary(found), arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,84 @@
-"""On-average KL of two exact releases in closed form, and by risks: of a mean, and of a ridge posterior draw."""
+r"""On-average KL privacy: the divergence from replacing one record, averaged over data and record (thesis, chapter 4).
+
+    python -m experiments.sources.on_average [--quick] [--out DIR]
+
+    ε = E_{Z ~ Dⁿ, z ~ D} KL( A(Z) ‖ A([Z₋₁, z]) )
+
+For an exact draw from p(h|Z) ∝ exp(−γ Σ ℓ(z_i, h) − r(h)), r free of the data and the normaliser finite, it is γ times
+the generalisation gap of the same loss,
+
+    ε = γ·( E ℓ(z, A(Z)) − E (1/n) Σ ℓ(z_i, A(Z)) ),   z fresh (Theorem 3),
+
+so two estimators must agree: closed forms of each pair, and losses on records that were trained on and fresh ones. The
+table has both for ridge regression. It is an average over the distribution of data: it protects no person, is not
+differential privacy, and does not compose over the steps of a chain, so such numbers are never added.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erfcx
+from scipy.special import erfcx, ndtr
 
-from dpmcmc.diagnostics.on_average_kl import OnAverageKL, from_divergences, from_risks
+from experiments.arguments import of_source
+from experiments.commands import command, folder_for
+from experiments.figure_files import report, write_table
 
+COLUMNS = ("gamma", "kl", "kl_error", "gap", "gap_error", "disagreement")
 #: Draws a shape of records: (rng, shape) -> x (*shape, d), y shape.
 Generator = Callable[[np.random.Generator, tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
 
 #: Numbers of one chunk of a Monte Carlo.
 _CHUNK = 2_000_000
+
+
+class OnAverageKL(NamedTuple):
+    """An estimate, in nats, and the standard error of its Monte Carlo. It bounds no one's privacy loss."""
+
+    value: float
+    standard_error: float
+
+
+def from_divergences(divergences: ArrayLike) -> OnAverageKL:
+    """Return the mean of KL(A(Z) ‖ A([Z₋₁, z])) over independent pairs, (repeats,), with its standard error."""
+    return _mean(np.asarray(divergences, np.float64))
+
+
+def from_risks(train: ArrayLike, fresh: ArrayLike, gamma: float) -> OnAverageKL:
+    """Return γ times the mean gap between losses on fresh and on training records, with its standard error.
+
+    Valid for exact draws of exp(−γ Σ ℓ − r) with this loss and γ.
+
+    Args:
+        train: mean loss of one draw on the data it was drawn from, (repeats,), each with data of its own.
+        fresh: mean loss of the same draw on records from the same law that it has not seen, (repeats,).
+        gamma: γ.
+    """
+    return _mean(gamma * (np.asarray(fresh, np.float64) - np.asarray(train, np.float64)))
+
+
+def disagreement(first: OnAverageKL, second: OnAverageKL) -> float:
+    """Return the distance of two independent estimates of one number, in its standard errors."""
+    spread = float(np.hypot(first.standard_error, second.standard_error))
+    if spread == 0:
+        return 0.0 if first.value == second.value else np.inf
+    return abs(first.value - second.value) / spread
+
+
+def agree(first: OnAverageKL, second: OnAverageKL, level: float = 1e-3) -> bool:
+    """Return whether a two-sided test at ``level`` accepts that two independent estimates are of one number.
+
+    It detects fresh records that were trained on, and a γ or a prior that differs between risks and sampler. It detects
+    a wrong temperature at small γ, where a draw's own noise is a good part of the gap, and hardly at large γ.
+    """
+    return bool(2 * ndtr(-disagreement(first, second)) >= level)
+
+
+def _mean(values: np.ndarray) -> OnAverageKL:
+    return OnAverageKL(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))))
 
 
 def laplace_kl(shift: ArrayLike, scale: ArrayLike) -> np.ndarray:
@@ -55,7 +119,7 @@ def ridge_divergence(
 
     Args:
         generate: the law of a record.
-        gammas: γ, as in the thesis's Figure 4.2: it multiplies squares without ½, half of ``per_instance``'s γ.
+        gammas: γ, as in the thesis's Figure 4.2: it multiplies squares without ½.
         num_records: n.
         ridge: λ >= 0.
         repeats: pairs (Z, z).
@@ -129,3 +193,46 @@ def _square(x: np.ndarray) -> np.ndarray:
 
 def _solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.linalg.solve(matrix, vector[..., None])[..., 0]
+
+
+def normal_records(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Draw records of a linear model with three normal predictors."""
+    x = rng.normal(size=(*shape, 3))
+    return x, x @ [1.0, 0.5, 0.0] + rng.normal(size=shape)
+
+
+def rows(repeats: int, gammas: Sequence[float] = (0.1, 1.0, 10.0)) -> list[dict[str, Any]]:
+    """Rows of results.csv."""
+    setting: dict[str, Any] = {"num_records": 20, "ridge": 2.0, "repeats": repeats}
+    divergences = ridge_divergence(normal_records, gammas, seed=1, **setting)
+    gaps = ridge_risk_gap(normal_records, gammas, seed=2, **setting)
+    return [
+        {
+            "gamma": gamma,
+            "kl": kl.value,
+            "kl_error": kl.standard_error,
+            "gap": gap.value,
+            "gap_error": gap.standard_error,
+            "disagreement": disagreement(kl, gap),
+        }
+        for gamma, kl, gap in zip(gammas, divergences, gaps, strict=True)
+    ]
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    arguments = of_source("on_average", "On-average KL of a ridge posterior draw, by two estimators.", argv)
+    with folder_for(arguments.out):
+        found = rows(2000 if arguments.quick else 20_000)
+        write_table(arguments.out / "results.csv", COLUMNS, found)
+        lines = [
+            f"γ = {row['gamma']:g}: KL {row['kl']:.4g}, γ × generalisation gap {row['gap']:.4g}; "
+            f"{row['disagreement']:.1f} standard errors apart"
+            for row in found
+        ]
+        report(lines, arguments.out)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
