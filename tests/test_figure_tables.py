@@ -38,6 +38,8 @@ def test_the_time_of_each_figure():
     assert set(rows) == {"fig3_2_adult", "fig3_2_abalone", *script.NAMES, "headline"}
     flat = " ".join(section("All figures at once").split())
     (minutes,) = re.findall(r"a quick run takes (\d+) minutes and a full one about (\d+)", flat)
+    missing = sum(row["full_measured"] == "0" for row in rows.values())
+    assert f"{missing} of {len(rows)} were not timed" in flat
     for stated, kind, most in zip(minutes, ("quick", "full"), (5, 60), strict=True):
         seconds = sum(int(row[kind]) for row in rows.values())
         assert int(stated) == round(seconds / 120) <= most

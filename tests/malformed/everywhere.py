@@ -25,7 +25,6 @@ from tests.malformed.ledgers import good as good_ledger
 FIGURES = (
     "adaops",
     "adaptive_answers",
-    "already_private",
     "bandits",
     "coverage",
     "efficiency",
