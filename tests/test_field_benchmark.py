@@ -10,7 +10,8 @@ from scipy import stats
 
 from dpmcmc.data import Counts, Levels, Range, Schema
 from experiments.benchmark import __main__ as benchmark
-from experiments.benchmark import glm, losses, printed, problem, ranks, run, summary
+from experiments import glm
+from experiments.benchmark import losses, printed, problem, ranks, run, summary
 from experiments.benchmark.methods import METHODS, NOT_RUN, dpsgd, papers
 from experiments.benchmark.methods.contract import Outcome
 from experiments.benchmark.tables import KEPT, KINDS, TABLES

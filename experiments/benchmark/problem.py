@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmcmc.data import Counts, Levels, Range, Schema
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.tables import TABLES
 
 if TYPE_CHECKING:

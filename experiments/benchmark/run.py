@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.methods import METHODS
 from experiments.benchmark.methods.contract import Method, Outcome, Refused
 from experiments.benchmark.problem import Prepared, Problem, prepared

@@ -22,7 +22,6 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MechanismPlan
-from experiments.intervals import reference
 from experiments.intervals.designs import INTERCEPT, Chain, design
 
 Row = dict[str, str | float | int]
@@ -113,7 +112,7 @@ def seen(task: Task) -> Seen | Failure:
 
 
 @functools.lru_cache(maxsize=256)
-def _reference(name: str, records: int, table: int, precision: float | None) -> reference.Estimate:
+def _reference(name: str, records: int, table: int, precision: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the non-private fit of a table, which rows of several ε share."""
     task = Task(name, records, 1.0, None, 0.9, table, ())
     return design(name).reference(simulated(task), precision)

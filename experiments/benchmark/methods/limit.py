@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmcmc.estimators.fitting import model_of
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.methods.contract import ALL, Method, Outcome, normal_draws, system_rng
 from experiments.benchmark.problem import Problem
 

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.methods.contract import Method, Outcome, Refused, normal_draws, system_rng
 from experiments.benchmark.problem import Problem
 
