@@ -44,7 +44,7 @@ def test_the_non_private_fit_is_the_optimum_and_its_errors_those_of_the_sandwich
     bread = np.linalg.inv((numeric + numeric.T) / 2)
     scores = np.array([(y[i] - of.mean(x[i] @ best.x)) * x[i] for i in range(len(y))])
     covariance = bread if precision else bread @ sum(np.outer(s, s) for s in scores) @ bread
-    np.testing.assert_allclose(found.errors(0.0)s(precision), np.sqrt(np.diag(covariance)), rtol=1e-3)
+    np.testing.assert_allclose(found.errors(precision), np.sqrt(np.diag(covariance)), rtol=1e-3)
 
 
 def test_separated_classes_have_no_non_private_fit():
