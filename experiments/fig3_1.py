@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.figure_files import arguments_of, load, report, write_table

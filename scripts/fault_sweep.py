@@ -39,6 +39,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dpmcmc.engine import sizes
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 _SHIM = Path(__file__).with_name("fault_shim.c")
@@ -474,14 +476,13 @@ def _warm(jobs: list[str]) -> None:
     if set(jobs) == {"ledger"}:
         return
     from dpmcmc.cli import run, saved
-    from dpmcmc.engine import compilation
     from dpmcmc.report import pictures
     from dpmcmc.storage import checkpoint
 
     assert run
     saved.ConfiguredRun._confidential = lambda *_: ({}, None)  # type: ignore[method-assign]
     pictures.Pictures.begin = lambda *_: None  # type: ignore[method-assign]
-    compilation._CHUNK_STEPS = 2
+    sizes._CHUNK_STEPS = 2
     checkpoint._OVERHEAD = 1e9
 
 

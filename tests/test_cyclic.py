@@ -16,7 +16,7 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics.per_record import per_record_epsilon
-from dpmcmc.engine import compilation, program
+from dpmcmc.engine import program, sizes
 from dpmcmc.privacy import UnsupportedCombination, account, calibrate
 from dpmcmc.privacy.accounting import correlated, gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
@@ -335,7 +335,7 @@ def test_a_run_has_the_variance_that_is_derived(phi):
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     """The noise of the step before is drawn again from its key, so nothing of it is kept."""
     plan = make(sampling=Cyclic(30, 0.5), steps=21, burn_in=0, thin=1, chains=1)
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 7)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     alone = dpmcmc.sample(plan, DATA, key=3)
 

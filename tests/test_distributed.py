@@ -21,7 +21,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError, exit_code
 from dpmcmc.config import ConfigError, dump
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import processes
+from dpmcmc.engine import agreement, processes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.errors import SaidByFirst
 from dpmcmc.privacy import Ledger
@@ -162,7 +162,7 @@ def test_a_command_that_cannot_be_started_is_a_sentence():
 
 def test_one_process_keeps_its_own_keys():
     streams = streams_of(0)[0]
-    assert processes.keys_of_first(lambda: streams, streams_of(1)[0]) is streams
+    assert agreement.keys_of_first(lambda: streams, streams_of(1)[0]) is streams
 
 
 @pytest.mark.parametrize("named", [{"DPMCMC_COORDINATOR": "127.0.0.1:1"}, {"DPMCMC_PROCESS": "x"}])

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks, program
+from dpmcmc.engine import blocks, lanes, recorded
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import trace as from_trace
 from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
@@ -277,7 +277,7 @@ def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
 
     Fewer gradients, averages, tell a little less of the second moment of rows.
     """
-    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 64)
+    monkeypatch.setattr("dpmcmc.engine.sizes._CHUNK_STEPS", 64)
     x, y, _ = logistic_table(5000, 5, np.random.default_rng(0))
     data, changes = {"x": x.astype(np.float32), "y": y.astype(np.int32)}, {"steps": 400, "burn_in": 200, "chains": 1}
     changes |= {"sampler": dpmcmc.SGLD(step_size=step), "sampling": dpmcmc.Full(), "metric": dpmcmc.PrivateMetric()}
@@ -302,7 +302,7 @@ def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
 
 
 def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
-    monkeypatch.setattr(program, "LARGEST", 3)
+    monkeypatch.setattr(recorded, "LARGEST", 3)
     found = dpmcmc.sample(planned(logistic(), 800, steps=100), records, key=1)
     with pytest.raises(UnsupportedCombination, match="plan it with thin=1"):
         found.noise_aware()
@@ -317,7 +317,7 @@ def test_exactly_the_fewest_steps_are_enough(result):
 
 
 def test_recording_changes_no_draw(records, result, monkeypatch):
-    for module in (program, blocks):
+    for module in (recorded, blocks):
         monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
     without = dpmcmc.sample(planned(logistic(), 800), records, key=1)
     assert without.means is None
@@ -410,9 +410,9 @@ def test_groups_of_draws_nc_name_the_posterior_and_the_path(result, tmp_path):
 
 def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, result, tmp_path, monkeypatch):
     """Chunks of 32 steps, each committed; blocks of 5 straddle them."""
-    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 32)
+    monkeypatch.setattr("dpmcmc.engine.sizes._CHUNK_STEPS", 32)
     monkeypatch.setattr("dpmcmc.storage.checkpoint.Checkpoint.due", lambda *_: True)
-    take, left = blocks.take_chunk, [2]
+    take, left = lanes.take_chunk, [2]
 
     def stop_later(*arguments):
         left[0] -= 1
@@ -422,7 +422,7 @@ def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, r
 
     plan = planned(logistic(), 800)
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "take_chunk", stop_later)
+        patch.setattr(lanes, "take_chunk", stop_later)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
     again = dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")

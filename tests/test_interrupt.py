@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import blocks, compilation, result
+from dpmcmc.engine import blocks, result, sizes
 from dpmcmc.storage import checkpoint
 from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
@@ -202,7 +202,7 @@ def test_an_interrupt_within_eval_leaves_the_exit_code_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_path, monkeypatch, capsys):  # noqa: F811
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 20)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     arguments = (config, "--out", tmp_path / "run")
     moments = [

@@ -10,7 +10,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import dpmcmc
-from dpmcmc.engine.cells import outcomes
+from dpmcmc.engine.tasks import outcomes
 from experiments import glm
 from experiments.figure_files import CONFIGS, load, read_table
 from experiments.intervals import __main__ as intervals

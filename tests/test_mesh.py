@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from scipy import stats
 
 from dpmcmc import mesh as mesh_function
-from dpmcmc.engine.hardware import checked, sizes
+from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
 from dpmcmc.privacy.query.selection import shard_selector
 from tests.compiling import flags

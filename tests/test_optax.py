@@ -12,7 +12,7 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import blocks, compilation
+from dpmcmc.engine import blocks, sizes
 from dpmcmc.engine.program import Program
 from dpmcmc.errors import InputError
 from dpmcmc.planning.verdict import of_result
@@ -223,7 +223,7 @@ def stopped_and_resumed(folder, plan):
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_a_stopped_run_goes_on_with_its_moments_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 4)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 4)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     plan = make(chains=2)
     alone = dpmcmc.sample(plan, RECORDS, key=3)

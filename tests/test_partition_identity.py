@@ -19,8 +19,7 @@ from dpmcmc.data import DataError, Levels, Range, Schema
 from dpmcmc.data import partitions as partitions_of_data
 from dpmcmc.data.columnar import to_rows
 from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, partitioned
-from dpmcmc.engine import chains, life
-from dpmcmc.engine import partitions as engine_partitions
+from dpmcmc.engine import chains, kept_partitions, life
 from dpmcmc.engine.partitions import Answer, PartitionedRecords
 from dpmcmc.engine.workers import LostPartition, Pool, workers
 from dpmcmc.errors import InputError
@@ -54,8 +53,8 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch):
     """Let every pass read its rows anew."""
-    monkeypatch.setenv(engine_partitions.KEEP_MB, "0")
-    monkeypatch.setattr(engine_partitions, "_kept", engine_partitions._Kept())
+    monkeypatch.setenv(kept_partitions.KEEP_MB, "0")
+    monkeypatch.setattr(kept_partitions, "KEPT", kept_partitions._Kept())
 
 
 def total(data, num_records=N, between=lambda: None):
@@ -105,7 +104,7 @@ def test_rows_in_another_order_and_rows_that_are_kept(folder, monkeypatch):
     with pytest.raises(LostPartition, match=OTHER):
         total(folder, between=lambda: rewritten(folder / "4.parquet", TABLE.slice(41, 109).take(order)))
     rewritten(folder / "4.parquet", TABLE.slice(41, 109))
-    monkeypatch.setenv(engine_partitions.KEEP_MB, "64")
+    monkeypatch.setenv(kept_partitions.KEEP_MB, "64")
     assert same(total(folder, between=lambda: shutil.rmtree(folder)), WHOLE)
 
 
@@ -349,7 +348,7 @@ def drawn_frame(anew):
 @pytest.mark.parametrize("kept", ["0", "64"])
 def test_rows_that_are_drawn_anew_at_each_reading_are_refused(tmp_path, monkeypatch, kept):
     """They are read twice before anything is spent, whatever workers keep."""
-    monkeypatch.setenv(engine_partitions.KEEP_MB, kept)
+    monkeypatch.setenv(kept_partitions.KEEP_MB, kept)
     ledger = ledger_at(tmp_path / "ledger")
     parts = tuple(EncodedPartition(Drawn(TABLE, N // 2), SCHEMA) for _ in range(2))
     for data in (drawn_frame(True), EncodedPartitions(parts, SCHEMA)):

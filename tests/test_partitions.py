@@ -19,8 +19,8 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataError, Levels, Range, Schema, columnar
 from dpmcmc.data.partitions import partitioned
+from dpmcmc.engine import kept_partitions, processes, shares
 from dpmcmc.engine import partitions as engine_partitions
-from dpmcmc.engine import processes
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.workers import Cluster, LostPartition, Pool, check_engine, is_safe, workers
 from dpmcmc.errors import InputError
@@ -139,12 +139,10 @@ def test_row_groups_of_a_large_file_are_partitions(tmp_path, monkeypatch):
 def test_what_is_kept_between_passes_changes_nothing_and_is_forgotten(folder, monkeypatch):
     halved = summed(Prepared(Halved(), Squares()), SCHEMA.encode(TABLE))
     read = []
-    batches = engine_partitions.EncodedPartition.batches
-    monkeypatch.setattr(
-        engine_partitions.EncodedPartition, "batches", lambda self, *more: read.append(1) or batches(self, *more)
-    )
+    batches = shares.EncodedPartition.batches
+    monkeypatch.setattr(shares.EncodedPartition, "batches", lambda self, *more: read.append(1) or batches(self, *more))
     for megabytes, reads in (("512", 14), ("0", 32)):  # the last total has what was kept made anew
-        monkeypatch.setenv(engine_partitions.KEEP_MB, megabytes)
+        monkeypatch.setenv(kept_partitions.KEEP_MB, megabytes)
         read.clear()
         with workers() as crew:
             records = PartitionedRecords(partitioned(folder, SCHEMA), crew).checked(fine, N)
@@ -156,14 +154,14 @@ def test_what_is_kept_between_passes_changes_nothing_and_is_forgotten(folder, mo
             assert same(records.total(Squares()), WHOLE)
             records.forget()
         assert len(read) == reads
-    assert not engine_partitions._kept._held
-    assert engine_partitions._kept._bytes == 0
+    assert not kept_partitions.KEPT._held
+    assert kept_partitions.KEPT._bytes == 0
 
 
 @pytest.mark.parametrize("numbers", [[0.0, -0.0], [0, 0], [-0.0, -0.0], [1.5, 1.5], [0.1, 0.2], [np.nan, np.nan]])
 def test_what_is_kept_is_the_same_to_the_sign_of_a_zero(numbers):
     array = np.array(numbers)
-    found = engine_partitions.Packed.of(array).array
+    found = kept_partitions.Packed.of(array).array
     assert found.dtype == array.dtype
     assert found.tobytes() == array.tobytes()
 

@@ -13,7 +13,7 @@ import xarray
 
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics.per_record import account, norms
-from dpmcmc.engine import blocks, result
+from dpmcmc.engine import blocks, lanes, result
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
@@ -134,7 +134,7 @@ def test_a_run_with_an_account_goes_on_only_where_it_was_begun(charged, capsys, 
     """Steps that are taken twice are in no account."""
     arguments, ledger = charged
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(lanes, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         refused(capsys, arguments, 130)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "platform", lambda: "elsewhere")

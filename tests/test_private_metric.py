@@ -13,7 +13,7 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import chains as stage
+from dpmcmc.engine import stages_before
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
@@ -131,7 +131,7 @@ def test_metrics_noise_shares_no_key_with_a_step():
     streams = streams_of(0)[0]
     words = {
         tuple(np.asarray(jax.random.key_data(streams.at(chain, step).noise)))
-        for chain in (*range(3), stage._CHAIN)
+        for chain in (*range(3), stages_before._CHAIN)
         for step in range(3)
     }
     assert len(words) == 12
@@ -223,7 +223,7 @@ def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
+        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "kept")
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
@@ -258,7 +258,7 @@ def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, plat
 
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "here")
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
+        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
     (tmp_path / "kept" / "stage-0.bin").unlink()

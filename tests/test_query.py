@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpmcmc import targets
-from dpmcmc.engine import compilation
+from dpmcmc.engine import sizes
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
@@ -261,7 +261,7 @@ def test_sums_do_not_depend_on_row_order(name, n):
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("options", [compilation.ONE_THREAD, compilation.VECTORS], ids=["one thread", "threads"])
+@pytest.mark.parametrize("options", [sizes.ONE_THREAD, sizes.VECTORS], ids=["one thread", "threads"])
 @pytest.mark.parametrize("features", [8, 24, 64, 112, 520])
 def test_the_rounding_of_a_row_does_not_depend_on_its_place(features, options):
     """Rooms of a batch are multiples of eight, so a vector of sixteen numbers may have a remainder of eight."""

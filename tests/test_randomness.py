@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import compilation
+from dpmcmc.engine import compilation, sizes
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_words, streams_of, tree_normal
@@ -109,7 +109,7 @@ def keys_used(monkeypatch, private: bool) -> list[tuple[str, tuple[int, ...]]]:
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
     # Cells that fill a block up to its cores repeat the last one.
-    monkeypatch.setattr(compilation, "cores", lambda platform: 1)
+    monkeypatch.setattr(sizes, "cores", lambda platform: 1)
     # What is compiled with these must not serve another test, nor the other way round.
     compilation._compile_cached.cache_clear()
     with monkeypatch.context() as patch:

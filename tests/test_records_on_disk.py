@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import compilation
 from dpmcmc.engine import rows_on_disk as records_on_disk
+from dpmcmc.engine import sizes
 from dpmcmc.errors import DataError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
@@ -42,7 +42,7 @@ PLANS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
     plan = make(**PLANS[name])
     inside = dpmcmc.sample(plan, {"x": X, "y": Y}, key=5).draws
     outside = dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5).draws
@@ -88,7 +88,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
         return selected(leaf, indices, mask)
 
     monkeypatch.setattr(records_on_disk, "_selected", spy)
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 32)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 32)
     plan = make(chains=1)
     dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5)
     assert len(read) == 3
@@ -99,7 +99,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 16)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 16)
     plan, records = make(), mapped(tmp_path, x=X, y=Y)
     alone = dpmcmc.sample(plan, records, key=5).draws
 

@@ -10,7 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import compilation, self_test
+from dpmcmc.engine import compilation, self_test, sizes
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.storage.compiled_programs import compiled_afresh
 from dpmcmc.targets import Custom, LogisticRegression
@@ -63,7 +63,7 @@ def drawn(monkeypatch):
 
     def set_to(ahead):
         compilation._compile_cached.cache_clear()
-        monkeypatch.setattr(compilation, "draws_ahead", lambda *_: ahead)
+        monkeypatch.setattr(sizes, "draws_ahead", lambda *_: ahead)
 
     yield set_to
     compilation._compile_cached.cache_clear()

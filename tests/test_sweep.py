@@ -10,11 +10,11 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import chains, compilation
-from dpmcmc.engine import life as sweep
+from dpmcmc.engine import chains, compilation, sizes
+from dpmcmc.engine import plans_together as sweep
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.hardware import KINDS
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.storage.pytree import Structure
 
@@ -146,7 +146,7 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
 
 @pytest.mark.slow
 def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
     draw = dpmcmc.privacy.Event("posterior_draw", 1000.0, 1.0, 1)
     paid = dpmcmc.Guarantee.from_events(
         (draw,), delta=1e-4, adjacency="replace_one", accountant="pld", release="one_sample"
@@ -179,7 +179,7 @@ def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
     whole = sample_all(plans, DATA, keys=[1, 2, 3])
     monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 6)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 6)
     blocks = []
     monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:3]) or f(*a))
     for one, other in zip(whole, sample_all(plans, DATA, keys=[1, 2, 3]), strict=True):
@@ -336,7 +336,7 @@ def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
 @pytest.mark.slow
 def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
     monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 8)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 8)
     plans = [
         make(),
         make(steps=7, chains=3),
@@ -449,7 +449,7 @@ def test_a_nearby_number_of_steps_and_another_epsilon_compile_nothing():
 def test_steps_beyond_a_runs_own_are_not_taken(monkeypatch):
     plan = make(steps=21, chains=2, sampler=dpmcmc.SGHMC(0.1))
     padded = dpmcmc.sample(plan, DATA, key=1)
-    monkeypatch.setattr(compilation, "rung", lambda size, octave: size)
+    monkeypatch.setattr(sizes, "rung", lambda size, octave: size)
     exact = dpmcmc.sample(plan, DATA, key=1)
     np.testing.assert_allclose(padded.draws, exact.draws, rtol=1e-5)
     for found, wanted in zip(padded.info, exact.info, strict=True):

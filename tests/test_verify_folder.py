@@ -19,7 +19,7 @@ import dpmcmc
 from dpmcmc import mechanisms
 from dpmcmc.cli import verified_folder, verify
 from dpmcmc.cli.commands import main
-from dpmcmc.engine.blocks import INTERRUPTED
+from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.storage.files import digest
 

@@ -19,7 +19,7 @@ from dpmcmc.cli.options import CANARIES, FEATURES, RECORDS, note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.result import DivergedError
 from dpmcmc.errors import InputError, printable
 from dpmcmc.mechanisms import DrawError, MechanismPlan

@@ -28,9 +28,10 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.agreement import said_by_first
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.processes import connect, said_by_first
+from dpmcmc.engine.mesh import check_devices
+from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError

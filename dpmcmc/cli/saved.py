@@ -25,9 +25,9 @@ from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
-from dpmcmc.engine.chains import check_on_disk
-from dpmcmc.engine.hardware import sizes
+from dpmcmc.engine.chain_checks import check_on_disk
 from dpmcmc.engine.life import Life
+from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, printable

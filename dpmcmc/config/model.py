@@ -35,7 +35,7 @@ from dpmcmc.config.sections import (
     located,
 )
 from dpmcmc.data import DataRequest
-from dpmcmc.engine.hardware import Device
+from dpmcmc.engine.devices import Device
 from dpmcmc.engine.workers import check_engine
 from dpmcmc.errors import (
     Checked,

@@ -25,17 +25,9 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.tables import Table, is_table, no_schema
-from dpmcmc.engine.program import Means
-from dpmcmc.engine.result_folder import (
-    DRAWS,
-    PATH,
-    POSTERIOR,
-    Group,
-    content,
-    datasets,
-    groups,
-    load,
-)
+from dpmcmc.engine.loaded_result import load
+from dpmcmc.engine.recorded import Means
+from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive, told_apart

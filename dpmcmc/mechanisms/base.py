@@ -22,7 +22,8 @@ from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.data.schema import Schema
-from dpmcmc.engine.chains import Chains, check_room
+from dpmcmc.engine.chain_checks import check_room
+from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import cells
+from dpmcmc.engine import results_table
 from experiments.arguments import Parser
 from experiments.benchmark import losses, picture, summary
 from experiments.benchmark.methods import METHODS
@@ -39,7 +39,7 @@ _MOST_REPEATS, _MOST_WORKERS, _MOST_EPSILON = 1000, 64, 1000.0
 
 
 def tasks_of(
-    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: cells.Table
+    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: results_table.Table
 ) -> list[Task]:
     """Return tasks whose rows the table lacks, table by table, so that what is compiled is of use."""
     tasks = []
@@ -53,10 +53,10 @@ def tasks_of(
     return tasks
 
 
-def run(tasks: Sequence[Task], table: cells.Table, workers: int) -> None:
+def run(tasks: Sequence[Task], table: results_table.Table, workers: int) -> None:
     """Run tasks, and add their rows; a task whose process died is a failure of its method."""
-    for task, found in cells.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
-        if isinstance(found, cells.Lost):
+    for task, found in tasks.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
+        if isinstance(found, tasks.Lost):
             cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
             why = f"its process died ({found.why})"
             cell |= {"status": "failed", "reason": why, "family": METHODS[task.method].family}
@@ -100,10 +100,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _benchmark(given: argparse.Namespace) -> list[str]:
-    with cells.Table(given.out, COLUMNS, KEY) as table:
+    with results_table.Table(given.out, COLUMNS, KEY) as table:
         if not given.report:
             run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
-        rows = [cells.numbers(row) for row in table.rows]
+        rows = [results_table.numbers(row) for row in table.rows]
     left_out = _lacking(rows, given) if given.report else []
     if given.report:
         rows = [row for row in rows if row["method"] not in left_out and _asked(row, given)]
@@ -112,7 +112,7 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
                 "--report: no method of DIR has every table at every ε; give --tables or --epsilons that it has."
             )
     found = summary.summarised(rows)
-    (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
+    (given.out / "summary.csv").write_text(results_table.csv_of(summary.COLUMNS, found), encoding="utf-8")
     text = losses.page(rows, found, not _whole(rows))
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine.cells import alone
+from dpmcmc.engine.results_table import alone
 from dpmcmc.storage.files import opened_text
 from experiments.commands import folder_for
 from experiments.panel import scores

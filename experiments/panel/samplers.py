@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.accounting.sampling import Sampling
 from experiments.panel.config import Settings

@@ -14,7 +14,8 @@ import pytest
 
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import dump
-from dpmcmc.engine.reservation import Reservation, check_apart
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.saving import check_apart
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, file, postgres

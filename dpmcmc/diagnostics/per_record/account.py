@@ -45,7 +45,7 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import norms as divergence
 from dpmcmc.diagnostics.per_record.norms import Tally, norms_of, trajectory
-from dpmcmc.engine.chains import check_records
+from dpmcmc.engine.chain_checks import check_records
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
