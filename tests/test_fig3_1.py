@@ -4,7 +4,6 @@ import csv
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from experiments import fig3_1
 from experiments.figure_files import CONFIGS
@@ -40,7 +39,7 @@ def tiny(tmp_path_factory):
         trajectories={"repeats": 2, "plain_repeats": 2},
     )
     problem = fig3_1.make_problem(settings.regression)
-    found = fig3_1.run(settings, problem, Console(quiet=True))
+    found = fig3_1.run(settings, problem)
     fig3_1.write_table(folder / "results.csv", measures.COLUMNS, [row for one in found for row in one.rows])
     fig3_1.draw(folder / "fig3_1.png", settings, problem, found, None)
     return settings, found, folder
@@ -116,7 +115,7 @@ def test_private_sgnht_recovers_the_posterior_within_ten_per_cent():
             "trajectories": settings.trajectories.model_copy(update={"repeats": 24, "plain_repeats": 2}),
         }
     )
-    found = {(one.method.name, one.method.private): one.rows for one in fig3_1.run(settings, problem, Console())}
+    found = {(one.method.name, one.method.private): one.rows for one in fig3_1.run(settings, problem)}
     runs = found["SGNHT", True][:-1]
     assert np.mean([row["mean_error"] for row in runs]) <= 0.1
     assert np.mean([row["covariance_error"] for row in runs]) <= 0.1

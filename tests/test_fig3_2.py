@@ -143,11 +143,11 @@ def test_a_killed_run_goes_on_at_its_finished_cells(tmp_path):
     calls = []
 
     def counted(method, kill=False):
-        def run(trials, site, report):
+        def run(trials, site):
             calls.append((method.name, len(trials)))
             if kill:
                 raise KeyboardInterrupt
-            return method.run(trials, site, report)
+            return method.run(trials, site)
 
         return dataclasses.replace(method, run=run)
 
@@ -169,7 +169,7 @@ def test_only_the_missing_cells_of_a_method_are_run(tmp_path):
         results.add([{**cell, "repeat": 1, "accuracy": 0.9}])
     seen = []
 
-    def run(trials, site, report):
+    def run(trials, site):
         seen.extend((t.epsilon, t.repeat) for t in trials)
         return [Outcome(np.zeros((1, 3)), None, 0.0)] * len(trials)
 

@@ -1,7 +1,7 @@
 """How each method's settings are chosen: the same protocol for ours and for the baselines.
 
 Every combination of a method's grid runs on 80 % of the TRAINING set and is judged on the other 20 %
-(``experiments.settings.split``) by the accuracy of its posterior predictive. All of them run once. For each (method,
+(:func:`split`) by the accuracy of its posterior predictive. All of them run once. For each (method,
 encoding, ε) the best few run again, and the best of those once more, as often for every method. The one of highest mean
 goes into the panel's YAML. The test set is not touched. The benchmark sets are public, so looking at their records
 costs nothing; on private data it would.
@@ -29,7 +29,6 @@ from experiments.panel import scores
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
 from experiments.panel.trial import Site, Trial, seed_of
-from experiments.settings import split
 
 #: Keys of a grid that say where it is tried.
 _BOUNDS = ("least_epsilon", "most_epsilon")
@@ -111,6 +110,13 @@ def best(table: Path, panel: Panel) -> Chosen:
     return chosen
 
 
+def split(train: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], ...]:
+    """Return the training set in two: 80 % to run on, 20 % to judge by. The test set is not touched."""
+    order = np.random.RandomState(20_261_120).permutation(len(train["y"]))
+    cut = int(0.8 * len(order))
+    return tuple({name: leaf[part] for name, leaf in train.items()} for part in (order[:cut], order[cut:]))
+
+
 def _site(panel: Panel, encoding: str) -> tuple[Site, dict[str, np.ndarray]]:
     """(80 % of the training set, the rest of it)."""
     data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
@@ -180,7 +186,7 @@ def _judge(
     """Run cells once more, all together, and judge them."""
     about = ("choose", panel.seed, method.version, method.name, encoding, repeat)
     trials = [Trial(e, repeat, settings, seed_of(*about, e, json.dumps(settings))) for e, settings in cells]
-    outcomes = method.run(trials, site, lambda share: None)
+    outcomes = method.run(trials, site)
     return [
         {
             "version": method.version,

@@ -18,9 +18,6 @@ from dpmcmc.targets import LogisticRegression
 from experiments.panel.config import Panel, Settings
 from experiments.panel.rehearsal import Rehearsal
 
-#: Called with the share of the work that is done, in [0, 1].
-Report = Callable[[float], None]
-
 
 @dataclass(frozen=True)
 class Trial:
