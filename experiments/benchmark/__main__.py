@@ -24,6 +24,7 @@ from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.engine import results_table
+from dpmcmc.engine.tasks import Lost, outcomes
 from experiments.arguments import Parser
 from experiments.benchmark import losses, picture, summary
 from experiments.benchmark.methods import METHODS
@@ -53,10 +54,10 @@ def tasks_of(
     return tasks
 
 
-def run(tasks: Sequence[Task], table: results_table.Table, workers: int) -> None:
+def run(asked: Sequence[Task], table: results_table.Table, workers: int) -> None:
     """Run tasks, and add their rows; a task whose process died is a failure of its method."""
-    for task, found in tasks.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
-        if isinstance(found, tasks.Lost):
+    for task, found in outcomes(rows_of, asked, workers=workers if workers > 1 else None):
+        if isinstance(found, Lost):
             cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
             why = f"its process died ({found.why})"
             cell |= {"status": "failed", "reason": why, "family": METHODS[task.method].family}

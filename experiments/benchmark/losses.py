@@ -11,16 +11,15 @@ A loss is a cell, a table at one ε, of one of these kinds.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy as np
+import pandas as pd
 
 from dpmcmc.cli.refusals import CommandError
 from experiments.benchmark import summary
 from experiments.benchmark.run import Row
-from experiments.benchmark.summary import OURS, Cell, number
+from experiments.benchmark.summary import OURS, number
 
 #: Widest interval over that without privacy that is no loss.
 _WIDE = 3.0
@@ -33,58 +32,52 @@ Seen = dict[tuple[str, str], list[tuple[float, str]]]
 
 def paragraphs(rows: Sequence[Row]) -> list[str]:
     """Return a paragraph for each table and kind of loss, over all ε."""
-    cells = summary.cells_of(rows)
+    frame = summary.frame_of(rows)
+    ours = frame[frame["method"] == OURS]
     out: Seen = {}
-    for cell in cells:
-        if cell.method == OURS:
-            for kind, said in _losses(rows, cell, cells):
-                out.setdefault((cell.table, kind), []).append((cell.epsilon, said))
-    for row in rows:
-        if row["method"] == OURS and row["status"] in ("failed", "refused"):
-            said = f"`{OURS}` {row['status']}: {row.get('reason', '')}"
-            out.setdefault((str(row["table"]), str(row["status"])), []).append((number(row, "epsilon"), said))
+    for (table, epsilon), cells in summary.cells_of(frame).groupby(["table", "epsilon"]):
+        here = frame[(frame["table"] == table) & (frame["epsilon"] == epsilon) & (frame["status"] == "ok")]
+        for kind, said in _losses(here, cells.set_index("method")):
+            out.setdefault((table, kind), []).append((epsilon, said))
+    for row in ours[ours["status"].isin(["failed", "refused"])].itertuples():
+        out.setdefault((row.table, row.status), []).append((row.epsilon, f"`{OURS}` {row.status}: {row.reason}"))
     return [_paragraph(table, kind, seen) for (table, kind), seen in sorted(out.items())]
 
 
-def _losses(rows: Sequence[Row], cell: Cell, cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
-    """Yield the kind of each loss of a cell, and what was seen."""
-    rivals = [
-        other
-        for other in cells
-        if (other.table, other.epsilon) == (cell.table, cell.epsilon) and other.method not in {OURS, "bayes", "mle"}
-    ]
+def _losses(rows: pd.DataFrame, cells: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each loss on a table at one ε, and what was seen.
+
+    Args:
+        rows: that are ok, of every method and repeat.
+        cells: means of every method.
+    """
+    if OURS not in cells.index:
+        return
     for score, name, better in (("crps", "CRPS", -1), ("log_score", "log score", 1)):
-        rival = _best(rows, cell, rivals, score, better)
+        rival = _best(better * rows.pivot_table(score, "repeat", "method"))
         if rival is not None:
-            its, mine = (f"{one.mean[score]:.3g}" for one in (rival, cell))
-            yield name, f"the {name} of `{rival.method}` is {its}, and that of `{OURS}` {mine}"
-    coverage, width, predicted = (cell.mean.get(name, math.nan) for name in ("coverage", "width", "predicted"))
-    if cell.fit and coverage < summary.BAND[0] - 2 * cell.error:
-        yield "coverage", f"intervals cover {coverage:.2f} ± {cell.error:.2f} of simulated truths"
-    if cell.fit and width > _WIDE:
-        yield "width", f"intervals are {width:.1f} times as wide as without privacy ({predicted:.1f} predicted)"
+            its, mine = (f"{cells.loc[one, score]:.3g}" for one in (rival, OURS))
+            yield name, f"the {name} of `{rival}` is {its}, and that of `{OURS}` {mine}"
+    ours = cells.loc[OURS]
+    if ours["fit"] and ours["coverage"] < summary.BAND[0] - 2 * ours["error"]:
+        yield "coverage", f"intervals cover {ours['coverage']:.2f} ± {ours['error']:.2f} of simulated truths"
+    if ours["fit"] and ours["width"] > _WIDE:
+        predicted = f"({ours['predicted']:.1f} predicted)"
+        yield "width", f"intervals are {ours['width']:.1f} times as wide as without privacy {predicted}"
 
 
-def _best(rows: Sequence[Row], cell: Cell, rivals: Sequence[Cell], score: str, better: int) -> Cell | None:
-    """Return the best rival that beats ``fit`` beyond two errors; None: none does."""
-    mine = _by_repeat(rows, cell, score)
-    beaten = []
-    for rival in rivals:
-        its = _by_repeat(rows, rival, score)
-        gaps = [better * (its[repeat] - mine[repeat]) for repeat in mine.keys() & its.keys()]
-        if len(gaps) > 1 and np.mean(gaps) > 2 * np.std(gaps, ddof=1) / math.sqrt(len(gaps)):
-            beaten.append((float(np.mean(gaps)), rival))
-    return max(beaten, key=lambda one: one[0])[1] if beaten else None
+def _best(scores: pd.DataFrame) -> str | None:
+    """Return the best rival that beats ``fit`` beyond two errors; None: none does.
 
-
-def _by_repeat(rows: Sequence[Row], cell: Cell, score: str) -> dict[float, float]:
-    return {
-        number(row, "repeat"): number(row, score)
-        for row in rows
-        if (row["table"], row["method"], number(row, "epsilon")) == (cell.table, cell.method, cell.epsilon)
-        and row["status"] == "ok"
-        and math.isfinite(number(row, score))
-    }
+    Args:
+        scores: more is better; a row a repeat, a column a method.
+    """
+    if OURS not in scores:
+        return None
+    gaps = scores.drop(columns=[OURS, "bayes", "mle"], errors="ignore").sub(scores[OURS], axis=0)
+    means = gaps.mean()
+    beaten = means[(gaps.count() > 1) & (means > 2 * gaps.sem())]
+    return beaten.idxmax() if len(beaten) else None
 
 
 def _paragraph(table: str, kind: str, seen: Sequence[tuple[float, str]]) -> str:
