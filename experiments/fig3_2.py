@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 
 import dpmcmc
@@ -113,7 +114,7 @@ def figure(
         for encoding in encodings:
             draw.panel_figure(folder / f"{panel.name}_{encoding}.png", panel, means, encoding, notes[encoding])
         lines = compare.table(panel, results.rows)
-        compare.write(folder / "comparison.csv", lines)
+        pd.DataFrame(lines).to_csv(folder / "comparison.csv", index=False)
         for line in compare.lines_of(lines):
             console.print(line)
 

@@ -42,7 +42,7 @@ def planner(make: Callable[[Settings, float], Any]) -> Planner:
     """Plans of a sampler that ``make(settings, prior precision)`` builds."""
 
     def plan(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
-        target = site.target(settings.get("prior_scale"), of_sampler=True)
+        target = site.target(settings.get("prior_scale"))
         return dpmcmc.plan(
             target,
             num_records=site.num_records,
