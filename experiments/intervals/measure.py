@@ -108,7 +108,7 @@ def seen(task: Task) -> Seen | Failure:
     own = task.chain is not None and of.schema is None
     precision = result.plan.target.prior_precision if own else None
     estimate, error = _reference(task.design, task.records, task.table, precision)
-    return Seen(low, high, estimate, error, "intervals" in result.usable_for, _predicted(result), seconds)
+    return Seen(low, high, estimate, error, "intervals" in result.usable_for, predicted_width(result), seconds)
 
 
 @functools.lru_cache(maxsize=256)
@@ -118,13 +118,10 @@ def _reference(name: str, records: int, table: int, precision: float | None) -> 
     return design(name).reference(simulated(task), precision)
 
 
-def _predicted(result: dpmcmc.Result) -> float:
-    """Return the predicted width, the geometric mean of a range."""
-    found = None
-    if isinstance(result.plan, MechanismPlan):
-        found = result.plan.settings.get("predicted_width")
-    elif isinstance(result.plan, dpmcmc.Plan):
-        found = result.verdict.predicted_width
+def predicted_width(result: dpmcmc.Result) -> float:
+    """Return the width over that of the non-private fit as the plan predicts it, of a range its geometric mean."""
+    found = result.plan.settings.get("predicted_width") if isinstance(result.plan, MechanismPlan) else None
+    found = result.verdict.predicted_width if found is None else found
     if found is None:
         return math.nan
     with np.errstate(all="ignore"):

@@ -129,7 +129,8 @@ def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, not
     about = (
         f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error."
         f"{undrawn}\n"
-        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that our accountant proves, in percent of the ε that the source claims"
+        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that our accountant proves, in percent of "
+        "the ε that the source claims"
     )
     with saved(path, (11.0, 5.4), said(panel, means, encoding, best), about, note) as figure:
         for axis, (version, title) in zip(figure.subplots(1, 2), _VERSIONS.items(), strict=True):

@@ -16,11 +16,8 @@ import numpy as np
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan, release
 from dpmcmc.mechanisms.hybrid import Hybrid
-from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.ops import OPS, CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
-from dpmcmc.privacy.query.gaussian_release import gaussian_release
-from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.transformed import Tempered
 from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings
@@ -51,18 +48,7 @@ def objective(calibration: str) -> Run:
             site,
         )  # type: ignore[arg-type]
 
-    def run(trials: Sequence[Trial], site: Site) -> list[Outcome]:
-        outcomes = []
-        for plan, trial in zip(plans(make, trials, site), trials, strict=True):
-            if isinstance(plan, str):
-                outcomes.append(Outcome(None, None, 0.0, plan))
-            else:
-                elapsed = clock()
-                done = release(plan, site.records, key=trial.key)
-                outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
-        return outcomes
-
-    return run
+    return lambda trials, site: released(plans(make, trials, site), trials, site)
 
 
 def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
@@ -71,27 +57,20 @@ def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
         return plan_of(OutputPerturbation(settings["regularisation"]), epsilon, site)
 
-    return run_outputs(plans(make, trials, site), trials, site)
+    return released(plans(make, trials, site), trials, site)
 
 
-def run_outputs(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]:
-    """Return what ``OutputPerturbation.draw`` releases, with one search for each optimum."""
-
-    def optimum(plan: MechanismPlan) -> Hashable:
-        return plan.settings["regularisation"], plan.settings["gradient_tolerance"]
-
-    def draw(at: list[int]) -> list[np.ndarray]:
-        settings = found[at[0]].settings  # type: ignore[union-attr]
-        theta, _ = minimise(
-            site.target(), site.in_double, settings["regularisation"], tolerance=settings["gradient_tolerance"]
-        )
-        noise = [streams_of(trials[i].key)[0].noise for i in at]
-        return [
-            gaussian_release(theta, found[i].settings["noise_std"], key)[None]  # type: ignore[union-attr]
-            for i, key in zip(at, noise, strict=True)
-        ]
-
-    return _by_group(found, optimum, draw)
+def released(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]:
+    """Return what each plan releases."""
+    outcomes = []
+    for plan, trial in zip(found, trials, strict=True):
+        elapsed = clock()
+        if isinstance(plan, str):
+            outcomes.append(Outcome(None, None, 0.0, plan))
+        else:
+            done = release(plan, site.records, key=trial.key)
+            outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
+    return outcomes
 
 
 def certified(trials: Sequence[Trial], site: Site) -> list[Outcome]:

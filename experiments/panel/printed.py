@@ -129,4 +129,4 @@ def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
 
 def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Output perturbation with the classic Gaussian noise; its settings are ``regularisation``."""
-    return one_shot.run_outputs(plans(_output, trials, site), trials, site)
+    return one_shot.released(plans(_output, trials, site), trials, site)
