@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from benchmarks import comparators, growth, opacus_worker, problem, report, safeguards  # noqa: E402
-from benchmarks.timing import Ratio, in_turn, ratio, short  # noqa: E402
+from benchmarks import comparators, growth, problem, report, safeguards  # noqa: E402
+from benchmarks.timing import Ratio, in_turn, ratio  # noqa: E402
 
 TINY = problem.Size(num_records=500, features=4, batch=20, steps=20, repeats=1, quick=True)
 HAS_BLACKJAX = importlib.util.find_spec("blackjax") is not None
@@ -74,14 +73,6 @@ def test_a_section_replaces_itself_alone_in_a_document(tmp_path):
     assert path.read_text() == before.replace("old \\1", "new \\1")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (1.0, "1.00"), (0.01234, "0.0123"), (999.6, "1,000"), (25_712.0, "25,700"), (2e-9, "2.00e-09")],
-)
-def test_numbers_have_three_significant_digits(value, text):
-    assert short(value) == text
-
-
 def test_what_is_not_installed_is_named_and_left_out(monkeypatch):
     monkeypatch.setattr(comparators, "find_spec", lambda name: None)
     monkeypatch.setattr(comparators, "SAMPLERS", {"SGLD": comparators.SAMPLERS["SGLD"]})
@@ -90,13 +81,6 @@ def test_what_is_not_installed_is_named_and_left_out(monkeypatch):
     assert [row["step"] for row in among.rows] == ["SGLD"]
     assert [row["library"] for row in table.rows] == ["dpmcmc", "none: the two products alone"]
     assert [line.split(":")[0] for line in table.skipped] == ["blackjax", "jax-privacy", "Opacus"]
-
-
-def test_a_worker_without_opacus_says_so():
-    if importlib.util.find_spec("opacus"):
-        pytest.skip("Opacus is installed here")
-    with opacus_worker.Worker(TINY) as worker, pytest.raises(opacus_worker.WorkerError, match="not installed"):
-        worker.variants()
 
 
 @pytest.mark.slow
@@ -149,18 +133,3 @@ def test_every_section_in_this_process_yields_rows(section):
         assert table.rows
         for row in table.rows:
             assert all(value.median > 0 for value in row.values() if isinstance(value, Ratio))
-
-
-@pytest.mark.exhaustive
-def test_the_command_measures_processes_of_their_own(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "scripts/benchmark.py", "--quick", "--only", "memory", "--out", str(tmp_path / "m.json")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (table,) = json.loads((tmp_path / "m.json").read_text())["memory"]["tables"]
-    nothing, config = (row["MB"] for row in table["rows"])
-    assert 50 < nothing < config

@@ -207,15 +207,6 @@ def test_binagg_adds_the_noise_of_its_budget_and_covers():
     assert 0.8 < np.mean(inside) <= 1
 
 
-def test_a_tree_has_every_row_in_one_bin():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, size=(500, 2))
-    bins = papers.tree(x, np.full(2, -1.0), np.full(2, 1.0), 1.0, rng)
-    assert sorted(np.concatenate(bins.rows).tolist()) == list(range(500))
-    for ends, rows in zip(bins.ends, bins.rows, strict=True):
-        assert np.all((x[rows] >= ends[:, 0]) & (x[rows] <= ends[:, 1]))
-
-
 def test_the_bootstrap_s_noise_is_that_of_its_sensitivity():
     """With labels that decide nothing, the spread of a mean of B estimates is noise/√B beside the ridge's."""
     n, epsilon = 2000, 0.5
@@ -285,22 +276,6 @@ def test_a_small_run_goes_on_where_it_stopped_and_counts_failures(tmp_path, monk
     assert "This is a part of the benchmark" in (out / "losses.md").read_text()
     assert benchmark.main([*report, "--tables", "wells", "diabetes"]) != 0
     assert "no method of DIR has every table" in capsys.readouterr().err
-
-
-def test_a_table_of_few_records_is_for_a_quick_run_alone(tmp_path):
-    asked = benchmark._arguments(["--out", str(tmp_path)])
-    assert "diabetes" not in asked.tables
-    assert len(asked.tables) == 22
-    assert "diabetes" in benchmark._arguments(["--quick", "--out", str(tmp_path)]).tables
-    rows = [
-        {"method": method, "table": table, "epsilon": epsilon}
-        for method in METHODS
-        for table in asked.tables
-        for epsilon in benchmark.EPSILONS
-        for _ in range(benchmark.REPEATS)
-    ]
-    assert benchmark._whole(rows)
-    assert not benchmark._whole(rows[:-1])
 
 
 @pytest.mark.parametrize(

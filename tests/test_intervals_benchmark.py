@@ -1,6 +1,5 @@
 """The benchmark of intervals: its non-private fit, its estimands, its findings with planted faults, the command."""
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,6 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import dpmcmc
-from dpmcmc.engine.tasks import outcomes
 from experiments import glm
 from experiments.figure_files import CONFIGS, load, read_table
 from experiments.intervals import __main__ as intervals
@@ -179,21 +177,6 @@ def test_rows_are_kept_and_goals_read_anew(tmp_path, monkeypatch):
         assert new == old | {"finding": "holds", "width_goal": 2}
 
 
-def test_failures_come_first_and_the_lowest_coverage_first_among_them():
-    rows = [
-        {"finding": finding, "design": name, "coverage": coverage}
-        for name, finding, coverage in (
-            ("a", "holds", 0.9),
-            ("b", "too wide; predicted width off", 0.99),
-            ("c", "covers too little; too wide", 0.7),
-            ("d", "covers too little", 0.2),
-            ("e", "flagged where it misses", 0.1),
-        )
-    ]
-    rows.append({"finding": "refused", "design": "f"})
-    assert [row["design"] for row in table.ordered(rows)] == ["d", "c", "f", "b", "e", "a"]
-
-
 def test_the_monte_carlo_error_is_clustered_by_table():
     """Coefficients that are all inside or all outside say no more than one."""
     rng = np.random.default_rng(3)
@@ -202,17 +185,6 @@ def test_the_monte_carlo_error_is_clustered_by_table():
     assert measure.monte_carlo_error(whole, 0.9) == pytest.approx(0.3 / 20, rel=0.2)
     assert measure.monte_carlo_error(each, 0.9) == pytest.approx(0.3 / 20 / np.sqrt(8), rel=0.2)
     assert measure.monte_carlo_error(np.ones((4, 1), bool), 0.9) == pytest.approx(0.15)
-
-
-def test_workers_run_tables_on_one_thread_and_leave_the_environment_as_it_was():
-    task = measure.Task("one_uniform_1", 100, -1.0, None, 0.9, 0, (1.0, 0.5))
-    before = dict(os.environ)
-    ends = outcomes(measure.seen, [task, task._replace(table=1)], workers=2)
-    refused = measure.Failure("InputError", True)
-    first, end = next(ends)
-    assert os.environ["OMP_NUM_THREADS"] == "1"
-    assert {first: end, **dict(ends)} == {task: refused, task._replace(table=1): refused}
-    assert dict(os.environ) == before
 
 
 def test_the_shipped_cells_are_those_of_the_benchmark():
@@ -230,15 +202,6 @@ def test_the_shipped_cells_are_those_of_the_benchmark():
     (first, *_) = (row for row in asked if row.mu == 0.5)
     assert first.epsilon == pytest.approx(1.993, abs=0.001)
     assert [row.design for row in intervals.asked_rows(settings, ["strong"], 7)] == ["strong"]
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--only", "nothing"], ["--tables", "1"], ["--workers", "0"], ["--config", "nowhere.yaml"], ["extra"]]
-)
-def test_wrong_arguments_are_refused_in_a_sentence(arguments, tmp_path, capsys):
-    assert intervals.main([*arguments, "--out", str(tmp_path / "out")])
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_quick_run_measures_the_library_itself(tmp_path):
