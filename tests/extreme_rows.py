@@ -14,7 +14,7 @@ from dpmcmc.inference.scores import MODEL_SCORES
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware.model import LOG, Metric, ModelRows
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts
+from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.targets import bind, from_numpyro, record_shapes
 from dpmcmc.targets.numpyro.predictor import Reading, read
 from tests.one_shot_replay import distance

@@ -87,15 +87,13 @@ CASES: dict[str, dict[str, Any]] = {
     "certified_ops": drawn("certified_ops", _BOUND_LOGISTIC, steps=5),
     "objective_perturbation": drawn("objective_perturbation", _BOUND_LOGISTIC, regularisation=5.0),
     "output_perturbation": drawn("output_perturbation", _BOUND_LOGISTIC, regularisation=50.0),
-    "exponential": drawn("exponential", _BOUND_LOGISTIC, radius=3.0),
+    "ops_range": drawn("ops", _BOUND_LOGISTIC, form="range", radius=3.0),
     "sufficient_statistics": drawn("sufficient_statistics", _BOUND_LINEAR),
     "noise_aware": drawn("noise_aware", _BOUND_LOGISTIC, draws=100),
     "adassp": drawn("adassp", _BOUND_LINEAR),
-    "adaops": drawn("adaops", _BOUND_LINEAR),
     "hybrid": drawn("hybrid", _BOUND_LOGISTIC, form="gdp") | SAMPLER,
-    "randomised_response": {
+    "randomised_labels": {
         "target": LOGISTIC,
-        "mechanism": {"name": "randomised_response", "draws": 100},
         "privacy": None,
         "data": {"labels": {"randomised": 1.0}},
     },

@@ -11,8 +11,9 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import Full, Privacy
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment, asked, multiples
+from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.samplers import SGFS
 

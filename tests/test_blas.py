@@ -13,7 +13,7 @@ import pytest
 import threadpoolctl
 
 from dpmcmc.inference.noise_aware import denoised
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import one_blas_thread
 
 

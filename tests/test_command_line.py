@@ -217,7 +217,7 @@ def test_every_shipped_config_plans_without_reading_a_record(config, capsys, mon
     # an optimiser's draws no posterior.
     # Those of a path do not limit the posterior that follows from it.
     chain = not config_file.load(config).one_shot and config.stem not in POSTERIORS
-    unknown = ("numpyro_poisson", "digits_bnn", "digits_bnn_eps1", "digits_last_layer", "adult_adam", "recommender")
+    unknown = ("numpyro_poisson", "digits_bnn", "digits_bnn_eps1", "adult_adam")
     assert ("relaxation times" in printed) == (chain and config.stem not in unknown)
 
 

@@ -20,7 +20,7 @@ from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.privacy.query.gaussian_release import RowFacts, SumRelease
+from dpmcmc.privacy.query.gram_release import RowFacts, SumRelease
 from dpmcmc.privacy.query.record_sums import Whole
 from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
 from tests.noise_aware_tables import rows

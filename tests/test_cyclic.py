@@ -21,8 +21,8 @@ from dpmcmc.privacy import UnsupportedCombination, account, calibrate
 from dpmcmc.privacy.accounting import correlated, gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Cyclic, expected_batch
+from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.integer_noise import correlated_noise
-from dpmcmc.privacy.query.randomness import CHACHA20
 from dpmcmc.privacy.query.selection import selector, shard_selector
 from dpmcmc.storage import checkpoint
 from tests.replay import FAST, Replay, same_bits

@@ -89,7 +89,7 @@ def test_describe_opens_no_file(name, monkeypatch, empty_store):
     spec = data.describe(name)
     assert spec.name == name
     assert spec.num_records > 0
-    assert spec.row_bound == (np.inf if name == "ratings" else 1.0)
+    assert spec.row_bound == 1.0
 
 
 def test_describe_of_a_user_file_needs_no_file_and_says_only_what_was_declared():
@@ -260,11 +260,10 @@ SHAPES = {
     ("digits", "linear"): (1347, 450, 65),
     ("diabetes", None): (332, 110, 11),
     ("poisson_counts", None): (2000, 500, 5),
-    ("ratings", None): (4000, 2000, 90),
     ("two_normals", None): (1000, 1000, 3),
 }
 ORIGINS = dict.fromkeys(("adult", "abalone"), "DPMCMC_DATA") | dict.fromkeys(
-    ("poisson_counts", "ratings", "two_normals"), "generated"
+    ("poisson_counts", "two_normals"), "generated"
 )
 #: Number of labels 1 in all records.
 POSITIVE = {"adult": 7841 + 3846, "abalone": 2081, "breast_cancer": 357}

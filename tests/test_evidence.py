@@ -15,7 +15,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.targets import LogisticRegression
 
 D = 3

@@ -17,7 +17,7 @@ from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning import forecast
 from dpmcmc.planning.verdict import of_result, with_verdict
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.long_runs import BURN_IN, STEP, STEPS, long_run, loose
 

@@ -241,8 +241,6 @@ def test_a_label_without_a_constant_is_divided_by_its_larger_end():
     table = TABLE.assign(y=np.linspace(-9, 50, N))
     found = bare.encode(table)
     np.testing.assert_allclose(found["y"], np.clip(table.y, -5, 40) / 40, rtol=1e-6)
-    np.testing.assert_allclose(bare.decode(**found)["y"], np.clip(table.y, -5, 40), atol=1e-5)
-    np.testing.assert_allclose(bare.decode(**found)["a"], TABLE.a, atol=1e-5)
     np.testing.assert_allclose(bare.label_of(found["y"]), np.clip(table.y, -5, 40), atol=1e-5)
     np.testing.assert_allclose(offset.encode(table)["offset"], np.log(TABLE.a) / 40, rtol=1e-5)
 

@@ -19,7 +19,7 @@ from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
 from dpmcmc.inference.scores import Linear, Logistic
 from dpmcmc.inference.trace import Known, PathGradients, Score
 from dpmcmc.planning.path import trace_of
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from tests.unproved import plan_any_epsilon
 
 #: Clips residuals.

@@ -16,7 +16,7 @@ from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.targets import TargetError, bind, from_flax
 from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.flax import module as flax_module
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 BITS = 21
 K = 3

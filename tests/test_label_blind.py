@@ -16,10 +16,12 @@ from dpmcmc.config import ConfigError
 from dpmcmc.diagnostics.per_record.norms import norms_of
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums as fixed_point
-from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment
+from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, PerOwner, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered, Whitened, WhitenedRows
+from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.whitened import Whitened, WhitenedRows
 from tests.test_query import exact_sum
 
 D, K, CLIP = 3, 4, 0.3

@@ -15,7 +15,7 @@ from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, White
 from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.sufficient import split
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec, symmetric
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec, symmetric
 from dpmcmc.targets import LogisticRegression
 from tests.noise_aware_tables import SCORE, linear_table
 

@@ -29,7 +29,7 @@ from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import facts, metric, releases, scale
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, SoftmaxRegression
 from tests.bounded_rows import Reading
 from tests.noise_aware_tables import M

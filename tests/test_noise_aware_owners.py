@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -17,8 +16,7 @@ from dpmcmc.mechanisms.noise_aware.owners import SharedLimits, Sharing
 from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.record_sums import Whole
-from dpmcmc.targets import LastLayer, SoftmaxRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 from tests.bounded_rows import Reading
 from tests.noise_aware_tables import M, assert_covers, linear, logistic, owners_table, rows
 
@@ -141,12 +139,6 @@ def test_a_plan_for_owners_says_whom_it_protects_and_what_it_supposes():
     assert "owner (at most 4 rows)" in plan.target.unit
     with pytest.raises(ValueError, match="records_per_owner: PerOwner needs it"):
         NoiseAware().plan(PerOwner(logistic(3)), num_records=1000, epsilon=1.0, delta=1e-5)
-    softmax = SoftmaxRegression(num_classes=3, num_features=3, row_bound=1.0)
-    of_features = LastLayer(**dataclasses.asdict(softmax), features=np.tanh)
-    with pytest.raises(
-        ValueError, match="for regressions whose features are in the rows, and the model of a row is Last"
-    ):
-        NoiseAware().plan(PerOwner(of_features, M), num_records=1000, epsilon=1.0, delta=1e-5)
     records, _ = owners_table(1000, 3, 0)
     records["mask"][0], records["x"][0, 2] = True, [2.0, 0, 0]
     with pytest.raises(ValueError, match="some rows have a norm beyond the public row_bound"):

@@ -20,7 +20,7 @@ from dpmcmc.mechanisms.noise_aware import facts, gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import (
     Custom,
     LogisticRegression,
@@ -186,9 +186,9 @@ def test_noise_that_is_added_is_noise_that_is_charged(name, adjacency, monkeypat
 
 
 def test_an_owner_who_is_charged_as_one_record_is_caught(monkeypatch):
-    whole = gaussian_release.RowFacts.moved
+    whole = gram_release.RowFacts.moved
     as_one = lambda self, adjacency: whole(self._replace(together=1), adjacency)  # noqa: E731
-    monkeypatch.setattr(gaussian_release.RowFacts, "moved", as_one)
+    monkeypatch.setattr(gram_release.RowFacts, "moved", as_one)
     mu, _ = spent("owners", Adjacency.REPLACE_ONE, monkeypatch)
     assert mu > 1.5 * gaussian_mu(0.7, 1e-5)
 

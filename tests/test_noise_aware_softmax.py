@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -14,8 +13,8 @@ from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, average_la
 from dpmcmc.inference.scores import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import Design
-from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.targets import LastLayer, SoftmaxRegression
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.targets import SoftmaxRegression
 from tests.bounded_rows import Reading
 
 K = 3
@@ -31,7 +30,7 @@ def table(n, d, seed):
     rng = np.random.default_rng([seed, n])
     x = rng.normal(size=(n, d)) @ (np.eye(d) + rng.normal(size=(d, d)) / d)
     x[:, : d // 2] = x[:, : d // 2] > 0
-    x = gaussian_release.within(x / math.sqrt(d), 1.0)
+    x = gram_release.within(x / math.sqrt(d), 1.0)
     truth = rng.normal(size=(d, K))
     y = (softmax(x @ truth, axis=1).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     return {"x": x.astype(np.float32), "y": np.minimum(y, K - 1).astype(np.int32)}, truth
@@ -131,19 +130,6 @@ def test_the_error_of_the_curvature_is_that_of_simulated_gram_matrices():
 
 
 # --- the posterior ---------------------------------------------------------------------------------------------
-
-
-def test_a_last_layer_is_released_as_softmax_regression_on_its_features():
-    records, _ = table(300, 2, 1)
-    layer = LastLayer(features=lambda x: jnp.tanh(3 * x), num_classes=K, num_features=2)
-    plans = [
-        NoiseAware(draws=100, steps=4).plan(each, num_records=300, epsilon=1.0, delta=1e-4)
-        for each in (layer, layer.head)
-    ]
-    one = release(plans[0], records, key=0).draws
-    two = release(plans[1], {**records, "x": layer.rows(records["x"])}, key=0).draws
-    np.testing.assert_array_equal(one, two)
-    assert plans[0].guarantee.epsilon == plans[1].guarantee.epsilon
 
 
 @pytest.mark.slow

@@ -17,8 +17,10 @@ from dpmcmc.privacy.accounting import objective
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 TARGET = LogisticRegression(num_features=3, row_bound=1.0)
 BUDGET = {"num_records": 200, "epsilon": 1.0, "delta": 1e-6}

@@ -15,8 +15,10 @@ from dpmcmc.mechanisms.perturbation import OutputPerturbation
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 TARGET = LogisticRegression(num_features=2, row_bound=1.0)
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

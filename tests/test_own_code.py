@@ -116,7 +116,7 @@ def test_a_declared_target_is_made(here, attribute):
 
 
 def test_shipped_functions_declare_what_they_make():
-    for name in ("digits_network", "poisson_regression", "Recommender"):
+    for name in ("digits_network", "poisson_regression"):
         assert sections.found("target", f"dpmcmc.targets.shipped_models:{name}")
     assert sections.found("sampler", "experiments.preconditioned:PreconditionedSGLD")
 

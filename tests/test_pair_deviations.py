@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dpmcmc.cli.commands import main
-from dpmcmc.mechanisms import OPS, AdaOPS, OutputPerturbation, PrivateSelection
+from dpmcmc.mechanisms import OPS, OutputPerturbation, PrivateSelection
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
@@ -76,7 +76,6 @@ def test_a_selection_of_ladders_keeps_its_promise_for_two_records():
 
 def test_deviations_of_shipped_mechanisms_are_of_their_kind():
     pairs = [
-        AdaOPS().plan(LINEAR, **PROMISE),
         PrivateSelection([OutputPerturbation(regularisation=10.0)] * 2, loss_bound=5.0).plan(LOGISTIC, **PROMISE),
     ]
     own = [
@@ -119,7 +118,7 @@ def test_both_kinds_together_cost_more_than_either():
 
 
 def test_files_without_the_mark_are_verified_at_the_larger_group_epsilon(tmp_path, capsys):
-    """A privacy.json from before the kinds were told apart; AdaOPS and selections write the same one still."""
+    """A privacy.json from before the kinds were told apart; selections write the same one still."""
     one = OPS("gdp", prior_precision=1.0, total_variation=1e-7).plan(LOGISTIC, **PROMISE).guarantee
     body = one.to_json()
     assert [e.get("per_data_set") for e in body["events"]] == [None, True]

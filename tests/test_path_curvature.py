@@ -12,7 +12,7 @@ from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.noise_aware import Gaussian, Local, isotropic_error, symmetric_noise
 from dpmcmc.inference.path_curvature import Differences, refined
 from dpmcmc.inference.trace import lost
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 
 _STD, _SLOPE = 5.0, 0.2
 _METRIC = np.diag([400.0, 9.0, 4.0]) + 1.0

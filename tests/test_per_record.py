@@ -19,10 +19,10 @@ from dpmcmc.diagnostics.per_record import account, norms
 from dpmcmc.diagnostics.per_record import norms as divergence
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
-from dpmcmc.privacy.query.metric import SecondMoment
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 N, D, STEPS = 120, 5, 24
 RNG = np.random.default_rng(5)

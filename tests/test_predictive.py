@@ -17,7 +17,7 @@ from dpmcmc.data import Range, Schema
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import convergence, predictive
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, TargetError
-from dpmcmc.targets.transformed import with_label_scale
+from dpmcmc.targets.predicting import with_label_scale
 from tests.test_command_line import call, refused
 
 RNG = np.random.default_rng(7)

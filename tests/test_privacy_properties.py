@@ -28,7 +28,7 @@ from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombina
 from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.query.metric import multiples
+from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.report.page import privacy_json
 from tests.planted import faults_query
 from tests.planted.benches import Bench, Observed

@@ -18,10 +18,11 @@ from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.gaussian_release import GramRelease, entries, gradient_rows, gram_of, svec
+from dpmcmc.privacy.query.gradient_rows import gradient_rows
+from dpmcmc.privacy.query.gram_release import GramRelease, entries, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.checkpoint import CheckpointError
-from dpmcmc.targets.transformed import Whitened, WhitenedRows, in_metric, whitened_rows
+from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, whitened_rows
 from tests.in_metric import (
     LINEAR,
     LOGISTIC,

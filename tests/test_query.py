@@ -14,11 +14,11 @@ from dpmcmc.engine import sizes
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import exact_sums, integer_noise
+from dpmcmc.privacy.query import exact_sums, integer_noise, platforms, rows_in_place
+from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
-from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.query import GradientQuery, drawn_noise
-from dpmcmc.privacy.query.randomness import CHACHA20
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.privacy.query.selection import selector
 from tests.hardened import make
 from tests.pairs import slow_pairs
@@ -270,8 +270,8 @@ def test_the_rounding_of_a_row_does_not_depend_on_its_place(features, options):
 
     @functools.partial(jax.jit, compiler_options=options)
     def of_rows(at):
-        with exact_sums.traced_for("cpu"):
-            margin = exact_sums.Rows(jnp.asarray(table), at).margins(jnp.asarray(theta))
+        with platforms.traced_for("cpu"):
+            margin = rows_in_place.Rows(jnp.asarray(table), at).margins(jnp.asarray(theta))
         return jnp.stack([margin, jax.nn.sigmoid(margin), jnp.exp(margin / 8)])
 
     seen = np.full((3, len(table)), np.nan, np.float32)
@@ -304,7 +304,7 @@ def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows, platfor
         factor = np.minimum(np.float32(1), np.float32(1) / (np.abs(residual) * norm))
     weight = np.where(mask & np.isfinite(factor), residual * factor, 0) * np.float32(2.0**BITS)
     wanted = np.trunc(np.nan_to_num(table[at]) * weight[:, None]).astype(np.int64).sum(axis=0)
-    with exact_sums.traced_for(platform):
+    with platforms.traced_for(platform):
         found = exact_sum(q, jnp.asarray(theta), prepared)
     np.testing.assert_array_equal(found * 2.0**BITS, wanted)
     assert np.abs(wanted).max() > 2**BITS

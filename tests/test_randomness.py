@@ -11,9 +11,10 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import compilation, sizes
-from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query import chacha, randomness
+from dpmcmc.privacy.query import random_words as words_room
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_words, streams_of, tree_normal
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
 
 
 @pytest.mark.optimised
@@ -46,7 +47,7 @@ def test_extreme_words_give_finite_far_noise(monkeypatch):
 
 @pytest.mark.parametrize(
     ("of", "rows", "count"),
-    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (randomness.CHACHA20, 1, 1), (randomness.CHACHA20, 3, 55)],
+    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (chacha.CHACHA20, 1, 1), (chacha.CHACHA20, 3, 55)],
 )
 def test_words_are_those_of_the_generator(of, rows, count):
     keys = jax.random.split(jax.random.key(3, impl=of), 4)
@@ -54,8 +55,8 @@ def test_words_are_those_of_the_generator(of, rows, count):
     @jax.jit
     def words(keys):
         wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
-        together = jax.vmap(lambda key: random_words(key, rows, count))(keys)
-        return wanted, together, random_words(keys[1], rows, count)
+        together = jax.vmap(lambda key: words_room.random_words(key, rows, count))(keys)
+        return wanted, together, words_room.random_words(keys[1], rows, count)
 
     wanted, together, alone = words(keys)
     np.testing.assert_array_equal(together, wanted)
@@ -65,7 +66,7 @@ def test_words_are_those_of_the_generator(of, rows, count):
 def test_words_follow_the_settings_of_jax():
     with jax.threefry_partitionable(False):
         wanted = jax.random.bits(jax.random.key(0), (2, 8), jnp.uint32)
-        np.testing.assert_array_equal(random_words(jax.random.key(0), 2, 8), wanted)
+        np.testing.assert_array_equal(words_room.random_words(jax.random.key(0), 2, 8), wanted)
 
 
 def test_leaves_of_one_pytree_get_different_noise():

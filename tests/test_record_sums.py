@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmcmc.inference.scores import Counts, Huber, Logistic, Softmax
-from dpmcmc.mechanisms import AdaOPS, AdaSSP, NoiseAware, SufficientStatistics
+from dpmcmc.mechanisms import AdaSSP, NoiseAware, SufficientStatistics
 from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.noise_aware.gradients import (
     BoundedGradient,
@@ -280,5 +280,5 @@ def test_mechanisms_say_which_targets_they_read_through_sums_alone():
     from dpmcmc.mechanisms import OutputPerturbation
     from tests.noise_aware_tables import linear, logistic
 
-    assert all(one().reads_sums(linear(2)) for one in (NoiseAware, SufficientStatistics, AdaSSP, AdaOPS))
+    assert all(one().reads_sums(linear(2)) for one in (NoiseAware, SufficientStatistics, AdaSSP))
     assert not OutputPerturbation().reads_sums(logistic(2))

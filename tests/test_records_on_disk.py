@@ -9,7 +9,7 @@ from dpmcmc.engine import sizes
 from dpmcmc.errors import DataError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
-from dpmcmc.targets.base import check_labels
+from dpmcmc.targets.labels import check_labels
 
 N, D = 3000, 7
 rng = np.random.default_rng(3)

@@ -15,7 +15,8 @@ from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
 from dpmcmc.privacy.accounting.charging import Schedule, account, charged_guarantee
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment, multiples
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
 from dpmcmc.report.page import privacy_json
 from dpmcmc.samplers import SGFS
 from tests.pairs import slow_pairs

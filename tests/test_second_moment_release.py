@@ -15,9 +15,10 @@ from dpmcmc.engine import program
 from dpmcmc.privacy import FixedSize, Full, Poisson, Privacy
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.query import metric as second_moment
-from dpmcmc.privacy.query.metric import DENSE, PrivateSecondMoment, SecondMoment, multiples
+from dpmcmc.privacy.query import matrix_forms
+from dpmcmc.privacy.query.matrix_forms import DENSE
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.samplers import SGFS
 from tests.second_moments import (
     LARGE,
@@ -128,7 +129,7 @@ def test_off_diagonal_noise_twice_too_small_is_caught(monkeypatch):
         scale = right(parameters)
         return np.where(scale < 1, scale / 2, scale).astype(np.float32)
 
-    monkeypatch.setattr(second_moment, "DENSE", DENSE._replace(noise_scale=halved))
+    monkeypatch.setattr(matrix_forms, "DENSE", DENSE._replace(noise_scale=halved))
     plan = query_plan(Poisson(39.0), steps=1000, sampler=recorder(3.0), accountant="rdp")  # a plan not compiled before
     with pytest.raises(AssertionError):
         check_noise(*recorded_noise(plan), float(plan.noise_multipliers[0]), 3.0)

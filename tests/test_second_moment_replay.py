@@ -10,9 +10,10 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import FixedSize, Full, Poisson
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query import metric as second_moment
-from dpmcmc.privacy.query.metric import DENSE, SecondMoment
+from dpmcmc.privacy.query import moment_sum
+from dpmcmc.privacy.query.matrix_forms import DENSE
 from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.privacy.query.selection import selector
 from tests.second_moments import METRICS, D, Replay, charged, worst_rows
 
@@ -64,12 +65,12 @@ def test_one_record_moves_the_released_pair_by_at_most_what_is_charged(name):
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])
 def test_replay_catches_a_second_moment_of_unclipped_rows(structure, monkeypatch):
     """Planted fault: not clipped below 2C."""
-    original = second_moment.clipped_sum
+    original = moment_sum.clipped_sum
 
     def planted(form, rows, mask, clip, bits):
         return original(form, jax.tree.map(lambda leaf: leaf / 2, rows), mask, clip, bits + 2)
 
-    monkeypatch.setattr(second_moment, "clipped_sum", planted)
+    monkeypatch.setattr(moment_sum, "clipped_sum", planted)
     assert Replay(SecondMoment(1.0, structure)).excess()["zeroed"] > 1.3
 
 

@@ -15,8 +15,9 @@ from dpmcmc.privacy import Full, Guarantee, Poisson
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.query.metric import PrivateSecondMoment, PublicMatrix, SecondMoment, multiples
+from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.report.page import privacy_json
 from dpmcmc.samplers.sgfs import renews

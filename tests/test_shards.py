@@ -9,7 +9,7 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import integer_words
 from dpmcmc.engine.shards import shards_of
-from dpmcmc.mechanisms import AdaOPS, AdaSSP, ObjectivePerturbation, SufficientStatistics
+from dpmcmc.mechanisms import AdaSSP, ObjectivePerturbation, SufficientStatistics
 from dpmcmc.privacy.query.record_sums import Whole
 from tests.test_distributed import launched, started
 
@@ -64,7 +64,6 @@ def release(mesh=None):
     for mechanism, target, records in (
         (SufficientStatistics(), linear, LINEAR),
         (AdaSSP(), linear, LINEAR),
-        (AdaOPS(), linear, LINEAR),
         (dpmcmc.mechanisms.NoiseAware(draws=50), linear, LINEAR),
         (dpmcmc.mechanisms.NoiseAware(draws=50), logistic, LOGISTIC),
     ):

@@ -13,7 +13,8 @@ from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from tests.one_shot_replay import distance
 
 TARGET = LinearRegression(prior_scale=2.0, noise_scale=0.5, label_bound=3.0, num_features=3, row_bound=1.5)

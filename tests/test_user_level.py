@@ -16,7 +16,7 @@ from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
-from dpmcmc.targets.transformed import rows_of
+from dpmcmc.targets.per_owner import rows_of
 from tests.test_command_line import call
 from tests.test_query import exact_sum, query
 

@@ -13,12 +13,12 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.result import Result
-from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Exponential, Hybrid, PrivateSelection
+from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Hybrid, PrivateSelection
 from dpmcmc.planning import verdict
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS, Custom, LinearRegression, LogisticRegression, PerOwner, from_numpyro
 from dpmcmc.targets.shipped_models import digits_network, poisson_model
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from tests.long_runs import BURN_IN, CUSTOM, LOGISTIC, STEP, STEPS, N, check_sentences, long_run, loose
 
 CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
@@ -89,11 +89,10 @@ LINEAR = LinearRegression(num_features=3, row_bound=1.0, label_bound=1.0)
 CANDIDATES = [Chain(dpmcmc.SGLD(s), steps=10) for s in (1.0, 4.0)]
 MADE = {
     "ops": OPS(draws=200),
-    "exponential": Exponential(radius=2.0),
     "hybrid": Hybrid(OPS(), dpmcmc.SGLD(1.0), steps=20, accountant="rdp"),
     "selection": PrivateSelection(CANDIDATES, loss_bound=2.0),
 }
-_LINEAR = ("sufficient_statistics", "adassp", "adaops")
+_LINEAR = ("sufficient_statistics", "adassp")
 
 
 @pytest.mark.parametrize("name", [*(name for name in MECHANISMS if name != "noise_aware"), "hybrid", "selection"])

@@ -8,8 +8,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import dpmcmc
-from dpmcmc.privacy.query.metric import PrivateSecondMoment
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment
 from dpmcmc.samplers import Polynomial
 
 N = 1000

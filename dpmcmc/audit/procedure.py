@@ -408,7 +408,7 @@ def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
 def _check_claim(plan: Plan | MechanismPlan) -> None:
     if plan.guarantee is None:
         raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
-    if not plan.guarantee.adjacency.of_records:
+    if plan.guarantee.release == "labels":
         raise UnsupportedCombination(
             "adjacency: randomised labels are not audited by runs, since their probabilities are whole numbers of "
             "2^-64: the table of one label is exactly what the plan says (dpmcmc.targets.RandomisedLabels.table)",

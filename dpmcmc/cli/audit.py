@@ -26,7 +26,7 @@ from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.lines import rows
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 #: Most features of the problem on which a one-shot mechanism is audited.
 _MOST_FEATURES = 100_000
@@ -136,13 +136,10 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     Raises:
         CommandError: no guarantee to audit, or an option that does not apply.
     """
-    if config.data.labels is not None:
-        raise CommandError(
-            f"{problem.name}: data.labels is not audited by runs, since its probabilities are whole numbers of 2^-64: "
-            "the table of one label is exactly what dpmcmc plan says; audit a config with a privacy section."
-        )
     if config.privacy is None:
-        raise CommandError(f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit.")
+        raise CommandError(
+            f"{problem.name}: privacy is null, so nothing is claimed of whole records and there is nothing to audit."
+        )
     if not config_room.is_secret(config):
         raise CommandError(
             f"{problem.name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "

@@ -51,7 +51,7 @@ from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.transformed import with_label_scale
+from dpmcmc.targets.predicting import with_label_scale
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -155,9 +155,10 @@ class ConfiguredRun:
             return
         mechanism = self.config.mechanism
         plan = self.trace
-        if mechanism is not None:
+        if mechanism is not None or self.config.one_shot:
+            method = "data.labels" if mechanism is None else f"mechanism: {mechanism.name}"
             raise CommandError(
-                f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
+                f"{method} computes from all records at once, and those of a folder are read batch "
                 "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
             )
         if plan is None:

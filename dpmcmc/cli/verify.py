@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
 from dpmcmc.errors import InputError, quoted
-from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
+from dpmcmc.privacy.accounting import Event, gaussian
 from dpmcmc.privacy.accounting.correlated import sensitivity_squared
 from dpmcmc.privacy.accounting.events import (
     MOST_BLENDED,
@@ -113,11 +113,10 @@ class SavedRun:
         quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
-        of_label: ε at which labels were randomised, of one of them; 0 where none were.
         settled: noise multiplier of a one-shot plan.
         deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
         says_steps: whether it says how many steps it took.
-        unit: what privacy is about, ``record``, ``owner`` or ``label``.
+        unit: what privacy is about, ``record`` or ``owner``.
     """
 
     epsilon: float
@@ -127,7 +126,6 @@ class SavedRun:
     quiet: float
     rate: float
     draws: float
-    of_label: float
     settled: float
     deviations: dict[str, float]
     says_steps: bool
@@ -172,7 +170,6 @@ class SavedRun:
             quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
-            of_label=_of_label(body.get("settings") or {}),
             settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
@@ -181,19 +178,8 @@ class SavedRun:
 
 
 def unit_of(body: dict[str, Any]) -> str:
-    """Return what a privacy.json is about: record, owner, or label, which its adjacency says whatever its words."""
-    if body.get("adjacency") == Adjacency.ONE_LABEL:
-        return "label"
+    """Return what a privacy.json is about: record or owner."""
     return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
-
-
-def _of_label(settings: dict[str, Any]) -> float:
-    """Return the ε of one label that the settings of randomised response state; 0 where they are of another release."""
-    if "kept_probability" not in settings:
-        return 0.0
-    kept = _number(settings["kept_probability"])
-    odds = kept * (_number(settings["classes"]) - 1) / max(1 - kept, 1e-300)
-    return max(_number(settings["epsilon"]), math.log(max(odds, 1.0)))
 
 
 def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
@@ -229,9 +215,6 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    pure = math.fsum((e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure")
-    if pure < run.of_label * (1 - TOLERANCE):
-        yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
     asked = _count(events, QUERIES)
     drawn = _count(events, _DRAWS)
     if asked < run.queries:

@@ -45,7 +45,7 @@ from dpmcmc.errors import (
     meant,
     printable,
 )
-from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
+from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.making import MOST_STEPS, length
 from dpmcmc.planning.noise import PrivateMetric
@@ -183,14 +183,8 @@ class HybridStart(OPS):
     draws: int = field(default=1, kw_only=True)
 
 
-#: Name of the mechanism of ``data.labels``.
-RANDOMISED = "randomised_response"
-#: Section of a hybrid: that of its posterior draw, and the draw's share of ε; that of ``data.labels``.
-ONE_SHOT: Mapping[str, type] = {
-    **MECHANISMS,
-    "hybrid": HybridStart,
-    RANDOMISED: RandomisedResponse,
-}
+#: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
+ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
 
 
 @dataclass(frozen=True)
@@ -198,7 +192,8 @@ class Labels(Checked):
     """How labels are read. Features are then taken as public: nothing protects them.
 
     Args:
-        randomised: ε of one label. Every label is changed at random once, and no more is read of it.
+        randomised: ε of one label. Every label is changed at random once, and no more is read of it. The run has 1,000
+            draws from the posterior given these labels, which cost nothing more.
     """
 
     randomised: Annotated[float, Ge(LEAST_EPSILON), Le(MOST_EPSILON)]
@@ -382,8 +377,7 @@ class Config(Keyed):
     def _short_names(cls, values: object) -> object:
         """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
 
-        Randomised labels have one mechanism, which need not be named. The noise that records came with is that of a
-        linear regression.
+        The noise that records came with is that of a linear regression.
         """
         if not isinstance(values, dict):
             return values
@@ -391,8 +385,6 @@ class Config(Keyed):
             key: {"name": values[key]} for key in ("target", "sampler") if isinstance(values.get(key), str)
         }
         data, target = (part if isinstance(part, dict) else {} for part in (values.get("data"), values.get("target")))
-        if data.get("labels") and not values.get("mechanism"):
-            values = values | {"mechanism": {"name": RANDOMISED}}
         came_with = data.get("privatised")
         noise = came_with.get("noise_std") if isinstance(came_with, dict) else None
         if noise is not None and target.get("name") == "linear_regression":
@@ -409,8 +401,8 @@ class Config(Keyed):
 
     @property
     def one_shot(self) -> bool:
-        """Whether the config has a mechanism without a sampler."""
-        return self.mechanism is not None and self.mechanism.name != "hybrid"
+        """Whether the config has no sampler: a mechanism alone, or draws given randomised labels."""
+        return self.data.labels is not None or (self.mechanism is not None and self.mechanism.name != "hybrid")
 
     @property
     def not_taken(self) -> tuple[str, ...]:
@@ -444,13 +436,13 @@ class Config(Keyed):
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
-        yield from self._labels_beside(mechanism)
+        yield from self._labels_beside()
         yield from self._privatised_beside()
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_where(key):
                 but = f" but {', '.join(sorted(WHERE))}" if key == "run" else ""
-                how = ", as --set mechanism.name=randomised_response does" if mechanism == RANDOMISED else ""
-                yield key, f"mechanism {mechanism} takes none{but}; leave it out{how}"
+                method = "data.labels" if self.data.labels is not None else f"mechanism {mechanism}"
+                yield key, f"{method} takes none{but}; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if not self.one_shot and self.run is not None and self.run.engine is not None:
@@ -462,8 +454,6 @@ class Config(Keyed):
             yield "metric", f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             return
-        if mechanism == RANDOMISED:
-            return
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
         said: set[str] = self.privacy.model_fields_set if isinstance(self.privacy, BaseModel) else set()
@@ -474,20 +464,16 @@ class Config(Keyed):
                     f"mechanism {mechanism} settles this itself; leave it out",
                 )
 
-    def _labels_beside(self, mechanism: str | None) -> Iterator[tuple[str, str]]:
-        """Yield (YAML path, error) of randomised labels beside a promise about whole records, or without their ε."""
-        if (self.data.labels is None) != (mechanism != RANDOMISED):
-            yield (
-                "data.labels",
-                f"goes with mechanism {RANDOMISED}, and the two say one thing; give {{randomised: epsilon}} and leave "
-                "the mechanism out, or leave both out",
-            )
-        if self.data.labels is not None and self.privacy is not None:
-            yield (
-                "privacy",
-                "promises something about whole records, and data.labels about one label with public features: no run "
-                "keeps both; set privacy: null, or leave data.labels out",
-            )
+    def _labels_beside(self) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of what does not go with randomised labels."""
+        beside = self.sections("privacy", "mechanism", "metric") if self.data.labels is not None else {}
+        for key, section in beside.items():
+            if section is not None:
+                yield (
+                    key,
+                    "is for a promise about whole records, and data.labels promises something about one label with "
+                    "public features: no run keeps both; set it to null, or leave data.labels out",
+                )
 
     def _privatised_beside(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) of records that are private already, and what does not go with them."""
@@ -537,12 +523,14 @@ def dump(config: Config, folder: Path) -> str:
     values = config.model_dump(mode="json")
     for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
-    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
+    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"] if config.mechanism else []
+    if config.mechanism is None:
+        absent.append("mechanism")
     if config.one_shot and config.run is not None:
         values["run"] = {key: values["run"][key] for key in sorted(WHERE)}
     elif config.one_shot:
         absent.append("run")
-    for key in absent if config.mechanism else ("mechanism",):
+    for key in absent:
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):
         path = (values[section] or {}).get(key)

@@ -35,6 +35,7 @@ from dpmcmc.engine.mesh import mesh
 from dpmcmc.engine.work import work_of
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
+from dpmcmc.mechanisms.label_posterior import plan_labels
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
@@ -99,13 +100,14 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     length = None if config.one_shot else _length(config, n)
     target = target_of(config, spec)
     if config.data.labels is not None:
-        return _label_plan(config, spec, target, n)
+        with _planned(config, "target", "data"):
+            return plan_labels(_with_shapes(target, spec), n, config.data.labels.randomised, spec.schema)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
+        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts)
         promise = _privacy(config)
         schema = spec.schema
         return plan(
@@ -188,7 +190,7 @@ def _mechanism_plan(
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
+            mechanism = with_public_facts(_built(config.mechanism), spec.facts)
         else:
             mechanism = _hybrid(config.mechanism, _sampler(config), promise, length)
         return mechanism.plan(
@@ -197,24 +199,6 @@ def _mechanism_plan(
             epsilon=epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
-            schema=spec.schema,
-        )
-
-
-def _label_plan(config: Config, spec: DataSpec, target: Target, n: int) -> MechanismPlan:
-    """The plan of randomised labels."""
-    assert config.data.labels is not None
-    if spec.records_per_owner is not None:
-        raise ConfigError.at(
-            "data.labels",
-            "protects one label, and an owner has several; leave data.owner or data.labels out",
-        )
-    with _planned(config, "mechanism", "target", "data"):
-        mechanism = _built(config.mechanism)
-        return mechanism.plan(
-            _with_shapes(target, spec),
-            num_records=n,
-            epsilon=_built(config.data).labels.randomised,
             schema=spec.schema,
         )
 

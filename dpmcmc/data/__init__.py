@@ -21,8 +21,8 @@ A table with a ``Schema`` of public ranges and levels becomes records without an
 Files: ``schema`` (of ``column_kinds``, read from ``tables``, chosen by a ``formula``); ``adult``, ``abalone`` (UCI);
 ``store`` (finds those files, has scikit-learn's, generates others); ``user_file`` (also folders of records
 larger than memory, and rows grouped by owner); ``columnar`` converts Parquet and Arrow to such a folder; ``partitions``
-(tables that are read where they are computed, file by file); ``known_columns`` (as a ledger knows them); ``base``,
-``checks`` are shared.
+(tables that are read where they are computed, file by file); ``known_columns`` (as a ledger knows them);
+``randomised_labels`` (labels that are changed at random before a plan); ``base``, ``checks`` are shared.
 A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
@@ -33,6 +33,7 @@ from dpmcmc.data.column_kinds import Counts as Counts
 from dpmcmc.data.column_kinds import Levels as Levels
 from dpmcmc.data.column_kinds import Range as Range
 from dpmcmc.data.columnar import to_rows as to_rows
+from dpmcmc.data.randomised_labels import randomise_labels as randomise_labels
 from dpmcmc.data.registry import NAMES as NAMES
 from dpmcmc.data.registry import describe as describe
 from dpmcmc.data.registry import load as load

@@ -186,23 +186,18 @@ Made = TypeVar("Made")
 _FIXED = ("num_features", "num_classes")
 
 
-def with_public_facts(made: Made, facts: Mapping[str, object], model: object = None) -> Made:
+def with_public_facts(made: Made, facts: Mapping[str, object]) -> Made:
     """Return a dataclass whose fields that say nothing have the facts of the same names; anything else as it is.
 
     Args:
         made: a target, a mechanism or a metric.
         facts: by name.
-        model: target that a mechanism or a metric is for. A model of features (``LastLayer``) multiplies no column of
-            the source, so that only the number of classes and the scale of weights hold of it; None: ``made`` is the
-            target.
 
     Raises:
         InputError: about an argument that says another number of features or classes.
     """
     if not dataclasses.is_dataclass(made):
         return made
-    if "features" in _fields(made if model is None else model):
-        facts = {name: facts.get(name) for name in ("num_classes", "weight_scale")}
     known = {name: fact for name, fact in facts.items() if fact is not None}
     own = {name: getattr(made, name, None) for name in known}
     for name in _FIXED:

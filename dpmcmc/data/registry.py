@@ -20,7 +20,6 @@ REGISTRY: dict[str, KnownSet] = {
     "digits": KnownSet(store.DIGITS, store.load_digits, ENCODINGS),
     "diabetes": KnownSet(store.DIABETES, store.load_diabetes),
     "poisson_counts": KnownSet(store.POISSON_COUNTS, store.load_poisson_counts),
-    "ratings": KnownSet(store.RATINGS, store.load_ratings),
 }
 
 NAMES: tuple[str, ...] = tuple(REGISTRY)

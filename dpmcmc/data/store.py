@@ -1,4 +1,4 @@
-"""Generated data: the two-normals, Poisson and ratings examples, and the raw material of the stand-ins.
+"""Generated data: the two-normals and Poisson examples, and the raw material of the stand-ins.
 
 Everything here is a function of public seeds. ``RandomState`` is used because its stream is frozen (NumPy
 NEP 19): a generated set stays the same set across NumPy releases.
@@ -67,23 +67,6 @@ POISSON_COEFFICIENTS = np.array([1.7, -1.1, 0.7, 0.0, 1.4])
 _NUM_COUNTS_TEST = 500
 _COUNTS_SEED = 18371837
 
-ITEMS = 30
-RATINGS = DataSpec(
-    name="ratings",
-    num_records=4000,
-    num_features=3 * ITEMS,
-    num_classes=None,
-    public=True,
-    row_bound=np.inf,
-    encoding=None,
-    description="Users of 30 films: the ratings of about 18 of them, one of which is to be told from the others.",
-)
-
-#: Constants of the law of ``ratings``: length of a user's vector, scale of films, noise of a rating, share rated.
-RATINGS_RANK, _FILM_SCALE, RATINGS_NOISE, _RATED = 3, 0.46, 0.25, 0.6
-_NUM_USERS_TEST = 2000
-_RATINGS_SEED = 20061002
-
 
 def load_two_normals(spec: DataSpec, request: DataRequest) -> DataSet:
     """1000 training and 1000 test rows; the best possible accuracy is Phi(0.8 * sqrt(2)) = 0.871."""
@@ -117,32 +100,6 @@ def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
         {},
         ("x1", "x2", "x3", "x4", "intercept"),
     )
-
-
-def ratings_films() -> np.ndarray:
-    """V, (30, 3), of the films of ``ratings``: a user's ratings have covariance VVᵀ + 0.25² I."""
-    return np.random.RandomState(_RATINGS_SEED).normal(0.0, _FILM_SCALE, (ITEMS, RATINGS_RANK))
-
-
-def load_ratings(spec: DataSpec, request: DataRequest) -> DataSet:
-    """4000 training and 2000 test users; a row is (ratings shown, which are shown, which one is asked) of 30 films."""
-    random = np.random.RandomState(_RATINGS_SEED + 1)
-    films = ratings_films()
-    parts = []
-    for size in (RATINGS.num_records or 0, _NUM_USERS_TEST):
-        tastes = random.normal(size=(size, RATINGS_RANK))
-        ratings = tastes @ films.T + RATINGS_NOISE * random.normal(size=(size, ITEMS))
-        asked = np.eye(ITEMS)[random.randint(0, ITEMS, size)]
-        shown = (random.uniform(size=asked.shape) < _RATED) * (1 - asked)
-        rows = np.concatenate([ratings * shown, shown, asked], axis=1)
-        parts.append(
-            {
-                "x": rows.astype(np.float32),
-                "y": (ratings * asked).sum(axis=1).astype(np.float32),
-            }
-        )
-    columns = [f"{kind} {film}" for kind in ("rating", "shown", "asked") for film in range(1, ITEMS + 1)]
-    return DataSet(spec, parts[0], parts[1], True, "generated", {}, tuple(columns))
 
 
 def random_levels(random: np.random.RandomState, num_rows: int, sizes: Sequence[int]) -> np.ndarray:

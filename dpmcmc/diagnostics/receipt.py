@@ -39,7 +39,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.report.lines import Row, rows
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.glm import LogisticRegression
+from dpmcmc.targets.logistic import LogisticRegression
 
 #: Chance that the bound of objective perturbation fails, by default.
 FAILURE = 0.05
@@ -231,8 +231,7 @@ def _is_encoded(record: Mapping[str, Any]) -> bool:
 def _refused(why: str, guarantee: Guarantee) -> UnsupportedCombination:
     """Return the refusal of a run whose release tells no loss of one record, with the bound that holds all the same."""
     epsilon = round_up(guarantee.epsilon, _DIGITS)
-    whose = "label" if guarantee.adjacency == Adjacency.ONE_LABEL else "record"
-    promised = f"the promise holds for every {whose} all the same, ε = {epsilon} at δ = {guarantee.delta:.3g}"
+    promised = f"the promise holds all the same, ε = {epsilon} at δ = {guarantee.delta:.3g}, {guarantee.adjacency}"
     return UnsupportedCombination(f"receipt: {why}; {promised}", "receipt")
 
 

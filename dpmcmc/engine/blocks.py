@@ -37,13 +37,13 @@ from dpmcmc.engine.self_test import check_steps
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.query.exact_sums import traced_for
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Point
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, num_bytes, restored
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.transformed import Whitened, WhitenedRows
+from dpmcmc.targets.whitened import Whitened, WhitenedRows
 
 
 class BoundPlan(NamedTuple):

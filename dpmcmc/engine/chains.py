@@ -75,8 +75,8 @@ class Chains:
             self.model = like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
-            self.model, rows = targets.on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
-            self.records = rows if like is None else like.records
+            self.model = targets.bind(plan.target, targets.record_shapes(records))
+            self.records = records if like is None else like.records
         check_room(self.model, plan.num_draws * plan.chains)
         self._mesh = mesh
         self.target = self.model

@@ -17,7 +17,7 @@ from dpmcmc.engine.device_calls import DeviceCalls
 from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS
 from dpmcmc.engine.program import Cells, DrawnRandomness, Program
 from dpmcmc.engine.sizes import ONE_THREAD
-from dpmcmc.privacy.query.exact_sums import traced_for
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree, hashable

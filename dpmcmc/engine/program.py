@@ -21,15 +21,15 @@ from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import going_on, recorded
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, shard_rows
-from dpmcmc.privacy.query.exact_sums import traced_for
 from dpmcmc.privacy.query.integer_noise import levels_of
-from dpmcmc.privacy.query.metric import SecondMoment
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import (
     GradientQuery,
     StepRandomness,
     select_by,
 )
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import sampler_offers
 from dpmcmc.storage.pytree import (
     Number,

@@ -30,8 +30,8 @@ from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
-from dpmcmc.inference import predictive, told_apart
-from dpmcmc.inference.breakdown import breakdown
+from dpmcmc.inference import predictive
+from dpmcmc.inference.breakdown import breakdown, tells_no_rows_apart
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
@@ -58,9 +58,8 @@ from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
-from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import by_row
+from dpmcmc.targets.predicting import by_row
 
 if TYPE_CHECKING:
     import arviz
@@ -153,9 +152,7 @@ class Result:
         return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
-            object.__setattr__(self, "columns", None)
-        elif self.columns is None and self.plan.schema is not None:
+        if self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
         if self.evidence is not None and self.columns is not None:
             object.__setattr__(
@@ -288,8 +285,7 @@ class Result:
             return found.without_prediction(broken).without_intervals((broken,))
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
-            why = told_apart.objection(self.plan.target, self.evidence, self.positions)
-            found = found.without_prediction(why)
+            found = found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
         if INTERVALS in found.usable_for and not found.from_path:
             return found
         if self.means is None and self.plan.released_path is None:

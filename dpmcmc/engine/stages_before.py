@@ -27,12 +27,12 @@ from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import Stage, Start
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.query.gaussian_release import gradient_rows
+from dpmcmc.privacy.query.gradient_rows import gradient_rows
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, check_bound
-from dpmcmc.targets.transformed import Whitened, WhitenedRows, in_metric, metric_of_rows
+from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, metric_of_rows
 
 #: A chain's run in the units and from the starts that were released, and its records.
 Given = tuple[BoundPlan, PyTree]

@@ -37,7 +37,7 @@ from dpmcmc.inference.scores import BoundedScore, Huber
 from dpmcmc.mechanisms.noise_aware.facts import Sums, further, furthest, missed
 from dpmcmc.mechanisms.noise_aware.metric import Planned, clip_of, expected, planned
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
 # Simulated rows that public facts allow: a plan is tried on them before any record is read.

@@ -49,7 +49,8 @@ from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
-from dpmcmc.targets.glm import GeneralisedLinear, LogisticRegression
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
 
 Goal = Literal["intervals", "prediction"]

@@ -53,9 +53,8 @@ from dpmcmc.inference.noise_aware import (
     beyond,
     elasticity,
 )
-from dpmcmc.inference.sparse import SparseLaw, SparsePosterior, sparse_posterior
 from dpmcmc.inference.trace import NoiseAwarePosterior
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Coefficients, by number or by name.
@@ -140,47 +139,6 @@ class Evidence:
         mean = self._means(without)
         away = self.statistic - self.curvature @ mean
         return NoiseAwarePosterior(mean + gain @ away, (covariance + covariance.T) / 2)
-
-    @on_one_blas_thread
-    def sparse_posterior(
-        self,
-        inclusion: float | np.ndarray = 0.5,
-        *,
-        slab: float | np.ndarray | None = None,
-        size: int | None = None,
-        sweeps: int = 2000,
-        seed: int = 0,
-    ) -> SparsePosterior:
-        """Return the posterior under a spike-and-slab prior: which coefficients are 0, how probably (``sparse.py``).
-
-        Args:
-            inclusion: prior probability that a coefficient is not 0: one number, of all but the declared intercept,
-                which is never 0; or one for each, (d,).
-            slab: standard deviations of coefficients that are not 0; None: the plan's prior.
-            size: how many of the coefficients that may be 0 are not, where that is known.
-            sweeps: of Gibbs sampling, where there are more than 32,768 supports.
-            seed: of Gibbs sampling; it may be public.
-
-        Raises:
-            InputError: a number outside these.
-        """
-        count = len(self.scales)
-        each = _each("inclusion", inclusion, count)
-        scales = self.scales if slab is None else _each("slab", slab, count)
-        constant = None if self.structure is None else self.structure.constant
-        if np.ndim(inclusion) == 0 and constant is not None:
-            # Coefficients of K predictors lie one row after the other.
-            predictors = 1 if self.gram is None else count // len(self.gram.gram)
-            each[constant * predictors : (constant + 1) * predictors] = 1.0
-        law = SparseLaw.of(
-            self.curvature,
-            self.statistic,
-            self.covariance,
-            self._means(()),
-            scales,
-            each,
-        )
-        return sparse_posterior(law, size, sweeps=sweeps, seed=seed)
 
     @on_one_blas_thread
     def gaussian(self, scales: np.ndarray) -> Gaussian:
@@ -434,15 +392,6 @@ def _root(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
     inside = predictors * scales
     lower = np.linalg.cholesky(np.eye(len(scales)) + inside.T @ inside)
     return solve_triangular(lower, np.diag(scales), lower=True).T
-
-
-def _each(name: str, value: float | np.ndarray, count: int) -> np.ndarray:
-    """Return one number for each coefficient, (d,)."""
-    given = np.asarray(value, np.float64)
-    out = np.full(count, given) if given.ndim == 0 else given.copy()
-    if out.shape != (count,):
-        raise InputError(f"{name}: must be one number, or {count} numbers", name)
-    return out
 
 
 def _equations(structure: RowStructure, noisy: NoisyGram) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:

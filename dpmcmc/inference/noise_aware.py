@@ -29,7 +29,7 @@ from scipy.special import chdtrc
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.decompositions import eigh, svd
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.

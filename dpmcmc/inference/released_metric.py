@@ -19,7 +19,7 @@ import numpy as np
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Denoised, denoised
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import on_one_blas_thread
 
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.

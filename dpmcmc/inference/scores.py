@@ -31,15 +31,11 @@ from scipy.special import betainc, expit, gammaln, ndtr, pdtr, softmax
 
 from dpmcmc.errors import InputError
 from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind, Law
-from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
-from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 # ----------------------------------------------------------------------------------------------------
 # Scores of linear regression, (η − y)/φ with φ the variance of the noise.
@@ -528,7 +524,6 @@ SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     LogisticRegression: lambda target: Logistic(),
     LinearRegression: lambda target: Linear(target.noise_scale**2),
     SoftmaxRegression: lambda target: Softmax(target.classes),
-    LastLayer: lambda target: Softmax(target.classes),
     PoissonRegression: lambda target: Counts(),
     NegativeBinomialRegression: lambda target: Counts(target.dispersion),
 }

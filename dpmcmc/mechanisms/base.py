@@ -54,15 +54,16 @@ from dpmcmc.privacy.accounting.charging import (
 from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
+from dpmcmc.privacy.query.gaussian_release import gaussian_event
+from dpmcmc.privacy.query.gram_release import GramRelease
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.checks import check_absent
 
 #: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
 _BYTES = 64
@@ -73,8 +74,6 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
-    #: Whom a guarantee speaks of. None stands for the target's unit, a record or an owner.
-    unit: str | None = None
     #: Whether the release is pure ε-DP, so that δ may be 0.
     pure: bool = False
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
@@ -143,11 +142,6 @@ class MechanismPlan(AnyPlan):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guarantee", self.guarantee.assuming(*assumed(self)))
-
-    @property
-    def unit(self) -> str:
-        """Whom a guarantee speaks of."""
-        return self.mechanism.unit or super().unit
 
     @property
     def charged_draws(self) -> int:
@@ -283,7 +277,7 @@ class _OneShot:
         if mesh is not None and not sums:
             raise InputError(
                 f"mesh: {type(plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
-                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP, AdaOPS), and so do "
+                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP), and so do "
                 "samplers and hybrids; leave it out",
                 "mesh",
             )
@@ -421,11 +415,6 @@ class PrivacySpec:
             raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
         if self.delta != 0:
             check_delta(self.delta, self.num_records)
-        if not self.adjacency.of_records:
-            raise UnsupportedCombination(
-                "adjacency: one_label is of randomised labels alone (RandomisedResponse); take replace_one",
-                "adjacency",
-            )
 
     @property
     def moved(self) -> float:

@@ -26,8 +26,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.engines.protocol import DrawError
+from dpmcmc.errors import DrawError, InputError, UnsupportedCombination
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 from dpmcmc.targets.base import (
     Target,
@@ -36,7 +35,8 @@ from dpmcmc.targets.base import (
     shared_by_equal_targets,
     target_offers,
 )
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,7 +270,7 @@ def strong_convexity(target: Target, mechanism: str, prior_precision: float | No
     if not target_offers(target).log_concave:
         raise UnsupportedCombination(
             f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
-            "others by its forms printed and range, where they have loss_bounds.",
+            "others by its form range, where they have loss_bounds.",
             "target",
         )
     precision = target_offers(target).prior_precision if prior_precision is None else prior_precision
@@ -469,7 +469,7 @@ def _closed_form(target: Target, records: PyTree, regularisation: float, b: np.n
     y = np.asarray(records["y"], np.float64)
     family = _CLOSED_FORMS[type(target)]
     scale = target_offers(target).weight_scale
-    # s·w of each record; see ``targets/linear_predictor.py``.
+    # s·w of each record; see ``targets/generalised_linear.py``.
     weight = 1.0 if scale is None else scale * np.asarray(records["weight"], np.float64)
 
     def derivatives(margin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,24 +3,24 @@
 A draw from a posterior is private by itself if no record can move the posterior far. With ℓ_i = −log p(x_i|θ), temper
 ρ = min(1, the most that ε allows), and K independent draws in all:
 
-form ``printed``   exp(−ρΣℓ_i)·π^ρ on ‖θ‖ <= R, |ℓ| <= B there: replacing a record moves ρΣℓ by at most 2ρB at every
-                   θ, so the density by e^{2ρB} and its normaliser by as much: 4ρB-DP.
-form ``range``     exp(−ρΣℓ_i)·π on ‖θ‖ <= R, |ℓ_x(θ) − ℓ_x'(θ)| <= Δ for any two records: by the same steps 2ρΔ-DP.
-                   For logistic regression Δ = R·row_bound, and B is a little more: half the loss, twice the temper.
-form ``gdp``       exp(−ρΣℓ_i − (m/2)‖θ‖²), ℓ convex with gradients of norm <= L: the draw is μ-GDP with μ = 2ρL/√m
-                   (Gopi, Lee and Liu 2022, arXiv 2203.00263; first, with another constant, Minami et al. 2016). It
-                   needs no ball, and holds on one: a ball is convex.
+form ``range``   exp(−ρΣℓ_i)·π on ‖θ‖ <= R, |ℓ_x(θ) − ℓ_x'(θ)| <= Δ there for any two records: replacing one moves ρΣℓ
+                 by at most ρΔ at every θ, so the density by e^{ρΔ} and its normaliser by as much: 2ρΔ-DP. For logistic
+                 regression Δ = R·row_bound. The thesis charges 4ρB, |ℓ| <= B: about half the temper for the same ε
+                 (``experiments/panel/printed.py`` draws that curve).
+form ``gdp``     exp(−ρΣℓ_i − (m/2)‖θ‖²), ℓ convex with gradients of norm <= L: the draw is μ-GDP with μ = 2ρL/√m
+                 (Gopi, Lee and Liu 2022, arXiv 2203.00263; first, with another constant, Minami et al. 2016). It
+                 needs no ball, and holds on one: a ball is convex.
 
 Adding, removing or zeroing a record changes the potential by h = ρℓ_x alone. The log density then changes by
-h(θ) − log E[e^h], which lies within sup h − inf h over the ball. For ``printed`` and ``range`` this is ρ times the most
-that one record's loss varies over θ: at most 2B, and 2RL by the mean value theorem; B where losses are −log
-probabilities, which are never negative. For ``gdp``, h is ρL-Lipschitz: μ = ρL/√m.
+h(θ) − log E[e^h], which lies within sup h − inf h over the ball. For ``range`` this is ρ times the most that one
+record's loss varies over θ: at most 2B, and 2RL by the mean value theorem; B where losses are −log probabilities, which
+are never negative. For ``gdp``, h is ρL-Lipschitz: μ = ρL/√m.
 
 K draws cost Kε, and √K·μ. Tempering costs accuracy: as N grows, a draw's variance around the truth is 1 + 1/ρ times
 the efficient one (thesis, Propositions 3.8 and 3.9; ``docs/figures.md`` measures it).
 
 Claim: A draw of OPS costs what its form says.
-Proof: bounded losses (printed, range), or a Lipschitz perturbation of a strongly log-concave law (gdp).
+Proof: bounded losses (range), or a Lipschitz perturbation of a strongly log-concave law (gdp).
 Held by: test_pure_loss_on_worst_neighbours_is_within_what_is_charged, test_range_constant_is_attained,
 test_hockey_stick_of_neighbours_is_within_gdp, "draws of an unconverged chain charged as exact"
 """
@@ -39,9 +39,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
+from dpmcmc.mechanisms import nuts
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
-from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
-from dpmcmc.mechanisms.engines.closed_form import MOST_TRIES
 from dpmcmc.mechanisms.minimise import (
     Bounds,
     bounds_of,
@@ -67,7 +66,7 @@ from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target, shared_by_equal_targets, target_offers
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,13 @@ class OPS(OneShot):
     """Draws from a posterior that is tempered until they are private.
 
     Args:
-        form: ``printed`` | ``range`` (pure DP on a ball) | ``gdp`` (convex losses, Gaussian prior).
-        engine: how a draw is made: ``nuts`` (assumed to converge) | ``closed_form`` (linear regression).
-        radius: R: parameters are restricted to ‖θ‖ <= R; needed by ``printed`` and ``range``.
+        form: ``range`` (pure DP on a ball) | ``gdp`` (convex losses, Gaussian prior).
+        radius: R: parameters are restricted to ‖θ‖ <= R; needed by ``range``.
         temper: ρ in (0, 1], refused where it does not meet the target; left out: the largest that does.
         prior_precision: m: the prior is N(0, I/m) in place of the target's own.
         draws: K independent draws; each is charged.
         total_variation: your claim of how far one draw is from an exact one, charged; left out: assumed to be 0.
-        steps: transitions of nuts before each draw; left out: 60.
+        steps: transitions of NUTS before each draw; left out: 60.
 
     Raises:
         ValueError: a value outside these.
@@ -98,8 +96,7 @@ class OPS(OneShot):
         True
     """
 
-    form: Literal["printed", "range", "gdp"] = "gdp"
-    engine: EngineName = "nuts"
+    form: Literal["range", "gdp"] = "gdp"
     radius: Positive | None = None
     temper: Annotated[float, Gt(0), Le(1)] | None = None
     prior_precision: Positive | None = None
@@ -118,16 +115,6 @@ class OPS(OneShot):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.total_variation is not None and ENGINES[self.engine].EXACT:
-            raise InputError(
-                f"total_variation: draws of engine {self.engine} are exact; leave it out",
-                "total_variation",
-            )
-        if self.engine == "closed_form" and self.radius is not None and self.draws > MOST_TRIES:
-            raise InputError(
-                f"draws: engine closed_form makes at most {MOST_TRIES:,} draws on a ball; take fewer, or engine nuts",
-                "draws",
-            )
         if self.form != "gdp" and self.radius is None:
             raise InputError(
                 f"radius: form {self.form} bounds losses on a ball; give the public radius of one",
@@ -138,20 +125,19 @@ class OPS(OneShot):
         """Settle ρ.
 
         Args:
-            target: with ``loss_bounds`` (printed, range), or log-concave with ``gradient_bound_within`` and a
+            target: with ``loss_bounds`` (range), or log-concave with ``gradient_bound_within`` and a
                 ``prior_precision`` (gdp).
-            asked: ``printed`` and ``range`` spend none of its δ except on ``total_variation``.
+            asked: ``range`` spends none of its δ except on ``total_variation``.
 
         Raises:
-            UnsupportedCombination: the target lacks what the form, or the engine, rests on.
+            UnsupportedCombination: the target lacks what the form rests on.
             ValueError: a public bound that is not given.
             CalibrationError: ``temper`` does not meet the promise, or ``total_variation`` leaves no δ.
         """
-        ENGINES[self.engine].check(target)
         left = self._delta_left(spec)
         charged, found = self._gdp(target, spec, left) if self.form == "gdp" else self._pure(target, spec)
         ball = {} if self.radius is None else {"radius": float(self.radius)}
-        settings = ball | found | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
+        settings = ball | found
         events: tuple[Event, ...] = (charged,)
         if self.total_variation is not None:
             events += (
@@ -178,40 +164,23 @@ class OPS(OneShot):
         """Return the draws alone, leaves (draws, ...): no diagnostic is returned, printed or warned of.
 
         Raises:
-            DrawError: the engine has no draw; nothing leaves.
+            DrawError: NUTS left the range of floats; nothing leaves.
         """
-        wanted = Wanted(self.draws, self.radius, self.steps)
-        return drawn(self.engine, self.posterior(plan), records, wanted, streams)
+        posterior = self.posterior(plan)
+        return nuts.posterior_draws(posterior, records, streams, draws=self.draws, radius=self.radius, steps=self.steps)
 
     def posterior(self, plan: MechanismPlan) -> Tempered:
         """Return the density that is drawn from, on the ball where a radius is set."""
-        return Tempered(
-            plan.target,
-            plan.settings["temper"],
-            plan.settings["prior_temper"],
-            self.prior_precision,
-        )
+        return Tempered(plan.target, plan.settings["temper"], new_prior_precision=self.prior_precision)
 
     def assumptions(self) -> tuple[str, ...]:
         """Return the assumptions of a guarantee of these draws."""
-        first = ENGINES[self.engine].ASSUMES
-        if self.total_variation is not None:
-            first = (
-                f"each draw of engine {self.engine} is within total variation {self.total_variation:g} of an exact "
-                "one, which is the user's claim: no finite run certifies it."
-            )
-        # An engine that rejects draws outside a ball may have none left, which depends on the records.
-        rejects = self.radius is not None and self.engine != "nuts"
-        kept_secret = "that a draw could be made within the radius tells nothing; should none be, that is kept secret."
-        return (first, *[kept_secret] * rejects)
-
-    def unit_epsilon(self, target: Target, adjacency: Adjacency) -> float:
-        """Return ε of one draw at temper 1, for forms with bounded losses.
-
-        Raises:
-            UnsupportedCombination: the target has no ``loss_bounds``.
-        """
-        return self._loss_bounds(target, adjacency)[1]
+        if self.total_variation is None:
+            return (nuts.ASSUMES,)
+        return (
+            f"each draw of NUTS is within total variation {self.total_variation:g} of an exact one, which is the "
+            "user's claim: no finite run certifies it.",
+        )
 
     def _gdp(self, target: Target, spec: PrivacySpec, delta: float) -> tuple[Event, dict[str, float]]:
         """Return the event of form gdp, and the numbers it rests on."""
@@ -229,7 +198,7 @@ class OPS(OneShot):
         return event, bounds | {"temper": temper}
 
     def _pure(self, target: Target, spec: PrivacySpec) -> tuple[Event, dict[str, float]]:
-        """Return the event of forms printed and range, and the numbers it rests on."""
+        """Return the event of form range, and the numbers it rests on."""
         largest, unit = self._loss_bounds(target, spec.adjacency)
         temper = self._settled(spec.epsilon / (unit * self.draws))
         event = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
@@ -286,7 +255,7 @@ class OPS(OneShot):
         assert self.radius is not None
         largest, difference = offers.loss_bounds(self.radius)
         if adjacency == Adjacency.REPLACE_ONE:
-            return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
+            return float(largest), 2.0 * difference
         varies = largest if offers.num_classes is not None else 2 * largest
         within = None if offers.gradient_bound_within is None else offers.gradient_bound_within(self.radius)
         return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))

@@ -48,8 +48,8 @@ from dpmcmc.privacy.query.gaussian_release import (
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target
-from dpmcmc.targets.glm import LogisticRegression
-from dpmcmc.targets.transformed import untempered
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.tempered import untempered
 
 #: γ relative to L, where float64 allows it.
 _TOLERANCE = 2.0**-12

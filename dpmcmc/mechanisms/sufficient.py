@@ -27,17 +27,13 @@ from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.query.gaussian_release import (
-    entries,
-    gaussian_release,
-    mu_std,
-    symmetric,
-)
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
+from dpmcmc.privacy.query.gram_release import entries, symmetric
 from dpmcmc.privacy.query.integer_rows import Exact, stacked, svec_of
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
 from dpmcmc.targets.base import Positive, Target, require_bound
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.linear import LinearRegression
 
 # ----------------------------------------------------------------------------------------------------
 # Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy.
@@ -273,9 +269,10 @@ def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_
 #
 #     (Ĝ + λI)⁻¹ m̂,    Ĝ = XᵀX + noise,  m̂ = Xᵀy + noise,    λ = max(λ₀, τ − low)      (Wang 2018, Algorithm 3)
 #
-# ``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl, as in ``adaops.py``). τ is the
-# size that the noise of Ĝ may have in any direction. With N(0, σ²) on the diagonal and N(0, σ²/2) off it,
-# E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the noise, so
+# ``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl: it moves by [0, b²] when
+# a row is added, so by at most b² when one is replaced). τ is the size that the noise of Ĝ may have in any direction.
+# With N(0, σ²) on the diagonal and N(0, σ²/2) off it, E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the
+# noise, so
 #
 #     ‖noise‖ <= τ = σ(√(2d) + √(2 log(2/ρ)))     except with probability ρ.
 #

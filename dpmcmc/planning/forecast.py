@@ -39,7 +39,7 @@ from dpmcmc.inference.scores import LabelBlind, Linear, score_of
 from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 
 @dataclass(frozen=True)

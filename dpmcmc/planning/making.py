@@ -33,18 +33,12 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
 from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import asked_noise
-from dpmcmc.privacy.query.metric import (
-    SecondMoment,
-    asked,
-    every_of,
-    multiples,
-    released_shape,
-)
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
-from dpmcmc.targets.checks import check_absent
 
 #: Most steps that passes may be, since a plan holds the noise of every step in memory.
 MOST_STEPS = 20_000_000

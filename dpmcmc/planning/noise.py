@@ -33,12 +33,12 @@ from dpmcmc.privacy.accounting.own import named
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits
-from dpmcmc.privacy.query.gaussian_release import GramRelease, RowFacts
-from dpmcmc.privacy.query.metric import SecondMoment
+from dpmcmc.privacy.query.gram_release import GramRelease, RowFacts
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 
 class Noise(NamedTuple):

@@ -28,7 +28,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.metric import SecondMoment, every_of, multiples
+from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.targets import TARGETS

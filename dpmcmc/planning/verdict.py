@@ -46,7 +46,7 @@ from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 # ----------------------------------------------------------------------------------------------------
 # Obstacles between a sampler's plan and intervals that cover, told from public facts alone.
@@ -527,7 +527,7 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> Use:
         return Use(True, "Yes: epsilon has no finite bound, so privacy limits nothing.")
     size = _size(target)
     # N records against one noise; N labels against the noise of each, whose std one label moves by 2·sinh(ε/2).
-    if not guarantee.adjacency.of_records:
+    if guarantee.release == "labels":
         apart = math.sqrt(num_records) * 2 * math.sinh(guarantee.epsilon / 2)
     elif guarantee.delta == 0:
         apart = num_records * guarantee.gdp().mu

@@ -14,13 +14,11 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.names import few
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-)
-from dpmcmc.targets.transformed import PerOwner, untempered
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.per_owner import PerOwner
+from dpmcmc.targets.tempered import untempered
 
 #: Draws without which a histogram shows nothing.
 _LEAST_DRAWS = 100

@@ -24,13 +24,13 @@ from dpmcmc.report.words import model
 from dpmcmc.samplers.optax import Optax
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.linear import LinearRegression
 
 _UNITS = {
     "replace_one": "one {} replaced",
     "add_remove": "one {} added or removed",
     "zero_out": "one {} counted or not",
-    "one_label": "one {} changed, features not protected",
+    "one_label": "label of one {} changed, features not protected",
 }
 _RELEASED = {
     "trace": "all iterates covered",
@@ -120,7 +120,7 @@ def _method(plan: AnyPlan) -> Row:
                 "mechanism",
                 f"a noise-aware release, {plan.draws:,} draws from its posterior",
             )
-        if plan.label == "RandomisedResponse":
+        if plan.label == "LabelPosterior":
             return (
                 "mechanism",
                 f"randomised labels, {plan.draws:,} draws from their posterior",

@@ -23,9 +23,10 @@ from dpmcmc.report.effects import decimals
 from dpmcmc.report.forest import Forest, Spans, picture
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import GeneralisedLinear, SoftmaxRegression
-from dpmcmc.targets.last_layer import LastLayer
-from dpmcmc.targets.transformed import PerOwner, untempered
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.per_owner import PerOwner
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import untempered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +136,7 @@ class Reading(NamedTuple):
         """Return (draws, units in words, whether these are the columns' own)."""
         schema = self.schema
         asked = self.original_units
-        known = schema is not None and _is_array(draws) and not isinstance(self._model, LastLayer)
+        known = schema is not None and _is_array(draws)
         if asked and not known:
             raise InputError(
                 "original_units: are known of a linear model whose plan has a schema",

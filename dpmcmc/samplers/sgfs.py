@@ -51,25 +51,12 @@ import jax.numpy as jnp
 from annotated_types import Ge, Le
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.metric import (
-    GRADIENT,
-    Factors,
-    Form,
-    MatrixLike,
-    NoiseRatio,
-    PublicMatrix,
-    SecondMoment,
-    flat,
-    form_of,
-)
+from dpmcmc.privacy.query.matrix_forms import Factors, Form, form_of
+from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import (
-    Langevin,
-    Queries,
-    step_allowed,
-    temperature_kept,
-    tree_norm,
-)
+from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment
+from dpmcmc.samplers.base import Queries, tree_norm
+from dpmcmc.samplers.langevin import Langevin, step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import STATIC, PyTree, is_zero, rebuilt
 

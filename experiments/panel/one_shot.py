@@ -18,7 +18,7 @@ from dpmcmc.mechanisms.base import MechanismPlan, release
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.ops import OPS, CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings
 from experiments.panel.samplers import length_of, plans, run_plans, sampling_of
@@ -135,7 +135,7 @@ def _posterior(plan: MechanismPlan) -> tuple[float, float, float]:
     """(temper, prior precision, power of the prior)."""
     own = plan.mechanism.prior_precision
     precision = plan.target.prior_precision if own is None else own
-    return plan.settings["temper"], precision, plan.settings["prior_temper"]
+    return plan.settings["temper"], precision, plan.settings.get("prior_temper", 1.0)
 
 
 def hybrid(trials: Sequence[Trial], site: Site) -> list[Outcome]:

@@ -23,9 +23,6 @@ from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
 FIGURES = (
-    "adaops",
-    "adaptive_answers",
-    "bandits",
     "coverage",
     "efficiency",
     "fig3_1",
@@ -34,8 +31,6 @@ FIGURES = (
     "fig_pdp_1",
     "fig_per_record",
     "intervals",
-    "recommender",
-    "sparsity",
 )
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
@@ -162,7 +157,6 @@ FLAGS = (
     *(f"ledger show {url}" for url in _URLS),
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
-    "adaops",
     *("export", "export a", "export a b", "export HERE/released", "export HERE/released --registry --nonsense"),
     *(f"export HERE/released {_ENTRY} --{more}" for more in ("published x", "sector Games", "name EMPTY")),
     "export HERE/released --registry",

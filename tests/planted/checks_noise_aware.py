@@ -15,8 +15,8 @@ from dpmcmc.inference.scores import Counts, Logistic, Softmax
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression
 from tests import extreme_rows
 from tests.bounded_rows import Reading
@@ -90,9 +90,9 @@ def scores_of_counts_are_bounded_and_have_mean_zero(scene: Scene) -> None:
 
 def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None:
     """Rows at right angles lie farthest apart."""
-    rows = gaussian_release.RowFacts(num_records=2, size=2, row_bound=1.0)
-    one, two = (gaussian_release.gram_of(np.eye(2)[[k, 0]], 1.0).floats for k in (0, 1))
-    moved = float(np.linalg.norm(gaussian_release.svec(one) - gaussian_release.svec(two)))
+    rows = gram_release.RowFacts(num_records=2, size=2, row_bound=1.0)
+    one, two = (gram_release.gram_of(np.eye(2)[[k, 0]], 1.0).floats for k in (0, 1))
+    moved = float(np.linalg.norm(gram_release.svec(one) - gram_release.svec(two)))
     charged = rows.moved(Adjacency.REPLACE_ONE)[0]
     require(moved <= charged * (1 + 1e-12), f"a replaced row moves it by {moved:.4g}, and {charged:.4g} is charged")
 

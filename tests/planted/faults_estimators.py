@@ -10,7 +10,6 @@ from sklearn.model_selection import StratifiedKFold
 from dpmcmc.engine import life
 from dpmcmc.engine.result import Uncharged
 from dpmcmc.estimators import PublicKFold, fitting, regressions, suggestion
-from dpmcmc.mechanisms import Exponential
 from dpmcmc.mechanisms import base as one_shot
 from dpmcmc.mechanisms import ops as certified
 from dpmcmc.storage.fingerprint import fingerprint
@@ -43,10 +42,6 @@ def _level_looked_at_when_it_is_used(patch: Patch) -> None:
 def _numbers_counted_when_they_are_drawn(patch: Patch) -> None:
     for room in (one_shot, certified):
         patch.setattr(room, "check_numbers", lambda _: None)
-
-
-def _hypotheses_looked_at_in_the_draw(patch: Patch) -> None:
-    patch.setattr(Exponential, "check", lambda *_: None)
 
 
 def _counts_equal_tables(patch: Patch) -> None:
@@ -95,12 +90,6 @@ FAULTS = (
         "A release of more numbers than integer noise is charged for is charged, and fails.",
         _numbers_counted_when_they_are_drawn,
         (checks.too_many_numbers_cost_nothing,),
-    ),
-    Fault(
-        "public hypotheses looked at in the draw",
-        "Hypotheses of other shapes than the parameters are charged, and fail.",
-        _hypotheses_looked_at_in_the_draw,
-        (checks.hypotheses_that_fit_no_parameters_cost_nothing,),
     ),
     Fault(
         "a count of runs on equal records",

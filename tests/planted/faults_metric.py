@@ -12,9 +12,9 @@ import pytest
 from dpmcmc.engine import stages_before
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts, gram_of
-from dpmcmc.targets.glm import LinearPredictor
-from dpmcmc.targets.transformed import WhitenedRows
+from dpmcmc.privacy.query.gram_release import RowFacts, gram_of
+from dpmcmc.targets.linear_predictor import LinearPredictor
+from dpmcmc.targets.whitened import WhitenedRows
 from tests.planted import Fault
 from tests.planted import checks_metric as checks
 

@@ -15,7 +15,7 @@ from dpmcmc.mechanisms.noise_aware.gradients import Spread
 from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS, Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts
+from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.privacy.query.integer_rows import MOMENT_BITS
 from tests.planted import Fault
 from tests.planted import checks_noise_aware as checks

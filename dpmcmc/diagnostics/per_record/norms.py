@@ -38,15 +38,16 @@ from dpmcmc.planning.stages import Private
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination, rdp
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, bucket_down
 from dpmcmc.privacy.query.exact_sums import row_norms
-from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment, multiples
-from dpmcmc.privacy.query.per_record_gradients import (
-    PerRecordGradients,
-    label_blind_weight,
-)
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
+from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets, target_offers
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 #: As in the accountant: an order beyond these is left to the unsampled bound.
 _LARGEST_SHIFT = 60.0

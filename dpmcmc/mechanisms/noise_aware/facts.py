@@ -23,11 +23,9 @@ from dpmcmc.mechanisms.noise_aware.prior import (
     Prior,
 )
 from dpmcmc.mechanisms.noise_aware.scale import Scale
-from dpmcmc.privacy.query.gaussian_release import (
-    RowFacts,
-)
+from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.targets.base import require_bound
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 #: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
 MOST_RELEASED = 100

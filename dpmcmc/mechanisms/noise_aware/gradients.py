@@ -18,7 +18,7 @@ from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import FARTHEST_ROW, BoundedScore
 from dpmcmc.mechanisms.rows import FINE_BITS, Whitened
-from dpmcmc.privacy.query.gaussian_release import within
+from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.integer_rows import (
     IN_CACHE,
     MOMENT_BITS,

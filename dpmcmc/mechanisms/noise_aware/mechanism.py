@@ -47,15 +47,17 @@ from dpmcmc.mechanisms.sufficient import (
 )
 from dpmcmc.planning.description import BEST_FIT, IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound, target_offers
-from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, PoissonRegression
+from dpmcmc.targets.counts import PoissonRegression
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.ordinal import OrdinalRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 
 # ----------------------------------------------------------------------------------------------------
 # Linear regression: G and Xᵀy, |y| <= Y, in one release; −Xᵀy/noise_scale² is the gradient at θ = 0.

@@ -44,13 +44,8 @@ from dpmcmc.mechanisms.noise_aware.prior import Calibrated, Options
 from dpmcmc.mechanisms.rows import FINE_BITS
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.query.gaussian_release import (
-    GramRelease,
-    RowFacts,
-    gaussian_release,
-    gram_of,
-    mu_std,
-)
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
+from dpmcmc.privacy.query.gram_release import GramRelease, RowFacts, gram_of
 from dpmcmc.privacy.query.integer_rows import ROW_BITS, Exact, rounded_rows, unit_of
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of

@@ -27,7 +27,8 @@ from dpmcmc.privacy.query.gaussian_release import (
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive
-from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.linear import LinearRegression
 
 # ----------------------------------------------------------------------------------------------------
 # Options of the noise-aware release, which each of its ways reads.

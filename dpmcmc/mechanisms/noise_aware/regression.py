@@ -73,14 +73,8 @@ from dpmcmc.mechanisms.noise_aware.releases import SCALE_NAMES, SCALE_PARTS, Rel
 from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import (
-    GramRelease,
-    NoisyGram,
-    RowFacts,
-    SumRelease,
-    entries,
-    mu_std,
-)
+from dpmcmc.privacy.query.gaussian_release import mu_std
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, RowFacts, SumRelease, entries
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
 

@@ -63,14 +63,8 @@ from dpmcmc.mechanisms.noise_aware.owners import Sharing, release_counts
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
 from dpmcmc.mechanisms.noise_aware.scale import Learnt, Residuals, Scale
 from dpmcmc.mechanisms.rows import Rows
-from dpmcmc.privacy.query.gaussian_release import (
-    GramRelease,
-    SumRelease,
-    gaussian_release,
-    symmetric,
-    trace_of,
-    within,
-)
+from dpmcmc.privacy.query.gaussian_release import gaussian_release
+from dpmcmc.privacy.query.gram_release import GramRelease, SumRelease, symmetric, trace_of, within
 from dpmcmc.privacy.query.integer_rows import Exact, svec_of
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.report import console

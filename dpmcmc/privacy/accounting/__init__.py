@@ -43,7 +43,7 @@ ACCOUNTANTS: dict[str, ModuleType] = {
     "one_sample": one_sample,
 }
 #: Relations of neighbours that differ in a whole record.
-ADJACENCIES = tuple(one for one in Adjacency if one.of_records)
+ADJACENCIES = tuple(one for one in Adjacency if one != Adjacency.ONE_LABEL)
 #: Those of a sampler's trace, each able to check the others.
 TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
 #: Releases: every iterate; the last iterate of a descent; posterior draws; a point estimate; randomised labels.
@@ -81,7 +81,12 @@ def accountant_for(
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
-        _check_scope(release, events, Adjacency(adjacency))
+        if ("labels" in release.split(" + ")) != (Adjacency(adjacency) == Adjacency.ONE_LABEL):
+            raise UnsupportedCombination(
+                f"adjacency one_label is of randomised labels (release labels) and of nothing else: not of release "
+                f"{release} under {adjacency}.",
+                "adjacency",
+            )
     if name != "one_sample" and any(e.mechanism in OBJECTIVES for e in events):
         raise UnsupportedCombination(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.",
@@ -115,19 +120,6 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
         raise UnsupportedCombination("release one_sample charges no posterior draw.")
     if "last_iterate" in parts and "noisy_descent" not in mechanisms:
         raise UnsupportedCombination("release last_iterate charges no descent.")
-
-
-def _check_scope(release: str, events: list[Event], adjacency: Adjacency) -> None:
-    """Refuse labels beside whole records: randomised labels are pure, and the only promise about one label."""
-    labels = "labels" in release.split(" + ")
-    if adjacency.of_records and not labels:
-        return
-    if adjacency.of_records or release != "labels" or any(e.mechanism != "pure" for e in events):
-        raise UnsupportedCombination(
-            f"adjacency one_label is of randomised labels (release labels, pure events) alone, not of release "
-            f"{release} under {adjacency}: it promises nothing about features or whole records.",
-            "adjacency",
-        )
 
 
 def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:

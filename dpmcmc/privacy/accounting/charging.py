@@ -66,8 +66,8 @@ class Privacy:
 
     Args:
         epsilon: target ε; left out with calibrator free, which reports it.
-        delta: total δ, below 1/N; 0 with a mechanism whose release is pure ε-DP (exponential; ops of form range or
-            printed), and refused elsewhere.
+        delta: total δ, below 1/N; 0 with a mechanism whose release is pure ε-DP (ops of form range), and refused
+            elsewhere.
         adjacency: definition of a neighbour: one record replaced, present or absent, or zeroed.
         release: all that may be published: trace, every iterate. Leave it out with a mechanism, which has a release of
             its own: certified_ops a last iterate, ops posterior draws.

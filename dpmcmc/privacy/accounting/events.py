@@ -70,11 +70,6 @@ class Adjacency(StrEnum):
         raise UnsupportedCombination(f"unknown adjacency {value!r}; known: {', '.join(cls)}.", "adjacency")
 
     @property
-    def of_records(self) -> bool:
-        """Whether a whole record differs, and not its label alone."""
-        return self != Adjacency.ONE_LABEL
-
-    @property
     def sensitivity(self) -> float:
         """How far a neighbour moves a sum of vectors of norm at most 1.
 

@@ -550,11 +550,6 @@ def composed(guarantees: Sequence[Guarantee], delta: float | None = None) -> Gua
     """
     first = guarantees[0]
     for other in guarantees[1:]:
-        if other.adjacency.of_records != first.adjacency.of_records:
-            raise UnsupportedCombination(
-                "cannot compose a guarantee about one label, whose features are taken as public, with one about whole "
-                "records: no sum of the two epsilons protects a record; state the two promises side by side."
-            )
         if other.adjacency != first.adjacency:
             raise UnsupportedCombination(
                 f"cannot compose a guarantee under {first.adjacency} with one under {other.adjacency}: they "

@@ -458,11 +458,6 @@ class Ledger:
     def _charge(self, events: Sequence[Event], adjacency: Adjacency, label: str) -> dict:
         """Return an entry's fields about a cost."""
         terms = self.terms
-        if not adjacency.of_records:
-            raise LedgerError(
-                f"{self.path}: run {label!r} promises something about one label alone, and a ledger adds up promises "
-                "about whole records; leave the ledger out."
-            )
         if adjacency != terms.adjacency:
             raise LedgerError(
                 f"{self.path}: run {label!r} promises {adjacency} and the ledger {terms.adjacency}: different things; "

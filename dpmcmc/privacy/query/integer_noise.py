@@ -33,9 +33,10 @@ from dpmcmc.privacy.accounting.gaussian import (
     table,
 )
 from dpmcmc.privacy.accounting.sampling import WORD
-from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query import chacha
+from dpmcmc.privacy.query.chacha import Words
 from dpmcmc.privacy.query.exact_sums import in_one_row
-from dpmcmc.privacy.query.randomness import Words, unraveled
+from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
 
 # ----------------------------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ def draw(
     def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
         column, entry, less, tied = first(words)
         lower = table().words[1:]
-        more = randomness.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
+        more = chacha.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
 
@@ -184,7 +185,7 @@ def draw(
     def of_keys(*rows: jax.Array) -> PyTree:
         return _each(jax.vmap(unless_tied), jax.vmap(settled), rows)
 
-    key = randomness.adopted(key)
+    key = chacha.adopted(key)
     words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
     row = (jax.random.key_data(key), words, *given)
     found = of_keys(*(leaf[None] for leaf in row))
@@ -243,7 +244,7 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
         shape = (len(rows), len(factors), part.size)
         # A block has 16 words, and those before this part have taken as many as this part may.
         first = start * len(rows) * len(factors) // 16
-        words = randomness.words_on_host(key, math.prod(shape), first).reshape(shape)
+        words = chacha.words_on_host(key, math.prod(shape), first).reshape(shape)
         column = words[0] & np.uint32(_COLUMN)
         entry = rows[0][column]
         top = words[0] >> np.uint32(INDEX_BITS)

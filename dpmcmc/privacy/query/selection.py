@@ -24,10 +24,10 @@ from dpmcmc.privacy.accounting.sampling import (
     gap_tables,
     shard_rows,
 )
-from dpmcmc.privacy.query.exact_sums import by_platform
 from dpmcmc.privacy.query.integer_noise import rank
 from dpmcmc.privacy.query.per_record_gradients import Batch
-from dpmcmc.privacy.query.randomness import random_words
+from dpmcmc.privacy.query.platforms import by_platform
+from dpmcmc.privacy.query.random_words import random_words
 
 # ----------------------------------------------------------------------------------------------------
 # Draws minibatches of a fixed size: uniform subsets, in fixed shapes, at a cost that does not grow with N.

@@ -39,7 +39,7 @@ from dpmcmc.targets.base import (
 )
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro.sites import Sites
+    from dpmcmc.targets.numpyro.densities import Sites
 
 #: Records checked at once.
 _ROWS = 1024
@@ -266,7 +266,7 @@ class InputPredictor:
         model = self.target.model
         sites = self.target.sites
         count = len(next(iter(inputs.values())))
-        # The mean does not depend on what stands in for the rest: ``sites.py`` has tried.
+        # The mean does not depend on what stands in for the rest: ``trial.py`` has tried.
         return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
 
 
@@ -285,6 +285,6 @@ def _read(model: Callable, leaves: Leaves) -> Sites:
 
 
 def _density() -> ModuleType:
-    from dpmcmc.targets.numpyro import sites
+    from dpmcmc.targets.numpyro import densities
 
-    return sites
+    return densities
