@@ -40,6 +40,7 @@ NAMES = (
     "fig5_1",
     "fig4_2",
     "fig_pdp_1",
+    "private_map",
     "already_private",
 )
 

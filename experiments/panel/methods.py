@@ -1,4 +1,4 @@
-"""The list of methods. A new one is a line here and a function ``(trials, site, report) -> outcomes``."""
+"""The list of methods. A new one is a line here and a function ``(trials, site) -> outcomes``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpmcmc.cli.refusals import CommandError
 from experiments.panel import one_shot, printed, samplers
 from experiments.panel.config import Panel
-from experiments.panel.trial import Outcome, Report, Site, Trial
+from experiments.panel.trial import Outcome, Site, Trial
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Method:
     version: str
     name: str
     label: str
-    run: Callable[[Sequence[Trial], Site, Report], list[Outcome]]
+    run: Callable[[Sequence[Trial], Site], list[Outcome]]
     ours: bool = False
 
 

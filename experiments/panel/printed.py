@@ -39,7 +39,7 @@ from dpmcmc.targets import Target
 from experiments.panel import one_shot
 from experiments.panel.config import Settings
 from experiments.panel.samplers import plans, runner
-from experiments.panel.trial import Outcome, Report, Site, Trial
+from experiments.panel.trial import Outcome, Site, Trial
 
 _CONSTANT = 128.0
 #: Draws kept of a chain, at most.
@@ -139,9 +139,9 @@ def _ops(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
     )
 
 
-def ops(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def ops(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """One draw of OPS as printed."""
-    return one_shot.run_ops(plans(_ops, trials, site), trials, site, report)
+    return one_shot.run_ops(plans(_ops, trials, site), trials, site)
 
 
 def _hybrid(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
@@ -150,9 +150,9 @@ def _hybrid(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
     return _plan(_sgnht_sampler(settings, epsilon / 2, site), site, burn_in=0.0, after=first)
 
 
-def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def hybrid(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """One OPS draw at ε/2, then DP-SGNHT with ε/2."""
-    return one_shot.run_hybrids(plans(_hybrid, trials, site), trials, site, report)
+    return one_shot.run_hybrids(plans(_hybrid, trials, site), trials, site)
 
 
 def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
@@ -171,6 +171,6 @@ def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
     return dataclasses.replace(tight, guarantee=guarantee, settings={**tight.settings, "noise_std": noise_std})
 
 
-def output(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Output perturbation with the classic Gaussian noise; its settings are ``regularisation``."""
-    return one_shot.run_outputs(plans(_output, trials, site), trials, site, report)
+    return one_shot.released(plans(_output, trials, site), trials, site)

@@ -23,7 +23,6 @@ from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
 FIGURES = (
-    "already_private",
     "coverage",
     "efficiency",
     "fig3_1",
@@ -60,8 +59,7 @@ INPUTS = (
     "fig3_2 --panel IN --out HERE/out",
     "fig3_2 choose --panel IN --out HERE/out",
     "headline --config IN --results HERE --out HERE/out",
-    "settings choose IN --grid sampler.step_size=1",
-    "settings report IN",
+    "settings IN",
 )
 #: Names of bad inputs; ``_before`` makes them.
 BAD_INPUTS = (
@@ -124,7 +122,7 @@ NUMBERED = (
     "suggest --num-records 5000 --num-features NUMBER --epsilon 1",
     "suggest --num-features 3 --epsilon NUMBER --num-records 5000",
     "suggest --delta NUMBER HERE/config.yaml",
-    "settings report HERE/config.yaml --runs NUMBER",
+    "settings HERE/config.yaml --runs NUMBER",
 )
 #: Ledgers in databases that cannot be reached.
 _URLS = (
@@ -174,9 +172,7 @@ FLAGS = (
     *(f"fig3_2{name} --panel two_normals --out HERE/out --encodings none" for name in ("", " choose")),
     *("headline", "headline --results HERE", "headline --out HERE/out", "headline --nonsense", "headline extra"),
     *(f"headline --results HERE/{place} --out HERE/out" for place in ("nowhere", "file", "pipe.yaml", "bad", "piped")),
-    *("settings", "settings guess", "settings choose", "settings report", "settings report --nonsense"),
-    *("settings choose HERE/config.yaml --grid a", "settings choose HERE/config.yaml --grid a.b=1"),
-    *("settings report HERE/ops.yaml", "settings report HERE/config.yaml"),
+    *("settings", "settings guess", "settings --nonsense", "settings HERE/ops.yaml", "settings HERE/config.yaml"),
 )
 _OPS = """
 name: ops

@@ -7,7 +7,7 @@ Claim: k full-batch queries cost one Gaussian of μ = √(Σ Δ²/z²), exactly.
 Proof: the trade-off of the Gaussian mechanism (Balle and Wang 2018), and its composition (Dong, Roth and Su 2019).
 Held by: test_rate_one_is_the_exact_gaussian, test_gaussian_curve_and_its_inverses_agree,
 test_full_batches_are_one_gaussian, test_dp_accounting_agrees_with_what_a_run_states,
-test_opendp_agrees_with_what_a_run_states, "sensitivity C where 2C is right"
+"sensitivity C where 2C is right"
 """
 
 from __future__ import annotations

@@ -7,19 +7,38 @@ for overdispersed counts and heteroscedastic errors too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit as expit
 from scipy.special import gammaln, logsumexp
+from scipy.special import softmax as scipy_softmax
 from scipy.stats import nbinom, norm, poisson
 
 #: Most Newton steps, the relative length of the last one, and a ridge over N that keeps singular designs solvable.
 _STEPS, _CLOSE, _RIDGE = 60, 1e-8, 1e-9
+#: Largest |θ| of a fit that exists: beyond it two classes are separated.
+_LARGEST = 1e3
 #: Largest |η|: beyond it e^η says no more.
 _FARTHEST = 30.0
 #: Least predicted probability or density.
 _LEAST = 1e-12
+
+
+class Law(NamedTuple):
+    """b(η), b'(η) and b''(η)."""
+
+    cumulant: Callable[[np.ndarray], np.ndarray]
+    mean: Callable[[np.ndarray], np.ndarray]
+    variance: Callable[[np.ndarray], np.ndarray]
+
+
+LAWS = {
+    "binary": Law(lambda eta: np.logaddexp(0, eta), expit, lambda eta: expit(eta) * expit(-eta)),
+    "count": Law(np.exp, np.exp, np.exp),
+    "real": Law(lambda eta: eta**2 / 2, lambda eta: eta, np.ones_like),
+}
 
 
 class Fit(NamedTuple):
@@ -37,14 +56,19 @@ class Fit(NamedTuple):
     covariance: np.ndarray
     dispersion: float
 
+    def errors(self, precision: float) -> np.ndarray:
+        """Return standard errors, (P,): the sandwich's, or those of the normal posterior under a prior."""
+        return np.sqrt(np.diag(self.inverse if precision else self.covariance))
+
 
 def softmax(eta: np.ndarray) -> np.ndarray:
     """Return probabilities (n, K) of predictors (n, K − 1) of all classes but the first."""
-    whole = np.append(np.zeros((len(eta), 1)), eta, axis=1)
-    return np.exp(whole - logsumexp(whole, axis=1, keepdims=True))
+    return scipy_softmax(np.insert(eta, 0, 0.0, axis=1), axis=1)
 
 
-def fitted(x: np.ndarray, y: np.ndarray, kind: str, classes: int = 1, precision: float = 0.0) -> Fit:
+def fitted(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int = 1, precision: float = 0.0, ridge: float = _RIDGE
+) -> Fit:
     """Return the fit of rows (n, p).
 
     Args:
@@ -53,45 +77,49 @@ def fitted(x: np.ndarray, y: np.ndarray, kind: str, classes: int = 1, precision:
         kind: of the label.
         classes: K of ``classes``.
         precision: of a normal prior of every coefficient.
+        ridge: over n, which keeps singular designs solvable.
+
+    Raises:
+        LinAlgError: no fit exists, as of separated classes without a ridge.
     """
     size = x.shape[1] * (classes - 1 if kind == "classes" else 1)
-    ridge = precision + _RIDGE * len(y)
+    penalty = precision + ridge * len(y)
     theta = np.zeros(size)
     if kind == "count":  # the intercept is the last column
         theta[-1] = np.log(max(np.mean(y), 1e-3)) / max(x[0, -1], 1e-12)
-    before = _loss(x, y, kind, theta, ridge)
+    before = _loss(x, y, kind, theta, penalty)
     for _ in range(_STEPS):
         scores, curvature = _derivatives(x, y, kind, classes, theta)
-        gradient = scores.sum(axis=0) - ridge * theta
-        step = np.linalg.solve(curvature + ridge * np.eye(size), gradient)
+        step = np.linalg.solve(curvature + penalty * np.eye(size), scores.sum(axis=0) - penalty * theta)
         length = 1.0
-        while not (after := _loss(x, y, kind, theta + length * step, ridge)) <= before and length > _CLOSE:
+        while not (after := _loss(x, y, kind, theta + length * step, penalty)) <= before and length > _CLOSE:
             length /= 2
         theta = theta + length * step
         if abs(before - after) < _CLOSE * (1 + abs(before)) / len(y):
             break
         before = after
+    if not ridge and np.abs(theta).max() > _LARGEST:
+        raise np.linalg.LinAlgError("the classes are separated")
     scores, curvature = _derivatives(x, y, kind, classes, theta)
-    inverse = np.linalg.inv(curvature + ridge * np.eye(size))
+    inverse = np.linalg.inv(curvature + penalty * np.eye(size))
     covariance = inverse @ (scores.T @ scores) @ inverse
     shaped = theta.reshape(x.shape[1], -1) if kind == "classes" else theta
     return Fit(shaped, inverse, covariance, _dispersion(x, y, kind, theta))
 
 
 def _eta(x: np.ndarray, theta: np.ndarray, kind: str) -> np.ndarray:
-    of = theta.reshape(x.shape[1], -1) if kind == "classes" else theta
-    eta = x @ of
+    eta = x @ (theta.reshape(x.shape[1], -1) if kind == "classes" else theta)
     return eta if kind == "real" else np.clip(eta, -_FARTHEST, _FARTHEST)
 
 
-def _loss(x: np.ndarray, y: np.ndarray, kind: str, theta: np.ndarray, ridge: float) -> float:
+def _loss(x: np.ndarray, y: np.ndarray, kind: str, theta: np.ndarray, penalty: float) -> float:
     eta = _eta(x, theta, kind)
     if kind == "classes":
-        whole = np.append(np.zeros((len(eta), 1)), eta, axis=1)
+        whole = np.insert(eta, 0, 0.0, axis=1)
         each = logsumexp(whole, axis=1) - whole[np.arange(len(y)), y]
     else:
-        each = {"binary": np.logaddexp(0, eta), "count": np.exp(eta), "real": eta**2 / 2}[kind] - y * eta
-    return float(np.sum(each) + ridge * theta @ theta / 2)
+        each = LAWS[kind].cumulant(eta) - y * eta
+    return float(np.sum(each) + penalty * theta @ theta / 2)
 
 
 def _derivatives(
@@ -100,9 +128,8 @@ def _derivatives(
     """Return the scores of records, (n, P), and the curvature, (P, P)."""
     eta = _eta(x, theta, kind)
     if kind != "classes":
-        mean = {"binary": expit, "count": np.exp, "real": lambda at: at}[kind](eta)
-        weight = {"binary": mean * (1 - mean), "count": mean, "real": np.ones_like(eta)}[kind]
-        return x * (y - mean)[:, None], (x * weight[:, None]).T @ x
+        law = LAWS[kind]
+        return x * (y - law.mean(eta))[:, None], (x * law.variance(eta)[:, None]).T @ x
     probability = softmax(eta)[:, 1:]
     gap = (y[:, None] == np.arange(1, classes)) - probability
     scores = (x[:, :, None] * gap[:, None, :]).reshape(len(x), -1)
