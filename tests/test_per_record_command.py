@@ -104,7 +104,7 @@ def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charge
     folder = Path(arguments[-1])
     start, confidential = arguments, folder / "confidential"
     stops = [
-        ((blocks, "hand_out"), KeyboardInterrupt(), 130),
+        ((lanes, "hand_out"), KeyboardInterrupt(), 130),
         ((result, "content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
         ((account, "_epsilon"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
     ]
