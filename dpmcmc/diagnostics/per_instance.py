@@ -193,7 +193,8 @@ def _edges(mu: np.ndarray, c: np.ndarray, signed: np.ndarray) -> tuple[np.ndarra
 def excess_without(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
     """Return sup_S P(S) − e^ε Q(S), P the law without the record: both tails |U| > T, each rounded up."""
     _, p, q = _edges(mu, c, epsilon)
-    return sum(_tail(*first, other, epsilon) for first, (other, _) in zip(p, q, strict=True))
+    above, below = (_tail(*first, other, epsilon) for first, (other, _) in zip(p, q, strict=True))
+    return above + below
 
 
 def _tail(z: np.ndarray, uncertain: np.ndarray, other: np.ndarray, epsilon: np.ndarray) -> np.ndarray:

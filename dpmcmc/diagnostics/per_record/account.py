@@ -335,8 +335,8 @@ class Account:
             for first in range(0, len(steps), size):
                 here = steps[first : first + size]
                 padded = np.resize(here, size)
-                share = self._norms(jax.tree.map(lambda leaf, padded=padded: leaf[padded], joined), rows)
-                share = np.asarray(share, np.float64)[:, : len(here)]
+                norms = self._norms(jax.tree.map(lambda leaf, padded=padded: leaf[padded], joined), rows)
+                share = np.asarray(norms, np.float64)[:, : len(here)]
                 clipped += (share >= 1).sum(axis=1)
                 loss += loss_of(share)
         return loss, clipped
@@ -419,7 +419,7 @@ class _StepLoss:
         """Return D_α of one step at a place of the grid, (K,)."""
         moved = step.sensitivities(np.exp(-STEP * np.array([place])), self.second)
         each = zip(moved, self.noise, strict=True)
-        return sum(step.renyi(float(w[0]), z, self.rate, self.adjacency, self.orders) for w, z in each)
+        return np.sum([step.renyi(float(w[0]), z, self.rate, self.adjacency, self.orders) for w, z in each], axis=0)
 
 
 def check(plan: Plan) -> Private:
@@ -457,9 +457,8 @@ def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
 def _epsilon(orders: np.ndarray, renyi: np.ndarray, guarantee: Guarantee) -> np.ndarray:
     """Return the accountant's ε of each record, (N,), from its Rényi losses (N, K)."""
     beta = overflow_probability(guarantee.events)
-    return np.array(
-        [
-            with_deviations(lambda delta, loss=loss: rdp.certified(orders, loss, delta), beta, guarantee.delta)
-            for loss in renyi
-        ]
-    )
+
+    def of_one(loss: np.ndarray) -> float:
+        return with_deviations(lambda delta: rdp.certified(orders, loss, delta), beta, guarantee.delta)
+
+    return np.array([of_one(loss) for loss in renyi])
