@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import expit
 
-from dpmcmc.inference.scores import Logistic
+from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.mechanisms import release
 from dpmcmc.targets import LinearRegression, LogisticRegression
 

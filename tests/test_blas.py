@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from dpmcmc.inference.noise_aware import denoised
+from dpmcmc.inference.denoised_moment import denoised
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import one_blas_thread
 

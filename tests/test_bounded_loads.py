@@ -13,7 +13,7 @@ import pytest
 import dpmcmc
 from dpmcmc.data import Range, Schema
 from dpmcmc.engine.result_folder import content
-from dpmcmc.inference import names
+from dpmcmc.inference import saved_arrays
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.storage import arrays as sealed
 from dpmcmc.storage import files
@@ -159,7 +159,7 @@ def test_arrays_that_ask_for_more_than_the_file_holds_are_refused(copy, name, wa
     (copy / name).write_bytes(made)
     assert name.partition(".")[0] in refusal(copy)
     with pytest.raises((ValueError, zipfile.BadZipFile, KeyError)):
-        names.unpacked(made)
+        saved_arrays.unpacked(made)
 
 
 def _overlapping(one, count):

@@ -11,11 +11,12 @@ import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import NotForIntervals
-from dpmcmc.inference.curvature import confirmed, corrected
-from dpmcmc.inference.noise_aware import Gaussian, symmetric_noise
+from dpmcmc.inference.corrected_matrix import confirmed, corrected
+from dpmcmc.inference.count_score import Counts as CountScore
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Gaussian, symmetric_noise
 from dpmcmc.inference.rare_levels import rare_levels
-from dpmcmc.inference.scores import Counts as CountScore
-from dpmcmc.inference.scores import Logistic, Softmax
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpmcmc.errors.NotForIntervals")

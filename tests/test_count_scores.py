@@ -12,7 +12,7 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.scores import CLIPS, Counts
+from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import facts, regression
 from dpmcmc.mechanisms.noise_aware.facts import affordable

@@ -13,7 +13,7 @@ from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.inference.normal_law import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.targets import LogisticRegression

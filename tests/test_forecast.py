@@ -12,7 +12,7 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference import normal_law, predicted_width
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning import forecast
 from dpmcmc.planning.verdict import of_result, with_verdict
@@ -68,11 +68,11 @@ def test_predicted_inflation_is_that_of_the_noise_aware_posterior():
     made = long_run(target, dpmcmc.Privacy(epsilon=0.5, delta=1e-6, accountant="rdp"), num_records=400, chains=2)
     # Gradients of burn-in tell nothing.
     noise = 4 / gaussian_mu(0.5, 1e-6) ** 2 * STEPS / (STEPS - BURN_IN)
-    gram = np.diag(noise_aware.usual_spectrum(size, 400 * 4.0))
-    local = noise_aware.Local(gram, gram, np.zeros_like)
-    release = noise_aware.GradientRelease(np.zeros(size), np.zeros(size), noise * np.eye(size))
-    start = noise_aware.Gaussian(np.zeros(size), np.eye(size))
-    honest = np.diag(noise_aware.posterior(release, local, 4.0 * np.eye(size), start).covariance)
+    gram = np.diag(predicted_width.usual_spectrum(size, 400 * 4.0))
+    local = normal_law.Local(gram, gram, np.zeros_like)
+    release = normal_law.GradientRelease(np.zeros(size), np.zeros(size), noise * np.eye(size))
+    start = normal_law.Gaussian(np.zeros(size), np.eye(size))
+    honest = np.diag(normal_law.posterior(release, local, 4.0 * np.eye(size), start).covariance)
     width = np.mean(np.sqrt(honest * (4.0 + np.diag(gram))))
     assert made.verdict.predicted_width == pytest.approx(width, rel=1e-6)
     assert made.verdict.predicted_width == pytest.approx(made.verdict.predicted_inflation**0.5)
@@ -88,10 +88,10 @@ def test_predicted_width_is_near_that_of_the_real_rows(name):
     made, rows = config.make_plan(chosen), np.asarray(config.load_data(chosen).train["x"], float)
     known, identity = forecast.curvatures(made), np.eye(rows.shape[1])
     curvature, precision = known.likelihood * rows.T @ rows, known.prior * identity
-    local = noise_aware.Local(curvature, curvature / known.widening**2, np.zeros_like)
+    local = normal_law.Local(curvature, curvature / known.widening**2, np.zeros_like)
     alone = np.linalg.inv(precision + curvature / known.weighted)
     noise = forecast.gradient_variance(made, made.private_time) * identity
-    real = noise_aware.predicted(local, noise, precision, alone).width()
+    real = predicted_width.predicted(local, noise, precision, alone).width()
     assert real > 1.05
     assert 1 / 1.3 < made.verdict.predicted_width / real < 1.3
 
@@ -104,7 +104,7 @@ def test_predicted_width_in_a_released_metric_is_that_of_its_posterior():
     made = long_run(target, dpmcmc.Privacy(epsilon=0.3, delta=1e-6, accountant="rdp"), **settings)
     std, clip = made.metric.release.noise_std, made.privacy.clip
     known = forecast.curvatures(made)
-    gram = np.diag(noise_aware.usual_spectrum(size, count)) + std * noise_aware.symmetric_noise(rng, size)
+    gram = np.diag(predicted_width.usual_spectrum(size, count)) + std * normal_law.symmetric_noise(rng, size)
     noisy = NoisyGram(gram, std, float(np.trace(gram)), 0.0)
     metric = ReleasedMetric("gram", noisy, count, 1.0, clip, made.metric.asked.ratio)
     found = forecast.predicted_width(made, known, metric)

@@ -14,10 +14,13 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import blocks, lanes, recorded
 from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference import path_law
 from dpmcmc.inference import trace as from_trace
-from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
-from dpmcmc.inference.scores import Linear, Logistic
-from dpmcmc.inference.trace import Known, PathGradients, Score
+from dpmcmc.inference.denoised_moment import Denoised, denoised
+from dpmcmc.inference.linear_score import Linear
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import symmetric_noise
+from dpmcmc.inference.path_law import Known, PathGradients, Score
 from dpmcmc.planning.path import trace_of
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from tests.unproved import plan_any_epsilon
@@ -49,7 +52,7 @@ def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regre
     gradients = np.stack([x.T @ (x @ theta - y) / noise**2 for theta in positions])
     path = path_of(positions, gradients, 1e-6)
     score = Score(Linear(noise**2))
-    found = from_trace.conclude(path, Known(n, np.eye(d), np.eye(d)), exact(x.T @ x), score)
+    found = path_law.conclude(path, Known(n, np.eye(d), np.eye(d)), exact(x.T @ x), score)
     precision = np.eye(d) + x.T @ x / noise**2
     np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-6)
     np.testing.assert_allclose(found.mean, np.linalg.solve(precision, x.T @ y / noise**2), rtol=1e-6)
@@ -59,7 +62,7 @@ def test_privacy_noise_adds_its_variance_over_the_steps():
     """Linear model, identity Gram matrix: 𝒞 = 1 + s²F²/K, and S = 1/(1 + 1/𝒞)."""
     path = PathGradients(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 50 / 3.0**2, 1 / 50)
     metric = np.diag([1.0, 4.0])
-    found = from_trace.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score(Linear()))
+    found = path_law.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score(Linear()))
     inside = 1 + 9 / 50 * np.diag(metric)
     np.testing.assert_allclose(np.diag(found.covariance), 1 / (1 + 1 / inside), rtol=1e-9)
 
@@ -85,12 +88,12 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
     path = PathGradients(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
     gram = exact(n * (np.eye(d) + np.outer(row, row)))
     known, score = Known(n, np.eye(d), np.eye(d), mean_row=row), Score(Logistic(), clip=clip, norm=1.0)
-    found = from_trace.expected(path, truth, known, gram, score)
+    found = path_law.expected(path, truth, known, gram, score)
     np.testing.assert_allclose(found.gradient / n, total / n, atol=1.5e-3)
     np.testing.assert_allclose(found.local.curvature / n, (x * h[:, None]).T @ x / n, atol=6e-3)
     np.testing.assert_allclose(found.squares / n, squares / n, atol=0.02)
     if spread > 0.1 and not mean_row:
-        narrow = from_trace.expected(path._replace(spread=0 * path.spread), truth, known, gram, score)
+        narrow = path_law.expected(path._replace(spread=0 * path.spread), truth, known, gram, score)
         assert np.abs(narrow.gradient - total).max() > 5e-3 * n, "the path's spread shows nothing"
 
 
@@ -98,7 +101,7 @@ def test_a_path_where_no_score_has_a_slope_is_refused():
     path = PathGradients(np.array([5e4]), np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
     known = Known(1000, np.eye(1), np.eye(1), mean_row=np.ones(1))
     with pytest.raises(UnsupportedCombination, match="no record's score has a slope"):
-        from_trace.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
+        path_law.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
 
 
 @pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
@@ -116,10 +119,10 @@ def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
     path = PathGradients(theta, np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
     score = Score(Linear(noise**2))
     known = Known(n, np.eye(1), np.eye(1), scheme, rate)
-    here = from_trace.expected(path, np.zeros(1), known, exact(x.T @ x), score)
-    assert from_trace.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
+    here = path_law.expected(path, np.zeros(1), known, exact(x.T @ x), score)
+    assert path_law.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
     other = known._replace(scheme="fixed_size" if scheme == "poisson" else "poisson")
-    assert from_trace.minibatch(here, path, other)[0, 0] != pytest.approx(np.var(totals), rel=0.5)
+    assert path_law.minibatch(here, path, other)[0, 0] != pytest.approx(np.var(totals), rel=0.5)
 
 
 # --- coverage --------------------------------------------------------------------------------------------------
@@ -183,19 +186,19 @@ def within(found):
     ids=["full batches", "hot", "Poisson", "a metric of little budget, on the way"],
 )
 def test_intervals_from_a_simulated_path_cover(case):
-    assert within(coverage(60, from_trace.conclude, **case))
+    assert within(coverage(60, path_law.conclude, **case))
 
 
 def test_planted_the_error_of_the_gram_matrix_left_out_is_caught_by_coverage():
     def faulty(path, known, gram, score):
-        return from_trace.conclude(path, known, exact(gram.gram), score)
+        return path_law.conclude(path, known, exact(gram.gram), score)
 
     assert not within(coverage(60, faulty, gram_std=60.0, burn_in=0, step=0.05))
 
 
 def test_planted_minibatch_noise_left_out_is_caught_by_coverage():
     def faulty(path, known, gram, score):
-        return from_trace.conclude(path, known._replace(scheme="full", rate=1.0), gram, score)
+        return path_law.conclude(path, known._replace(scheme="full", rate=1.0), gram, score)
 
     assert not within(coverage(60, faulty, noise_std=3.0, rate=0.01))
 
@@ -213,7 +216,7 @@ def test_planted_a_centred_minibatch_variance_is_caught_by_coverage():
             gradients += rng.normal(size=(steps, 1))
             known = Known(n, np.eye(1), np.eye(1), scheme, rate)
             path, gram = path_of(theta, gradients, 1.0), exact(n * np.eye(1))
-            mean, covariance = from_trace.conclude(path, known, gram, Score(Linear()))
+            mean, covariance = path_law.conclude(path, known, gram, Score(Linear()))
             found.append((mean[0] - truth) ** 2 / covariance[0, 0])
         return np.mean(found)
 

@@ -22,7 +22,7 @@ from dpmcmc.mechanisms import (
     OutputPerturbation,
     SufficientStatistics,
 )
-from dpmcmc.mechanisms.minimise import float64
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import ops as certified
+from dpmcmc.mechanisms import certified_ops
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.ops import CertifiedOPS
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
 from dpmcmc.privacy.accounting.charging import account
@@ -130,7 +130,7 @@ def test_plan_meets_its_target_and_assumes_nothing(adjacency):
 def chain(data, key, steps, plan):
     """Position after ``steps`` steps under a known key."""
     single = type(plan)(CertifiedOPS(steps=steps), plan.target, plan.num_records, plan.guarantee, plan.settings)
-    return certified.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
+    return certified_ops.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
 
 
 @pytest.mark.optimised

@@ -9,12 +9,13 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference import decompositions, noise_aware
+from dpmcmc.inference import decompositions, denoised_moment, normal_law
+from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening, shrunk
-from dpmcmc.inference.scores import Counts
+from dpmcmc.inference.denoised_moment import shrunk
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.sufficient import split
+from dpmcmc.mechanisms.statistics import split
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec, symmetric
 from dpmcmc.targets import LogisticRegression
 from tests.noise_aware_tables import SCORE, linear_table
@@ -42,9 +43,9 @@ def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
     """Two gradients of a known linear model, each with its own noise, and their mean say the same."""
     h, metric, stds = np.diag([2.0, 5.0]), np.diag([1.0, 3.0]), np.array([1.0, 2.0])
     positions, gradients = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[0.3, -1.0], [2.0, 0.7]])
-    mean = noise_aware.weighted_mean(positions, gradients, stds**-2.0, metric)
+    mean = normal_law.weighted_mean(positions, gradients, stds**-2.0, metric)
     local = Local(h, np.zeros((2, 2)), np.zeros_like)
-    found = noise_aware.posterior(mean, local, np.eye(2), Gaussian(np.zeros(2), np.eye(2)))
+    found = normal_law.posterior(mean, local, np.eye(2), Gaussian(np.zeros(2), np.eye(2)))
     precision, towards = np.eye(2), np.zeros(2)
     for position, gradient, std in zip(positions, gradients, stds, strict=True):
         information = h @ np.linalg.inv(std**2 * metric)
@@ -81,14 +82,14 @@ def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():
     hot = np.concatenate([np.eye(3)[rng.integers(0, 3, n)], np.eye(2)[rng.integers(0, 2, n)], np.ones((n, 1))], axis=1)
     x = hot / np.sqrt(3)
     exact = x.T @ x
-    noisy = exact + 150 * noise_aware.symmetric_noise(rng, 6)
-    plain, declared = (noise_aware.project(noisy, n, s) for s in (None, structure))
+    noisy = exact + 150 * normal_law.symmetric_noise(rng, 6)
+    plain, declared = (denoised_moment.project(noisy, n, s) for s in (None, structure))
     assert np.linalg.norm(declared - exact) < 0.8 * np.linalg.norm(plain - exact) < np.linalg.norm(noisy - exact)
     assert np.trace(declared) == pytest.approx(n)
     assert np.linalg.eigvalsh(declared).min() > -1e-6 * n
     np.testing.assert_allclose(declared[0, 1], 0, atol=0.01 * n)
     np.testing.assert_allclose(declared[:3].sum(0), declared[5], atol=0.02 * n)
-    np.testing.assert_allclose(noise_aware.project(exact, n, structure), exact, atol=1e-6 * n)
+    np.testing.assert_allclose(denoised_moment.project(exact, n, structure), exact, atol=1e-6 * n)
     # A rest in a declared null direction would be read as curvature under a wide prior.
     null = np.zeros((len(exact), len(structure.blocks)))
     for number, block in enumerate(structure.blocks):
@@ -113,8 +114,8 @@ def test_a_shrunk_gram_matrix_has_the_error_that_it_states(spread):
     """Entries about 100 I with the standard deviation ``spread``, noise 1: the mean square error is ρ in each of k."""
     rng, d, errors, stated = np.random.default_rng(6), 6, [], []
     for _ in range(300):
-        gram = 100 * np.eye(d) + spread * noise_aware.symmetric_noise(rng, d)
-        noisy = NoisyGram(gram + noise_aware.symmetric_noise(rng, d), 1.0, float(np.trace(gram)), 0.0)
+        gram = 100 * np.eye(d) + spread * normal_law.symmetric_noise(rng, d)
+        noisy = NoisyGram(gram + normal_law.symmetric_noise(rng, d), 1.0, float(np.trace(gram)), 0.0)
         found = shrunk(noisy)
         errors.append(np.sum((found.gram - gram) ** 2) / (d * (d + 1) / 2))
         stated.append(found.noise_std**2)
@@ -175,9 +176,9 @@ def test_its_standard_deviation_is_that_of_gibbs():
     rng, std, variance = np.random.default_rng(2), 4.0, 0.25
     exact = np.concatenate([svec(x.T @ x), x.T @ y])
     gram, moment = split(exact + std * rng.normal(size=14), 4, 1.0)
-    local = Local(gram / variance, gram / variance, lambda q: noise_aware.isotropic_error(std)(q) / variance**2)
+    local = Local(gram / variance, gram / variance, lambda q: normal_law.isotropic_error(std)(q) / variance**2)
     seen = GradientRelease(np.zeros(4), -moment / variance, np.eye(4) * (std / variance) ** 2)
-    ours = noise_aware.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)
+    ours = normal_law.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)
     draws = gibbs(gram, moment, std, variance, rng, 5000)
     sd = draws.std(axis=0)
     np.testing.assert_allclose(np.sqrt(np.diag(ours.covariance)), sd, rtol=0.05)

@@ -141,7 +141,7 @@ def test_intervals_of_a_linear_regression_are_no_wider_than_the_noise_asks_for(m
 
     square, width = seen()
     assert square == pytest.approx(1, abs=0.2)
-    monkeypatch.setattr("dpmcmc.mechanisms.noise_aware.mechanism.shrunk", lambda noisy: noisy)
+    monkeypatch.setattr("dpmcmc.mechanisms.noise_aware.statistics.shrunk", lambda noisy: noisy)
     planted, wider = seen()
     assert planted < square - 0.1
     assert wider > 1.2 * width

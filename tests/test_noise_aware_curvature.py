@@ -14,21 +14,20 @@ from scipy.spatial.distance import pdist
 from scipy.special import expit, softmax
 
 from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, corrected
-from dpmcmc.inference.noise_aware import (
-    GradientRelease,
-    Local,
-    error_of_noise,
-    isotropic_error,
-    project,
-    spiked,
-    symmetric_noise,
-)
-from dpmcmc.inference.scores import FARTHEST_ROW, Counts, Huber, Logistic, Softmax
+from dpmcmc.inference.corrected_matrix import corrected
+from dpmcmc.inference.count_score import Counts
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.denoised_moment import error_of_noise, project, spiked
+from dpmcmc.inference.linear_score import FARTHEST_ROW, Huber
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import GradientRelease, Local, isotropic_error, symmetric_noise
+from dpmcmc.inference.several_predictors import SeveralPredictors
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware import facts, metric, releases, scale
+from dpmcmc.mechanisms.noise_aware import dispersion, facts, metric, releases, residuals
+from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
-from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
+from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, SoftmaxRegression
 from tests.bounded_rows import Reading
@@ -103,7 +102,7 @@ def sums(score, owners, each, theta):
 
 def charges(each):
     """How far two tables may lie apart that differ in one owner, and tables with and without it."""
-    many = math.sqrt(len(scale._CANDIDATES)) * each
+    many = math.sqrt(len(dispersion._CANDIDATES)) * each
     return {
         "gradient": (2.0, 1.0),
         "whitened rows": (math.sqrt(2) * each, 1.0 * each),
@@ -330,10 +329,10 @@ def test_hubers_slope_is_the_derivative_of_its_residual_but_for_a_ramp():
     assert score.law(np.zeros(1), np.inf).variance[0] == pytest.approx(np.mean(np.clip(r, -0.7, 0.7) ** 2), rel=0.01)
 
 
-@pytest.mark.parametrize("index", range(len(scale._CANDIDATES)))
+@pytest.mark.parametrize("index", range(len(dispersion._CANDIDATES)))
 def test_the_statistic_of_a_dispersion_has_mean_zero_at_the_true_one(index):
     """Exact sums over counts; it is within [−1/9, 1], whatever the count."""
-    alpha = scale._CANDIDATES[index]
+    alpha = dispersion._CANDIDATES[index]
     for eta in ETAS[:-1]:
         count, chance = chances(alpha, eta)
         found = Dispersion().statistic(np.full(len(count), eta), count.astype(float))
@@ -371,7 +370,7 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
         candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, n, np.ones(1))
         bounds = [one.score.bound for one in candidates]
         assert np.mean(np.abs(r) <= bounds[0]) == pytest.approx(0.9, abs=0.05)
-        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(scale.DEVIATIONS, scale.DEVIATIONS[0]))
+        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(residuals.DEVIATIONS, residuals.DEVIATIONS[0]))
         for one in candidates:
             left = np.mean(r - np.clip(r, -one.score.bound, one.score.bound))
             assert one.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))

@@ -14,11 +14,12 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.scores import Normal
+from dpmcmc.inference.normal_score import Normal
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.minimise import float64
-from dpmcmc.mechanisms.noise_aware import model
-from dpmcmc.mechanisms.noise_aware.model import LOG, Likelihood, Metric, ModelRows
+from dpmcmc.mechanisms.noise_aware import model_draws
+from dpmcmc.mechanisms.noise_aware.model_draws import Likelihood
+from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.targets import TargetError, bind, from_numpyro
 from dpmcmc.targets.numpyro.predictor import read
@@ -439,7 +440,7 @@ def test_draws_follow_the_prior_times_the_likelihood():
     with float64():
         found = read(bound(normal))
     slope, seen = np.array([[1.0, 0.5], [0.0, 2.0]]), np.array([1.0, -1.0])
-    drawn, places = model.draws(found, Likelihood(seen, slope), np.zeros(2), 4000, jax.random.key(0))
+    drawn, places = model_draws.draws(found, Likelihood(seen, slope), np.zeros(2), 4000, jax.random.key(0))
     precision = np.eye(2) / 4 + slope.T @ slope
     assert np.allclose(drawn["w"], places, atol=1e-6)
     assert np.allclose(np.cov(places.T), np.linalg.inv(precision), atol=0.06)

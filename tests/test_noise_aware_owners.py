@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.scores import score_of
-from dpmcmc.mechanisms import NoiseAware, release, sufficient
+from dpmcmc.mechanisms import NoiseAware, release, statistics
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.owners import SharedLimits, Sharing
 from dpmcmc.mechanisms.noise_aware.releases import Releases
@@ -55,7 +55,7 @@ def test_replaced_owners_move_the_whitened_gradient_by_at_most_2c(shared, monkey
 
 def statistics_of(records, weight):
     rows = Rows(None, 1.0)
-    return sufficient.statistics(*rows.with_labels(Whole(records).prepared(rows), 3.0), weight).floats
+    return statistics.statistics(*rows.with_labels(Whole(records).prepared(rows), 3.0), weight).floats
 
 
 def test_replaced_owners_move_statistics_by_at_most_what_is_charged():

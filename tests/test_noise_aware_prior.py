@@ -19,7 +19,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.estimators.fitting import model_of
 from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, isotropic_error
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, isotropic_error
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior

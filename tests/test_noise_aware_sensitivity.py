@@ -14,7 +14,9 @@ from scipy.special import expit, softmax
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import DataError
-from dpmcmc.inference.scores import CLIPS, Softmax, score_of
+from dpmcmc.inference.count_score import CLIPS
+from dpmcmc.inference.scores import score_of
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
 from dpmcmc.mechanisms.noise_aware import facts, gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, average_law
-from dpmcmc.inference.scores import Softmax
+from dpmcmc.inference import normal_law
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.query import gram_release
@@ -97,7 +98,7 @@ def test_curvature_and_variance_are_those_of_a_gaussian_design():
 
 def test_two_classes_have_the_curvature_of_logistic_regression():
     """Softmax of (0, η) is σ(η), and max ‖p − e_y‖ = √2·max(p, 1 − p)."""
-    from dpmcmc.inference.scores import Logistic
+    from dpmcmc.inference.logistic_score import Logistic
 
     mean, covariance, theta = design_of_rows()
     gram = 1000 * (covariance + np.outer(mean, mean))
@@ -117,12 +118,12 @@ def test_two_classes_have_the_curvature_of_logistic_regression():
 def test_the_error_of_the_curvature_is_that_of_simulated_gram_matrices():
     """Cov[(E ⊗ c) u] for a Q with every cross term, where E ⊗ c is what the noise adds to H near θ = 0."""
     rng, d, std = np.random.default_rng(7), 3, 0.2
-    rows = SeveralPredictors(SCORE, np.eye(d), 1, np.zeros(d), 0.6, noise_aware.isotropic_error(std))
+    rows = SeveralPredictors(SCORE, np.eye(d), 1, np.zeros(d), 0.6, normal_law.isotropic_error(std))
     near = rows.local(np.full(d * K, 1e-4))
     root = rng.normal(size=(d * K, d * K))
     q, mean, found = root @ root.T, near.curvature[:K, :K], np.zeros((d * K, d * K))
     for _ in range(4000):
-        error = np.kron(std * noise_aware.symmetric_noise(rng, d), mean)
+        error = np.kron(std * normal_law.symmetric_noise(rng, d), mean)
         found += error @ q @ error / 4000
     stated = near.curvature_error(q)
     assert np.linalg.norm(stated - found) < 0.1 * np.linalg.norm(found)

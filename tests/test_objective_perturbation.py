@@ -10,8 +10,9 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from dpmcmc.mechanisms.minimise import HuberisedLogistic, minimise
-from dpmcmc.mechanisms.perturbation import ObjectivePerturbation
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
+from dpmcmc.mechanisms.minimise import minimise
+from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
 from dpmcmc.privacy.accounting.events import Adjacency

@@ -17,8 +17,8 @@ import pytest
 from scipy.special import logsumexp
 
 from dpmcmc.mechanisms import base
-from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression

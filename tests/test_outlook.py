@@ -12,8 +12,8 @@ from dpmcmc.data.structure import contrasts
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.outlook import Outlook, accuracy_line, mean_width, width_line
 from dpmcmc.estimators.suggestion import ask
-from dpmcmc.inference.noise_aware import Predicted
-from dpmcmc.inference.scores import Logistic
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.predicted_width import Predicted
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression
 from experiments.intervals.designs import design

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from dpmcmc.mechanisms import minimise as minimise_module
 from dpmcmc.mechanisms.minimise import NotConverged, minimise
-from dpmcmc.mechanisms.perturbation import OutputPerturbation
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import streams_of

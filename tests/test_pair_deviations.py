@@ -8,7 +8,8 @@ import pytest
 
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OPS, OutputPerturbation, PrivateSelection
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting import overflow_probability

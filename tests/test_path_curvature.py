@@ -9,9 +9,9 @@ from scipy.special import expit
 import dpmcmc
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import NotForIntervals
-from dpmcmc.inference.noise_aware import Gaussian, Local, isotropic_error, symmetric_noise
+from dpmcmc.inference.normal_law import Gaussian, Local, isotropic_error, symmetric_noise
 from dpmcmc.inference.path_curvature import Differences, refined
-from dpmcmc.inference.trace import lost
+from dpmcmc.inference.path_law import lost
 from dpmcmc.privacy.query.gram_release import NoisyGram
 
 _STD, _SLOPE = 5.0, 0.2

@@ -13,7 +13,7 @@ import pytest
 import dpmcmc
 from dpmcmc.mechanisms import Chain, OutputPerturbation, PrivateSelection, release, vote
 from dpmcmc.mechanisms import selection as room
-from dpmcmc.mechanisms.base import OneShot
+from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.mechanisms.selection import excess_of_choice
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.query.randomness import streams_of

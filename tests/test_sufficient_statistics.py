@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.mechanisms import AdaSSP, sufficient
+from dpmcmc.mechanisms import AdaSSP, adassp, sufficient
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.sufficient import SufficientStatistics, gram_and_moment, ridge, sensitivity_of, statistics
+from dpmcmc.mechanisms.statistics import gram_and_moment, sensitivity_of, statistics
+from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -169,8 +170,8 @@ def test_adassp_composes_two_gaussians_to_the_budget(adjacency):
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 def test_replay_of_adassp_on_neighbours_moves_releases_within_their_charge(adjacency, records, monkeypatch):
-    seen, real = [], sufficient.gaussian_release
-    monkeypatch.setattr(sufficient, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))
+    seen, real = [], adassp.gaussian_release
+    monkeypatch.setattr(adassp, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))
     plan, rng, worst = AdaSSP().plan(TARGET, adjacency=adjacency, **BUDGET), np.random.default_rng(1), np.zeros(2)
     records = {name: value.copy() for name, value in records.items()}
     for seed in range(40):

@@ -19,7 +19,7 @@ from dpmcmc.estimators.fitting import model_of, settings_of, usual
 from dpmcmc.estimators.outlook import OutlookFacts
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS
+from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
 SCHEMA = Schema({"a": Range(0, 10), "b": Levels(["u", "v", "w"]), "y": Levels(["no", "yes"])}, label="y")

@@ -25,7 +25,7 @@ either way, β the largest curvature.
 Everything increases in g and in f''. Where the margin x·θ̂ is known up to an error, each is taken at its largest there.
 
 **What is released.** The bound is at the exact minimiser θ̂, and released is θ = θ_c + N(0, τ²I) with ‖θ_c − θ̂‖ <= γ/Λ
-for the computed minimiser θ_c (``mechanisms/perturbation.py``). So what is bounded is the loss of an observer who sees
+for the computed minimiser θ_c (``objective_perturbation.py``). So what is bounded is the loss of an observer who sees
 both θ̂ and θ, the sum of two. The first is bounded by the largest of its bounds at the margins that x·θ̂ may have:
 
     |x·(θ − θ̂)| <= ‖x‖(γ/Λ + τ|Z|) with Z ~ N(0, 1) along x, plus the rounding of θ to float32.

@@ -36,7 +36,7 @@ from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
-from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
+from dpmcmc.inference.trace import PathPosterior, Trace
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.plan import Plan
@@ -215,7 +215,7 @@ class Result:
         return self.plan.released_path or trace_of(self.plan, self.released, self.means, self.metric)
 
     @on_one_blas_thread
-    def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def noise_aware(self, gram: np.ndarray | None = None) -> PathPosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
         It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the
@@ -231,7 +231,7 @@ class Result:
 
     @functools.cached_property
     @on_one_blas_thread
-    def _given_path(self) -> NoiseAwarePosterior:
+    def _given_path(self) -> PathPosterior:
         return self.trace.posterior()
 
     @property

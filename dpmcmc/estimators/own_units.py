@@ -13,8 +13,9 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, shown
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms.noise_aware import Normal
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
-from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior
+from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Prior
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.linear import LinearRegression

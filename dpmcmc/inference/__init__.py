@@ -10,5 +10,5 @@
 """
 
 from dpmcmc.inference.evidence import Evidence as Evidence
-from dpmcmc.inference.trace import NoiseAwarePosterior as NoiseAwarePosterior
+from dpmcmc.inference.trace import PathPosterior as PathPosterior
 from dpmcmc.inference.trace import Trace as Trace

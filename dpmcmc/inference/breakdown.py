@@ -18,8 +18,8 @@ from dpmcmc.data.column_kinds import Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import project
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, facts_of, made_up, target_offers

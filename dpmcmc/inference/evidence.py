@@ -3,7 +3,7 @@
     u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(0, diag(scales²))                                                   (1)
 
 u = Hθ̄ − ḡ is made of the last release, and 𝒞 is the variance of score, privacy's noise and the error of Ĥ together
-(``noise_aware.py``), at the posterior that was concluded. Everything here is a function of released numbers, so it
+(``normal_law.py``), at the posterior that was concluded. Everything here is a function of released numbers, so it
 costs no privacy, however often it is called. No function here compares with records of the run.
 
 **Check of the prior.** Under (1) u ~ N(0, 𝒞 + H diag(scales²) H), so its squared whitened norm is χ² with d degrees of
@@ -44,16 +44,10 @@ from scipy.linalg import solve_triangular
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import names as saved
-from dpmcmc.inference.noise_aware import (
-    PULLED,
-    RARE,
-    Gaussian,
-    Whitening,
-    beyond,
-    elasticity,
-)
-from dpmcmc.inference.trace import NoiseAwarePosterior
+from dpmcmc.inference import saved_arrays
+from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, Whitening, beyond
+from dpmcmc.inference.predicted_width import elasticity
+from dpmcmc.inference.trace import PathPosterior
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.storage.blas import on_one_blas_thread
 
@@ -124,7 +118,7 @@ class Evidence:
         return f"Evidence(of {len(self.scales)} coefficients)"
 
     @on_one_blas_thread
-    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> PathPosterior:
         """Return the posterior; of a nested model or under another prior with ``without`` or ``scales``.
 
         Args:
@@ -138,7 +132,7 @@ class Evidence:
         covariance = prior - gain @ self.curvature @ prior
         mean = self._means(without)
         away = self.statistic - self.curvature @ mean
-        return NoiseAwarePosterior(mean + gain @ away, (covariance + covariance.T) / 2)
+        return PathPosterior(mean + gain @ away, (covariance + covariance.T) / 2)
 
     @on_one_blas_thread
     def gaussian(self, scales: np.ndarray) -> Gaussian:
@@ -357,12 +351,12 @@ class Evidence:
         """Return the file of a run folder."""
         gram = None if self.gram is None else self.gram._asdict()
         structure = None if self.structure is None else self.structure.to_json()
-        return saved.packed({**vars(self), "gram": gram, "structure": structure})
+        return saved_arrays.packed({**vars(self), "gram": gram, "structure": structure})
 
     @classmethod
     def of(cls, content: bytes) -> Self:
         """Return what :meth:`content` holds."""
-        facts = saved.unpacked(content)
+        facts = saved_arrays.unpacked(content)
         gram = None if facts["gram"] is None else NoisyGram(**facts["gram"])
         structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
         names = tuple(map(tuple, facts["names"]))
@@ -376,7 +370,7 @@ class Evidence:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        return saved.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
+        return saved_arrays.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
 
 
 def prior_covariance(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:

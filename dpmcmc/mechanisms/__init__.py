@@ -11,13 +11,16 @@ Each plans without records and reads them once (``base.py``).
 """
 
 from dpmcmc.errors import DrawError
+from dpmcmc.mechanisms.adassp import AdaSSP
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
-from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
-from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
+from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
 from dpmcmc.mechanisms.selection import Chain, PrivateSelection
-from dpmcmc.mechanisms.sufficient import AdaSSP, SufficientStatistics
+from dpmcmc.mechanisms.sufficient import SufficientStatistics
 
 #: By the name that a YAML says; a hybrid is made of one of these and a sampler.
 MECHANISMS = {

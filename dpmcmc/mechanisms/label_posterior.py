@@ -20,7 +20,8 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import DrawError
 from dpmcmc.inference import convergence
 from dpmcmc.mechanisms import nuts
-from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan, check_leaves
+from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
+from dpmcmc.mechanisms.one_shot import check_leaves
 from dpmcmc.planning.description import IF_TRUE, Use
 from dpmcmc.planning.verdict import RHAT
 from dpmcmc.privacy.query.randomised_response import VALUES

@@ -37,8 +37,9 @@ import numpy as np
 from dpmcmc.engine.work import Within, work_of
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms import vote
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
-from dpmcmc.mechanisms.minimise import Loss, check_loss
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
+from dpmcmc.mechanisms.sums_in_blocks import Loss, check_loss
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event

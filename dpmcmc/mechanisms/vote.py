@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.minimise import Loss, float64, in_float64
+from dpmcmc.mechanisms.sums_in_blocks import Loss, float64, in_float64
 from dpmcmc.storage.pytree import PyTree, length_of
 
 #: A loss in whole numbers, as a share of its bound.

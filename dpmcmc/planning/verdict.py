@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import NotForIntervals, UnsupportedCombination
-from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.planning.description import (

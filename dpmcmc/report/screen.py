@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 
 from dpmcmc.data.base import DataSpec, Privatised
-from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.description import IF_TRUE, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan

@@ -15,9 +15,11 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan, release
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.hybrid import Hybrid
-from dpmcmc.mechanisms.ops import OPS, CertifiedOPS, last_iterates
-from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
+from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
 from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings

@@ -30,7 +30,7 @@ from typing import Any
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.perturbation import OutputPerturbation
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.calibration import closed_form

@@ -62,8 +62,8 @@ from scipy.special import ndtri
 import dpmcmc
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.mechanisms import AdaSSP, SufficientStatistics
-from dpmcmc.mechanisms.base import PrivacySpec
-from dpmcmc.mechanisms.sufficient import gram_and_moment, linear_bounds, rounding
+from dpmcmc.mechanisms.one_shot import PrivacySpec
+from dpmcmc.mechanisms.statistics import gram_and_moment, linear_bounds, rounding
 from dpmcmc.privacy import CalibrationError, Event, Guarantee
 from dpmcmc.privacy.accounting import gaussian
 from dpmcmc.privacy.accounting.events import Adjacency

@@ -41,7 +41,8 @@ from scipy.stats import t as student
 
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference import Evidence
-from dpmcmc.inference.noise_aware import project, symmetric_noise
+from dpmcmc.inference.denoised_moment import project
+from dpmcmc.inference.normal_law import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.targets import LogisticRegression
 from experiments.arguments import of_source

@@ -8,10 +8,12 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import poisson
 
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference import denoised_moment, normal_law
+from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.curvature import ScoredRows
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
-from dpmcmc.inference.scores import Counts, Logistic, Softmax
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.privacy.accounting import Adjacency
@@ -32,8 +34,8 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
     start = Gaussian(np.zeros(_D), np.eye(_D))
     for _ in range(_TABLES):
         truth = rng.normal(size=_D)
-        noisy = NoisyGram(exact + std * noise_aware.symmetric_noise(rng, _D), std, float(_N), 0.0)
-        gram, error = noise_aware.denoised(noisy, None, rng=rng)
+        noisy = NoisyGram(exact + std * normal_law.symmetric_noise(rng, _D), std, float(_N), 0.0)
+        gram, error = denoised_moment.denoised(noisy, None, rng=rng)
         # Curvatures at the truth: how they are found is the path's part.
         right, known = (
             ScoredRows(Logistic(), one, _N, np.zeros(_D), 0.6, law).local(truth)
@@ -41,7 +43,7 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
         )
         gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.score)
         seen = GradientRelease(np.zeros(_D), gradient, np.zeros((_D, _D)))
-        now = noise_aware.posterior(seen, known, np.eye(_D), start, rounds=12)
+        now = normal_law.posterior(seen, known, np.eye(_D), start, rounds=12)
         inside.append(np.abs(now.mean - truth) < 1.6449 * np.sqrt(np.diag(now.covariance)))
     share = float(np.mean(inside))
     require(0.85 < share < 0.99, f"90 % intervals cover {share:.3f}")
@@ -50,12 +52,12 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
 def the_error_of_the_curvature_is_as_long_as_stated(scene: Scene) -> None:
     """E‖(H(Ĝ) − H(G))u‖² over simulated releases, near θ = 0, where H = cG."""
     rng, exact, std, u = np.random.default_rng(2), np.eye(_D) * _N / _D, 30.0, np.ones(_D)
-    theta, error = np.full(_D, 1e-3), noise_aware.isotropic_error(std)
+    theta, error = np.full(_D, 1e-3), normal_law.isotropic_error(std)
 
     def near(gram: np.ndarray) -> Local:
         return ScoredRows(Logistic(), gram, _N, np.zeros(_D), 0.6, error).local(theta)
 
-    noisy = [exact + std * noise_aware.symmetric_noise(rng, _D) for _ in range(400)]
+    noisy = [exact + std * normal_law.symmetric_noise(rng, _D) for _ in range(400)]
     found = np.mean([np.sum(((near(one).curvature - near(exact).curvature) @ u) ** 2) for one in noisy])
     stated = float(np.trace(near(exact).curvature_error(np.outer(u, u))))
     require(0.75 < stated / found < 1.33, f"the error is {found:.4g}, and {stated:.4g} is stated")

@@ -10,7 +10,7 @@ import pytest
 
 from dpmcmc.cli import sweep
 from dpmcmc.mechanisms import OPS, checked_records
-from dpmcmc.mechanisms.base import PrivacySpec
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, events, guarantee, objective, pld, rdp
