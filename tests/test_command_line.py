@@ -87,7 +87,7 @@ def test_run_writes_a_folder_that_can_be_published(finished, capsys):
         assert word in finished.printed
     files = {"config.yaml", "plan.json", "privacy.json", "metrics.json", "draws.nc", "report.html"}
     assert {p.name for p in out.iterdir()} == files | {"figures", "confidential"}
-    figures = {"traces.png", "mixing.png", "calibration.png", "epsilon_delta.png"}
+    figures = {"traces.png", "calibration.png", "epsilon_delta.png"}
     assert {p.name for p in (out / "figures").iterdir()} == figures
     assert stat.S_IMODE(os.stat(out / "confidential").st_mode) == 0o700
     privacy = json.loads((out / "privacy.json").read_text())

@@ -78,7 +78,8 @@ PROGRAM = """
 import sys
 import jax, numpy as np
 import dpmcmc
-from dpmcmc.engine.hardware import mesh, on_device
+from dpmcmc.engine.mesh import mesh
+from dpmcmc.engine.devices import on_device
 from tests.test_device import PLAN, RECORDS
 
 first, second = jax.devices("cpu")

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.cli import per_record, place
+from dpmcmc.cli import place
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import life, result, self_test, sizes
 from dpmcmc.engine.reservation import Reservation
@@ -263,7 +263,6 @@ def _quick(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(result, "content", lambda *_: b"draws")
     monkeypatch.setattr(figures, "epsilon_delta", lambda picture, *_: picture.write(b""))
-    monkeypatch.setattr(per_record, "plot", lambda path, *_: path.write_bytes(b""))
     with neighbours.quick():
         yield
 

@@ -366,7 +366,7 @@ def test_a_regression_run_reports_rmse_and_draws_predictions(tmp_path, capsys):
     assert metrics["non_private"]["rmse"]["posterior_predictive"] < 0.6
     assert "rmse" in capsys.readouterr().out
     figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    assert figures == {"traces.png", "mixing.png", "epsilon_delta.png", "predictions.png"}
+    assert figures == {"traces.png", "epsilon_delta.png", "predictions.png"}
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.data import randomise_labels
 from dpmcmc.errors import DataError, InputError
-from dpmcmc.mechanisms import OPS, label_posterior
+from dpmcmc.mechanisms import OPS, label_posterior, nuts
 from dpmcmc.mechanisms.label_posterior import plan_labels
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, UnsupportedCombination
 from dpmcmc.privacy.query.randomised_response import VALUES, RandomisedTable

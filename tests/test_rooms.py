@@ -94,7 +94,6 @@ def test_the_command_lists_its_subcommands_and_its_version(capsys):
         (["run", "--bogus"], "--bogus"),
         (["ledger"], "Missing command; see dpmcmc ledger --help"),
         (["plan"], "Missing argument 'CONFIG'; see dpmcmc plan --help"),
-        (["run", "adult", "--every", "2"], "--every: belongs to --per-record"),
         (["run", "--per-record"], "config: give a YAML file"),
         (["run", "adult", "--per-record", "--distributed"], "--per-record: is one process's"),
         (["audit", "adult", "--method", "guess"], "'guess' is not one of"),

@@ -28,24 +28,6 @@ RECORDS, FEATURES = 500, 2
 #: Probability that a receipt's bound fails.
 FAILURE = 0.05
 
-#: Types of a data product and sectors that the schema knows.
-PRODUCT_TYPES = (
-    "Machine learning model",
-    "Summary statistics",
-    "Dataset",
-    "Synthetic data",
-    "Interactive API",
-    "SQL queries",
-)
-SECTORS = (
-    "Technology",
-    "Healthcare",
-    "Education",
-    "Government",
-    "Energy",
-    "Finance",
-)
-
 
 # ------------------------------------------------------------------------------------
 # Options.
@@ -103,8 +85,3 @@ def one_of(names: Iterable[str]) -> dict[str, Any]:
         return value
 
     return {"metavar": "|".join(known), "callback": checked}
-
-
-def text(name: str, metavar: str, said: str) -> Any:
-    """Return an option that takes a text."""
-    return typer.Option(f"--{name}", metavar=metavar, help=said)

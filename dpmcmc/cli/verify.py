@@ -360,20 +360,6 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
         raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
 
 
-def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
-    """Return (the JSON of a privacy.json, the guarantee that its events have).
-
-    Raises:
-        CommandError: it cannot be read, or states less than its events cost.
-    """
-    body = _read(path)
-    _load_accountant(path, body.get("accountant"), ())
-    recompute = functools.cache(lambda: _recompute(path, body, patient=False))
-    _files(path, body, recompute)
-    _refuse_shortfall(path, recompute())
-    return body, recompute().guarantee
-
-
 def verify(
     privacy: str,
     group: int | None = None,

@@ -20,13 +20,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import sizes
 from dpmcmc.engine.agreement import Kept
-from dpmcmc.engine.compilation import (
-    Compiled,
-    Executable,
-    Options,
-    compiled,
-    state_shapes,
-)
+from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled, state_shapes
 from dpmcmc.engine.lanes import KeptDraws, Lane, joined, lane_schedules, split
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program

@@ -255,16 +255,9 @@ class Result:
         """
         from dpmcmc.inference import convergence
 
-        if self.mixing is None:
+        if not self.plan.has_chains:
             return {"ess": None, "rhat": None}
-        return convergence.worst(*self.mixing)
-
-    @functools.cached_property
-    def mixing(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """ESS and split R-hat of every number of an iterate, (numbers,) each; None of a one-shot mechanism's draws."""
-        from dpmcmc.inference import convergence
-
-        return convergence.every(self.released) if self.plan.has_chains else None
+        return convergence.summary(self.released)
 
     @functools.cached_property
     @on_one_blas_thread

@@ -13,11 +13,7 @@ import jax
 from dpmcmc.engine.hardware import DRAWN_STEPS, MOST_WORK, hardware
 from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.program import Program, rung
-from dpmcmc.privacy.query.per_record_gradients import (
-    GRADIENT_BYTES,
-    LINEAR_ROWS,
-    MICROBATCH,
-)
+from dpmcmc.privacy.query.per_record_gradients import GRADIENT_BYTES, LINEAR_ROWS, MICROBATCH
 from dpmcmc.storage.fingerprint import usable_cores
 from dpmcmc.storage.pytree import PyTree, num_bytes
 

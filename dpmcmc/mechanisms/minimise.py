@@ -28,13 +28,7 @@ from scipy.special import expit
 
 from dpmcmc.errors import DrawError, InputError, UnsupportedCombination
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
-from dpmcmc.targets.base import (
-    Target,
-    bind,
-    record_shapes,
-    shared_by_equal_targets,
-    target_offers,
-)
+from dpmcmc.targets.base import Target, bind, record_shapes, shared_by_equal_targets, target_offers
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 

@@ -39,12 +39,7 @@ from dpmcmc.mechanisms.minimise import (
 from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.events import KAPPA, smallest, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query.gaussian_release import (
-    calibrated_std,
-    gaussian_release,
-    mu_std,
-    standard_normal,
-)
+from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target

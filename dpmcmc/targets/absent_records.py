@@ -27,10 +27,7 @@ from __future__ import annotations
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.targets.base import (
-    Target,
-    target_offers,
-)
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.per_owner import PerOwner
 
 _INSTEAD = (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dpmcmc.targets.base import (
-    target_offers,
-)
+from dpmcmc.targets.base import target_offers
 
 if TYPE_CHECKING:
     pass

@@ -24,13 +24,7 @@ from annotated_types import Ge
 from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import Checked
 from dpmcmc.storage.pytree import STATIC, PyTree
-from dpmcmc.targets.base import (
-    Target,
-    TargetError,
-    TargetOffers,
-    bind,
-    target_offers,
-)
+from dpmcmc.targets.base import Target, TargetError, TargetOffers, bind, target_offers
 
 if TYPE_CHECKING:
     pass

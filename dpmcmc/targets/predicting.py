@@ -11,10 +11,7 @@ import numpy as np
 
 from dpmcmc.data.user_file import MASK
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import (
-    Target,
-    TargetOffers,
-)
+from dpmcmc.targets.base import Target, TargetOffers
 from dpmcmc.targets.counts import LEAST_DISPERSION, NegativeBinomialRegression, PoissonRegression
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.linear import LinearRegression

@@ -19,13 +19,7 @@ import jax.numpy as jnp
 from dpmcmc.errors import check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import PyTree, rebuilt
-from dpmcmc.targets.base import (
-    Positive,
-    Target,
-    TargetOffers,
-    bind,
-    target_offers,
-)
+from dpmcmc.targets.base import Positive, Target, TargetOffers, bind, target_offers
 
 if TYPE_CHECKING:
     pass

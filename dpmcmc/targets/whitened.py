@@ -25,10 +25,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import (
-    Target,
-    TargetOffers,
-)
+from dpmcmc.targets.base import Target, TargetOffers
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 if TYPE_CHECKING:

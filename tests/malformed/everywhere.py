@@ -34,7 +34,6 @@ FIGURES = (
 )
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
-_ENTRY = "--registry --name a --curator b --use c --region d --description e --published 2026-01-02 --author f"
 INPUTS = (
     "plan IN",
     "suggest IN",
@@ -46,7 +45,6 @@ INPUTS = (
     "per_record IN --out HERE/out",
     "verify IN",
     "verify IN --json",
-    "export IN --registry",
     "receipt IN --record HERE/me.npz",
     "receipt HERE/objective --record IN",
     "ledger show IN",
@@ -86,7 +84,6 @@ OUTPUTS = (
     "data HERE/rows.parquet OUT --x a --y b",
     f"ledger init OUT {_BUDGET}",
     "schema --out OUT",
-    f"export HERE/released {_ENTRY} --out OUT",
     "receipt HERE/objective --record HERE/me.npz --out OUT",
     *(f"{name} --quick --out OUT" for name in FIGURES),
     "fig3_2 --panel two_normals --quick --out OUT",
@@ -120,7 +117,6 @@ NUMBERED = (
     "audit HERE/ops.yaml --records NUMBER",
     "audit HERE/ops.yaml --features NUMBER",
     "audit HERE/ops.yaml --steps NUMBER",
-    "per_record HERE/config.yaml --out HERE/out --every NUMBER",
     "receipt HERE/objective --record HERE/me.npz --failure NUMBER",
     "suggest --num-records NUMBER --num-features 3 --epsilon 1",
     "suggest --num-records 5000 --num-features NUMBER --epsilon 1",
@@ -157,9 +153,6 @@ FLAGS = (
     *(f"ledger show {url}" for url in _URLS),
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
-    *("export", "export a", "export a b", "export HERE/released", "export HERE/released --registry --nonsense"),
-    *(f"export HERE/released {_ENTRY} --{more}" for more in ("published x", "sector Games", "name EMPTY")),
-    "export HERE/released --registry",
     *("receipt", "receipt a", "receipt HERE/objective", "receipt HERE/objective --record"),
     *(
         f"receipt HERE/{run} --record HERE/me.npz{more}"

@@ -21,9 +21,7 @@ from dpmcmc.inference.evidence import Evidence, prior_covariance
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.query.gaussian_release import (
-    standard_normal,
-)
+from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.targets.base import Positive

@@ -36,11 +36,7 @@ from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, materialised
 from dpmcmc.privacy.query.integer_noise import Levels
 from dpmcmc.privacy.query.metric import flat
-from dpmcmc.privacy.query.per_record_gradients import (
-    LINEAR_ROWS,
-    Batch,
-    PerRecordGradients,
-)
+from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
 from dpmcmc.privacy.query.selection import select_by as select_by
 from dpmcmc.storage.pytree import PyTree, size_of

@@ -29,14 +29,7 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import (
-    Leaves,
-    Positive,
-    TargetError,
-    TargetOffers,
-    model_name,
-    record_shapes,
-)
+from dpmcmc.targets.base import Leaves, Positive, TargetError, TargetOffers, model_name, record_shapes
 
 if TYPE_CHECKING:
     from dpmcmc.targets.numpyro.densities import Sites

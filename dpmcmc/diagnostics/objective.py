@@ -23,11 +23,22 @@ z = Φ⁻¹(1 − ρ/4), for one counterpart that was fixed before the run. The 
 either way, β the largest curvature.
 
 Everything increases in g and in f''. Where the margin x·θ̂ is known up to an error, each is taken at its largest there.
+
+**What is released.** The bound is at the exact minimiser θ̂, and released is θ = θ_c + N(0, τ²I) with ‖θ_c − θ̂‖ <= γ/Λ
+for the computed minimiser θ_c (``mechanisms/perturbation.py``). So what is bounded is the loss of an observer who sees
+both θ̂ and θ, the sum of two. The first is bounded by the largest of its bounds at the margins that x·θ̂ may have:
+
+    |x·(θ − θ̂)| <= ‖x‖(γ/Λ + τ|Z|) with Z ~ N(0, 1) along x, plus the rounding of θ to float32.
+
+The second is that of a Gaussian release whose neighbours are at most μ₂ noise stds apart, given θ̂: at most
+μ₂²/2 + μ₂|Z'|. The tilt has all of ρ but 2 %, which |Z| and |Z'| share. Normals stand for the noise as it is drawn:
+in floating point for b, and in integers for the other. The guarantee says of both what it proves.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -37,6 +48,12 @@ from scipy.special import expit, ndtri
 
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+
+#: Share of the failure probability that each of |Z| and |Z'| has.
+_SMALL = 0.01
+#: Rounding of a float32, relative; both of θ's and of the row's.
+_ROUNDED = 2.0**-22
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class ObjectiveRelease(Checked):
 
     Example:
         >>> import numpy as np
-        >>> from dpmcmc.diagnostics.per_instance import ObjectiveRelease
+        >>> from dpmcmc.diagnostics.objective import ObjectiveRelease
         >>> released = ObjectiveRelease(regularisation=10.0, noise_std=5.0, row_bound=1.0)
         >>> mine = released.loss(np.array([2.0, -1.0]), np.array([0.3, 0.1]), 1, failure=0.05)
         >>> mine < released.worst_case(failure=0.05)
@@ -142,3 +159,36 @@ def check_failure(failure: float) -> None:
     """Raise InputError unless ``failure`` is a probability in (0, 1)."""
     if not 0 < failure < 1:
         raise InputError(f"failure: must be a probability in (0, 1), got {failure!r}", "failure")
+
+
+def released_loss(
+    exact: ObjectiveRelease,
+    settings: Mapping[str, float],
+    guarantee: Guarantee,
+    theta: np.ndarray,
+    record: tuple[np.ndarray, int],
+    failure: float,
+) -> tuple[float, float]:
+    """Return the bound on the realised loss of one record in the release of θ, and the most that it can be.
+
+    Args:
+        exact: the release of the exact minimiser.
+        settings: settled numbers of the mechanism.
+        guarantee: of the release.
+        theta: released, (d,).
+        record: row (d,) and label.
+        failure: ρ in (0, 1).
+    """
+    x, y = record
+    tail = -float(ndtri(_SMALL * failure / 2))
+    tau = settings["output_noise_std"]
+    error = np.linalg.norm(x) * (
+        settings["gradient_tolerance"] / exact.regularisation + tau * tail + _ROUNDED * np.linalg.norm(theta)
+    )
+    # The noise on the computed minimiser is an event of its own, with the same distance under every adjacency.
+    noise = next(event for event in guarantee.events if event.mechanism == "gaussian")
+    apart = guarantee.adjacency.sensitivity / noise.noise_multiplier
+    second = apart**2 / 2 + apart * tail
+    chance = (1 - 2 * _SMALL) * failure
+    mine = exact.loss(theta, x, y, failure=chance, margin_error=float(error))
+    return mine + second, exact.worst_case(failure=chance) + second
