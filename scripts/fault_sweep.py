@@ -12,10 +12,10 @@ published. At the n-th call, for every n:
     SIGINT        the process gets the signal
 
 These take place in one process, whose programs are compiled once. ``--real K`` sends SIGKILL, SIGTERM and SIGINT to
-processes of their own, at K points of each job. After each fault the job is begun again, or resumed, and it is checked
-that the ledger is whole and holds one charge, that no draw lies without a ``privacy.json``, that nothing ended with a
-traceback or exit code 70, that the second start came to its end, and that the draws are those of a run of the same keys
-that was left alone, bit for bit. Exit code 1 where anything is wrong.
+processes of their own, at K points of each job. After each fault the job is begun again, or resumed. It is checked that
+the ledger is whole and holds one charge, and that no draw lies without a ``privacy.json``. Nothing may end with a
+traceback or exit code 70. The second start must come to its end, with the draws of a run of the same keys that was left
+alone, bit for bit. Exit code 1 where anything is wrong.
 """
 
 from __future__ import annotations

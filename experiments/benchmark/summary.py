@@ -31,7 +31,7 @@ _FIT_EPSILON, _FIT_RECORDS = 1.0, 5000
 _RANK_EPSILON = 3.0
 #: The method whose goals are read.
 OURS = "fit"
-#: What tells a cell, and columns of results that are no numbers.
+#: Columns that tell a cell, and columns of results that are no numbers.
 _CELL, _TEXTS = ["table", "method", "epsilon"], ["table", "method", "status", "reason", "family", "kind", "guarantee"]
 
 

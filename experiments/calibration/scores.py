@@ -65,7 +65,7 @@ def curve_floor(tables: int) -> float:
 def crps(draws: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return E|X − θ| − E|X − X'|/2 of each coordinate, (d,), without bias for K > 1 draws (Ferro 2014).
 
-    Of one draw it is the distance to the truth.
+    The CRPS of one draw is its distance to the truth.
     """
     count = len(draws)
     weights = (2 * np.arange(1, count + 1) - count - 1) / (count * max(count - 1, 1))

@@ -34,7 +34,7 @@ COLUMNS = ("panel", "quantity", "at", "value", "error")
 SOURCES, SENSORS, TIME, NOISE_STD, PEAKS = 100, 50, 0.05, 0.1, (0.24, 0.76)
 #: n = m and T of Figure 8.2.
 LONG_ROD, TIMES = 500, (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-#: The graph, as Figure 8.3 states it but for its shares of edges, which are swapped in print: n, chance of an edge
+#: The graph, as Figure 8.3 states it, except its shares of edges, which are swapped in print: n, chance of an edge
 #: within a half and between the halves, τ and δ.
 VERTICES, WITHIN, BETWEEN, TAU, DELTA = 500, 0.05, 0.001, 2.0, 0.1
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
