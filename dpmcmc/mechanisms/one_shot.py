@@ -141,7 +141,7 @@ class OneShot(Checked, MechanismOffers):
 
     Example:
         >>> from dpmcmc.mechanisms import OutputPerturbation
-        >>> from dpmcmc.mechanisms.base import OneShot
+        >>> from dpmcmc.mechanisms.one_shot import OneShot
         >>> isinstance(OutputPerturbation(), OneShot)
         True
     """

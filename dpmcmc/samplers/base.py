@@ -28,6 +28,7 @@ from annotated_types import Ge, Gt
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment
+from dpmcmc.samplers.langevin import langevin_time, noise_variance, step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep, Schedule, check_every_step, evaluate
 from dpmcmc.storage.pytree import STATIC, PyTree, completed, rebuilt
 
@@ -218,3 +219,38 @@ def missing_of(sampler: object) -> list[str]:
 def tree_norm(tree: PyTree) -> Float[jax.Array, ""]:
     """l2 norm of a whole pytree, ()."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+@dataclass(frozen=True)
+class Langevin(SteppedSampler):
+    """A sampler with friction ``damping`` that obeys the law of ``langevin.py``. A subclass adds ``init`` and ``step``.
+
+    A subclass with friction below 1, or with noise beyond the query's, overrides the methods that this changes.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGLD(step_size=4.0).bind(num_records=1000)
+        >>> own = sampler.noise_std(0)
+        >>> round(float(sampler.temperature_at(noise_std=2 * own, t=0)), 2)  # twice the noise, four times as hot
+        4.0
+    """
+
+    def noise_std(self, t: PerStep) -> PerStep:
+        """s_t = √(2aT/η_t), in gradient units."""
+        return noise_variance(self.eta(t), self.temperature, self.damping) ** 0.5
+
+    def with_noise(self, noise_std: float) -> Self:
+        """The sampler with ``step_size: auto`` resolved: the largest constant step whose own noise is ``noise_std``."""
+        return self.with_eta(float(step_allowed(noise_std**2, self.temperature, self.damping)))
+
+    def stability_limit(self, noise_std: PerStep, t: PerStep) -> PerStep:
+        """Largest stable η·curvature: 4 − 2a, from λ² − (2 − a − ηw)λ + (1 − a) = 0."""
+        return 4 - 2 * self.damping + 0.0 * self.eta(t)
+
+    def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
+        """η_t s²/(2a)."""
+        return temperature_kept(noise_std**2, self.eta(t), self.damping)
+
+    def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
+        """η_t/a."""
+        return langevin_time(self.eta(t), self.damping)

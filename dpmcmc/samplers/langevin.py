@@ -10,11 +10,9 @@ dynamics is Langevin's. Each function below solves the law for one of its four q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    Self,
 )
 
 import jax
@@ -27,7 +25,6 @@ from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
     pass
-from dpmcmc.samplers.base import SteppedSampler
 
 #: a, the fraction of momentum lost per step.
 Friction = Annotated[float, Gt(0), Le(1)]
@@ -56,41 +53,6 @@ def step_allowed(variance: PerStep, temperature: float, friction: float = 1.0) -
 def langevin_time(eta: PerStep, friction: PerStep = 1.0) -> PerStep:
     """η/a, the Langevin time of one step; a direction of curvature w relaxes in a time of 1/w."""
     return eta / friction
-
-
-@dataclass(frozen=True)
-class Langevin(SteppedSampler):
-    """A sampler with friction ``damping`` that obeys the law above. A subclass adds ``init`` and ``step``.
-
-    A subclass with friction below 1, or with noise beyond the query's, overrides the methods that this changes.
-
-    Example:
-        >>> import dpmcmc
-        >>> sampler = dpmcmc.SGLD(step_size=4.0).bind(num_records=1000)
-        >>> own = sampler.noise_std(0)
-        >>> round(float(sampler.temperature_at(noise_std=2 * own, t=0)), 2)  # twice the noise, four times as hot
-        4.0
-    """
-
-    def noise_std(self, t: PerStep) -> PerStep:
-        """s_t = √(2aT/η_t), in gradient units."""
-        return noise_variance(self.eta(t), self.temperature, self.damping) ** 0.5
-
-    def with_noise(self, noise_std: float) -> Self:
-        """The sampler with ``step_size: auto`` resolved: the largest constant step whose own noise is ``noise_std``."""
-        return self.with_eta(float(step_allowed(noise_std**2, self.temperature, self.damping)))
-
-    def stability_limit(self, noise_std: PerStep, t: PerStep) -> PerStep:
-        """Largest stable η·curvature: 4 − 2a, from λ² − (2 − a − ηw)λ + (1 − a) = 0."""
-        return 4 - 2 * self.damping + 0.0 * self.eta(t)
-
-    def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
-        """η_t s²/(2a)."""
-        return temperature_kept(noise_std**2, self.eta(t), self.damping)
-
-    def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
-        """η_t/a."""
-        return langevin_time(self.eta(t), self.damping)
 
 
 def thermal_velocity(key: jax.Array, like: PyTree, variance: PerStep) -> PyTree:

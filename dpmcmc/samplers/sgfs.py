@@ -55,8 +55,8 @@ from dpmcmc.privacy.query.matrix_forms import Factors, Form, form_of
 from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment
-from dpmcmc.samplers.base import Queries, tree_norm
-from dpmcmc.samplers.langevin import Langevin, step_allowed, temperature_kept
+from dpmcmc.samplers.base import Langevin, Queries, tree_norm
+from dpmcmc.samplers.langevin import step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import STATIC, PyTree, is_zero, rebuilt
 

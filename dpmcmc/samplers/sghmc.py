@@ -29,8 +29,8 @@ from annotated_types import Ge
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers import langevin
-from dpmcmc.samplers.base import tree_norm
-from dpmcmc.samplers.langevin import Friction, Langevin, thermal_velocity
+from dpmcmc.samplers.base import Langevin, tree_norm
+from dpmcmc.samplers.langevin import Friction, thermal_velocity
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import PyTree, rebuilt
 

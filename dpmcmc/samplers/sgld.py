@@ -25,8 +25,7 @@ from typing import NamedTuple
 import jax
 
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import tree_norm
-from dpmcmc.samplers.langevin import Langevin
+from dpmcmc.samplers.base import Langevin, tree_norm
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import PyTree
 
