@@ -135,8 +135,8 @@ class _Watched(GradientQuery):
 
 
 def _words(key: jax.Array) -> jax.Array:
-    """Words of a key; the number of a step, where batches take turns, as it is."""
-    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    """Words of a key."""
+    return jax.random.key_data(key)
 
 
 def _watched_select(select: Any) -> Any:

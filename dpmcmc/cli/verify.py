@@ -21,7 +21,6 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
 from dpmcmc.errors import InputError, quoted
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
-from dpmcmc.privacy.accounting.correlated import sensitivity_squared
 from dpmcmc.privacy.accounting.events import (
     MOST_BLENDED,
     QUERIES,
@@ -34,7 +33,7 @@ from dpmcmc.privacy.accounting.events import (
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
+from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
     KEY,
@@ -109,7 +108,6 @@ class SavedRun:
         epsilon: stated ε.
         queries: minibatches of all steps and chains, and releases of a metric.
         noise: least noise multiplier of a minibatch.
-        least: least Σ 1/z² of the queries, where cyclic batches have steps of different noise; else 0.
         quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
@@ -123,7 +121,6 @@ class SavedRun:
     epsilon: float
     queries: float
     noise: float
-    least: float
     quiet: float
     rate: float
     draws: float
@@ -144,31 +141,12 @@ class SavedRun:
         asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
-        queries, charged = minibatches, _number(noise.get("min", math.inf))
-        least = 0.0
-        sampling = body.get("sampling") or {}
-        if sampling.get("scheme") == Cyclic.scheme:
-            # A record is in one batch of each epoch, and correlated noise hides less of it.
-            batches = int(_number(sampling["batches"]))
-            phi = Cyclic(1, _number(sampling["phi"])).phi
-            most = max(1, math.ceil(steps / max(batches, 1)))
-            squared = sensitivity_squared(phi, most, max(batches, 1))
-            if noise and not phi and noise["min"] != noise["max"]:
-                # The record that pays most need not be in the step of least noise, nor in the last epoch. It pays no
-                # less than the one that is in that step.
-                most = max(1, int(steps // max(batches, 1)))
-                loudest = _number(noise["max"])
-                least = chains * (charged**-2.0 + (most - 1) * loudest**-2.0)
-                charged = math.inf
-            queries = asking = most * chains
-            charged *= math.sqrt(most / squared)
         # A metric's releases are queries too.
         released = _number((body.get("metric") or {}).get("releases", 0))
         return cls(
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
-            queries=queries + released,
-            noise=charged * min(multiples),
-            least=least,
+            queries=minibatches + released,
+            noise=_number(noise.get("min", math.inf)) * min(multiples),
             quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
@@ -247,9 +225,6 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     charged = min((e.noise_multiplier for e in queries), default=0.0)
     if charged > run.noise:
         yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
-    spent = math.fsum(e.count / max(e.noise_multiplier, 1e-150) ** 2 for e in queries)
-    if spent < run.least * (1 - TOLERANCE):
-        yield f"charges queries of {spent:.6g} in all (sum of 1/z²) where the run asked for {run.least:.6g} at least"
     quiet = sum(e.count for e in queries if e.noise_multiplier <= run.noise)
     if quiet < run.quiet:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"

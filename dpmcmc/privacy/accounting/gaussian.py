@@ -265,16 +265,16 @@ def excess(std: float, levels: int) -> float:
     return (2 * math.sqrt(rest) + 2) / (2 * square) + 2 * SLACK
 
 
-def levels_for(smallest: float, largest: float, most: int = LEVELS[-1]) -> int:
-    """The fewest draws per coordinate for stds in this range, in grid units, of at most ``most``.
+def levels_for(smallest: float, largest: float) -> int:
+    """The fewest draws per coordinate for stds in this range, in grid units.
 
     Raises:
         ValueError: noise so small that S would be over a percent too large, or so large that no level reaches it.
     """
-    able = [levels for levels in LEVELS if levels <= most and largest * (1 + 1e-3) <= reach(levels)]
+    able = [levels for levels in LEVELS if largest * (1 + 1e-3) <= reach(levels)]
     if not able:
         raise InputError(
-            f"a noise std of {largest:.3g} grid steps is beyond the {reach(most):.3g} that integer noise "
+            f"a noise std of {largest:.3g} grid steps is beyond the {reach(LEVELS[-1]):.3g} that integer noise "
             "reaches; lower the largest noise multiplier of the run"
         )
     fine = [levels for levels in able if excess(smallest, levels) <= FINE_EXCESS]
