@@ -47,7 +47,6 @@ def test_guarantees_of_groups():
     )
     given = {
         "ε, `add_remove`": [one.for_group(k).epsilon for k in sizes],
-        "ε, `add_remove`, one-sided": [one.for_group(k, one_sided=True).epsilon for k in sizes],
         "ε, `replace_one`": [replaced.for_group(k).epsilon for k in sizes],
     }
     for row, values in given.items():

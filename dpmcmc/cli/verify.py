@@ -31,7 +31,8 @@ from dpmcmc.privacy.accounting.events import (
     round_up,
 )
 from dpmcmc.privacy.accounting.events import queries as kinds
-from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
+from dpmcmc.privacy.accounting.group import GroupGuarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.lines import YES, Row, rows
@@ -266,15 +267,6 @@ def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed
     return ("files", f"{len(body[KEY])} released files are those whose digests it states")
 
 
-def _groups(guarantee: Guarantee, size: int) -> list[GroupGuarantee]:
-    """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
-    whole = guarantee.for_group(size)
-    if size == 1 or guarantee.adjacency.sensitivity > 1:
-        return [whole]
-    one_sided = guarantee.for_group(size, one_sided=True)
-    return [whole, one_sided] if one_sided.epsilon < whole.epsilon else [whole]
-
-
 class _Recomputed(NamedTuple):
     """A guarantee computed from the events of a file, beside what the file states.
 
@@ -388,10 +380,10 @@ def verify(
     recompute = functools.cache(lambda: _recompute(path, body, patient))
     files = _files(path, body, recompute)
     found = recompute()
-    together = []
+    together = None
     if group is not None:
         with _bounded(path, patient):
-            together = _groups(found.guarantee, group)
+            together = found.guarantee.for_group(group)
     after = None
     if delta is not None:
         with _bounded(path, patient):
@@ -454,7 +446,7 @@ def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
     yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
-def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
+def _computed(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
     stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
@@ -463,7 +455,7 @@ def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
         ("stated", stated),
         ("computed", str(recomputed)),
         *((name, none if value is None else f"epsilon {value:.6g}") for name, value in found.checks.items()),
-        *(("" if number else "group", one.about(found.run.unit)) for number, one in enumerate(together)),
+        *([] if together is None else [("group", together.about(found.run.unit))]),
     ]
 
 
@@ -502,7 +494,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         )
 
 
-def _stated(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]) -> dict[str, object]:
+def _stated(found: _Recomputed, together: GroupGuarantee | None, remarks: list[Row]) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 
@@ -516,6 +508,8 @@ def _stated(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Ro
         "accountant": recomputed.accountant,
         "assumptions": list(recomputed.assumptions),
         "accountants": {name: _finite(value) for name, value in found.checks.items()},
-        "group": [{"epsilon": _finite(one.epsilon), "delta": one.delta} for one in together],
+        "group": []
+        if together is None
+        else [{"epsilon": _finite(together.epsilon), "delta": together.delta, "rule": together.rule}],
         "remarks": [text for _, text in remarks],
     }

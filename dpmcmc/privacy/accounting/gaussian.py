@@ -223,23 +223,16 @@ def deviation(levels: int) -> float:
 
 def draws_event(numbers: int) -> Event:
     """Return the charge of so many numbers of integer noise, each of the most draws."""
-    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]), numbers)
+    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]), numbers, per_data_set=True)
 
 
 def releases_event(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return the charge of the integer noise of a one-shot mechanism with these events; none where it adds no noise."""
     noisy = ("gaussian", "noisy_descent")  # a descent has a release a step
     count = sum(e.count * (e.steps or 1) for e in events if e.mechanism in noisy)
-    return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count),) if count else ()
-
-
-def is_charge(event: Event) -> bool:
-    """Return whether an event is a :func:`draws_event` or a :func:`releases_event`, which their distance tells."""
-    one = deviation(LEVELS[-1])
-    return event.mechanism == "approximate_draw" and event.rate in (
-        one,
-        one * MOST_NUMBERS,
-    )
+    if not count:
+        return ()
+    return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count, per_data_set=True),)
 
 
 def price(event: Event, epsilon: float) -> float:
