@@ -90,11 +90,11 @@ class _Watched(GradientQuery):
         if self.select is not None:
             object.__setattr__(self, "select", _watched_select(self.select))
 
-    def draw(self, params, batch_key, noise_key, noise_std, noise_before=None):  # type: ignore[no-untyped-def]
+    def draw(self, params, batch_key, noise_key, noise_std):  # type: ignore[no-untyped-def]
         log = _log[-1]
         log.selections.append([])
         log.keys.append(tuple(map(_words, (batch_key, noise_key))))
-        return super().draw(params, batch_key, noise_key, noise_std, noise_before)
+        return super().draw(params, batch_key, noise_key, noise_std)
 
     def answer(self, params, records, draws, noise_std, t=None):  # type: ignore[no-untyped-def]
         log = _log[-1]
