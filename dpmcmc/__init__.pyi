@@ -23,7 +23,6 @@ from .planning.noise import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
 from .privacy.accounting.charging import Privacy as Privacy
 from .privacy.accounting.guarantee import Guarantee as Guarantee
-from .privacy.accounting.sampling import Cyclic as Cyclic
 from .privacy.accounting.sampling import FixedSize as FixedSize
 from .privacy.accounting.sampling import Full as Full
 from .privacy.accounting.sampling import Poisson as Poisson

@@ -63,7 +63,6 @@ def drawn(name: str, target: Any, **keys: Any) -> dict[str, Any]:
 CASES: dict[str, dict[str, Any]] = {
     "logistic": sampled(LOGISTIC),
     "linear": sampled(LINEAR),
-    "cyclic": sampled(LOGISTIC, sampling={"scheme": "cyclic", "batch_size": 4, "phi": 0.5}),
     "softmax": sampled({"name": "dpmcmc.targets:SoftmaxRegression", "prior_scale": 1.0, "num_classes": 2}),
     "ordinal": drawn(
         "noise_aware",

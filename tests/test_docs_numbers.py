@@ -10,8 +10,8 @@ import pytest
 import dpmcmc
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy import Cyclic, Event, FixedSize, Poisson
-from dpmcmc.privacy.accounting import correlated, pld
+from dpmcmc.privacy import Event, FixedSize, Poisson
+from dpmcmc.privacy.accounting import pld
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -47,7 +47,6 @@ def test_guarantees_of_groups():
     )
     given = {
         "ε, `add_remove`": [one.for_group(k).epsilon for k in sizes],
-        "ε, `add_remove`, one-sided": [one.for_group(k, one_sided=True).epsilon for k in sizes],
         "ε, `replace_one`": [replaced.for_group(k).epsilon for k in sizes],
     }
     for row, values in given.items():
@@ -75,23 +74,6 @@ def test_numbers_of_accountants():
     schedule = np.repeat([1.1, 2.2], 1172)
     expected = [account(z, sampling=Poisson(256), adjacency="zero_out", **setting).epsilon for z in (schedule, 1.65)]
     assert numbers(row) == pytest.approx(expected, abs=1e-3)
-
-
-def test_cyclic_batches_against_poisson_ones():
-    text = page("docs/explanation/cyclic_batches.md")
-    n = 10_000
-    rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| 1 \|", text)
-    assert len(rows) == 3
-    single = []
-    for batch, epochs, epsilon, *variances in (map(float, row) for row in rows):
-        setting = {"epsilon": epsilon, "delta": 1e-6, "steps": int(epochs * n / batch), "num_records": n}
-        random = dpmcmc.privacy.calibrate(sampling=Poisson(batch), **setting)
-        for phi, variance in zip((0.0, 0.5, 0.9), variances, strict=True):
-            z = dpmcmc.privacy.calibrate(sampling=Cyclic(int(batch), phi), **setting)
-            assert variance == pytest.approx((z * correlated.slow(phi) / random) ** 2, rel=6e-3)
-        single.append((z * correlated.total(phi) / random) ** 2)
-    (claim,) = re.findall(r"at φ = .9 it has (\d+ to \d+) times", text)
-    assert numbers(claim) == pytest.approx([min(single), max(single)], rel=6e-3)
 
 
 def test_two_queries_on_one_minibatch():

@@ -15,7 +15,7 @@ from dpmcmc.config import file as config_file
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
 HEAD = "| row | status | place | command | correction, or why not |"
-STATUSES = ("as printed", "corrected", "partly", "not built", "other kind")
+STATUSES = ("as printed", "corrected", "partly", "ours", "not built", "other kind")
 
 
 def rows() -> list[list[str]]:

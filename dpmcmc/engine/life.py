@@ -54,7 +54,6 @@ from dpmcmc.engine.result import Result
 from dpmcmc.engine.rows_on_disk import check_mapped, mapped
 from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.saving import check_apart, check_unpublished, save
-from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError, RunFailed
@@ -139,7 +138,6 @@ class Life:
         self._new: dict[str, Any] | None = None
         self._claims: tuple[str, ...] = ()
         self._assumed = ""
-        self._uncharged: Uncharged | None = None
         self.begun = False
 
     def __enter__(self) -> Self:
@@ -300,13 +298,10 @@ class Life:
             LedgerError: the reservation is another run's; or what is computed a second time does not fit the budget.
             CheckpointError: nothing covers what is computed a second time.
         """
-        before = self.begun
         again = said_by_first(self._begun)
         self.begun = True
         if isinstance(self.kept, CheckpointOfFirst):
             self.kept.again = again
-        if self._receipt is None and not before:
-            self._uncharged = counted(self.plan, self.guarantee)
 
     def _begun(self) -> list[dict[str, Any]]:
         """Spend the budget, on process 0; return what was charged again, as JSON."""
@@ -375,12 +370,8 @@ class Life:
             raise LostPartition(f"{error}; nothing was released; {after}") from None
 
     def with_receipt(self, result: Result) -> Result:
-        """Return a result with its device, and its entry in its ledger or the count of the runs that have none."""
-        if self._receipt is None:
-            result = dataclasses.replace(result, uncharged=self._uncharged)
-        else:
-            result = dataclasses.replace(result, receipt=self._receipt)
-        return dataclasses.replace(result, device=self.device, record=self._record)
+        """Return a result with its device, and its entry in its ledger where it has one."""
+        return dataclasses.replace(result, receipt=self._receipt, device=self.device, record=self._record)
 
     @property
     def device(self) -> dict[str, str | int]:

@@ -20,7 +20,7 @@ from dpmcmc.engine.hardware import platform_of
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import going_on, recorded
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, shard_rows
+from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
 from dpmcmc.privacy.query.integer_noise import levels_of
 from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import (
@@ -197,7 +197,6 @@ class Program:
             rows=shard_rows(self.num_records, shards),
             axis=None if shards == 1 else DATA,
             label_blind=self.label_blind,
-            phi=self.sampling.phi,
         )
 
     def prepared(self, records: PyTree) -> PyTree:
@@ -208,10 +207,7 @@ class Program:
     def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
-        # Before the first step is one more, whose noise a part of is taken back too.
-        before = cell.streams.at(cell.chain, t - 1).noise if self.sampling.phi else None
-        batch = t if isinstance(self.sampling, Cyclic) else keys.batch
-        return self.query(cell).draw(like, batch, keys.noise, noise_std, before), keys.dynamics
+        return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
 
     def advance(
         self,

@@ -28,7 +28,6 @@ from dpmcmc.data.tables import Table, is_table, no_schema
 from dpmcmc.engine.loaded_result import load
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
-from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.breakdown import breakdown, tells_no_rows_apart
@@ -67,8 +66,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: Runs without a ledger from which on a summary adds them up.
-_SEVERAL = 2
 #: Least draws of a posterior that follows from a path, and the chains that they stand in.
 _DRAWS, _CHAINS = 1000, 4
 
@@ -114,8 +111,6 @@ class Result:
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
         evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
             other runs.
-        uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
-            add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
         record: shapes of one record, public; None of what was loaded.
         device: ``platform``, ``kind`` and ``count`` of the devices that computed it; None of what was loaded.
 
@@ -143,13 +138,12 @@ class Result:
     means: Means | None = None
     columns: tuple[str, ...] | None = None
     evidence: Evidence | None = None
-    uncharged: Uncharged | None = None
     device: dict[str, str | int] | None = None
     record: PyTree | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers, and this process."""
-        return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
+        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers."""
+        return self.__dict__ | {"wall_seconds": {}}
 
     def __post_init__(self) -> None:
         if self.columns is None and self.plan.schema is not None:
@@ -310,9 +304,6 @@ class Result:
 
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
 
-        From the second run on as many records without a ledger, it says what the runs of the process add up to
-        (``uncharged``).
-
         Args:
             level: share of the draws that the range holds.
             original_units: whether coefficients are per unit of the columns as they were before their encoding, which
@@ -322,18 +313,6 @@ class Result:
         Raises:
             ValueError: a level outside (0, 1); original units without a schema.
         """
-        summary = self._summary(level, original_units, most)
-        if self.uncharged is None or self.uncharged.runs < _SEVERAL:
-            return summary
-        return dataclasses.replace(summary, said=(*summary.said, ("together", str(self.uncharged))))
-
-    def _summary(
-        self,
-        level: float = 0.9,
-        original_units: bool | None = None,
-        most: int | None = None,
-    ) -> Summary:
-        """Return the summary of this run alone, which a page may have."""
         chains = self.plan.has_chains and not self.verdict.from_path
         reading = self._reading(original_units)
         shown = reading.of(self.draws, most)
@@ -470,7 +449,7 @@ class Result:
         """
         context = context or Context(title(self.plan), today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        summary = self._summary(most=ROWS)
+        summary = self.summary(most=ROWS)
         return page(self.plan, self.guarantee, summary, context, self._ratios())
 
     def _ratios(self) -> Effects | None:

@@ -114,8 +114,6 @@ class SamplerOffers:
     stability_limit: Callable[[PerStep, PerStep], PerStep] | None = None
     #: t -> η, the step on the full potential.
     eta: Callable[[PerStep], PerStep] | None = None
-    #: Whether the law of its draws under correlated noise is known (``privacy/accounting/correlated.py``).
-    correlated_noise: bool = False
     #: Whether it is an optimiser, which has neither a temperature nor a Langevin time, and draws no posterior.
     optimises: bool = False
     #: Public estimate of the variance that minibatches add to a gradient.

@@ -13,7 +13,6 @@ from sklearn.base import clone
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.engine import uncharged
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import PrivateLinearRegression, PublicKFold
 from dpmcmc.mechanisms import SufficientStatistics
@@ -101,16 +100,3 @@ def too_many_numbers_cost_nothing(scene: Scene) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_noise, "MOST_NUMBERS", 2)
         _refused_unspent(scene, "numbers", act)
-
-
-def the_count_of_runs_is_one_of_public_facts(scene: Scene) -> None:
-    """What a result says of earlier runs is the same whether or not these were on the same records."""
-
-    def said(second: np.ndarray) -> str:
-        plan = SufficientStatistics().plan(_TARGET, num_records=_N, epsilon=2.0, delta=1e-6)
-        with pytest.MonkeyPatch.context() as patch, _quiet():
-            patch.setattr(uncharged, "_SEEN", {})
-            results = [dpmcmc.sample(plan, {"x": x, "y": x[:, 0]}) for x in (_X, second)]
-        return str(results[-1].uncharged)
-
-    require(said(_X) == said(-_X), "the count of runs tells whether two tables are the same")

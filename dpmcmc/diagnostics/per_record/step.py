@@ -36,11 +36,6 @@ from dpmcmc.privacy.query.second_moment import SecondMoment
 
 def check(mechanism: str) -> None:
     """Raise UnsupportedCombination for a step without a derivation."""
-    if mechanism == "cyclic_gaussian":
-        raise UnsupportedCombination(
-            "per-record accounting has no derivation for cyclic batches, whose steps are charged together; use "
-            "poisson or full."
-        )
     if mechanism not in ("gaussian", "poisson_gaussian"):
         raise UnsupportedCombination(
             "per-record accounting has no derivation for fixed_size sampling, where a record that takes part keeps "

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.correlated import WHITE
 from dpmcmc.privacy.accounting.gaussian import (
     BASE,
     HALF,
@@ -295,42 +294,6 @@ def _times(draws: jax.Array, factors: jax.Array) -> tuple[jax.Array, jax.Array]:
     upper = draws * (factors >> 12)
     lower = draws * (factors & 0xFFF)
     return upper >> 4, ((upper & 0xF) << 12) + lower
-
-
-def correlated_noise(
-    key: jax.Array,
-    before: jax.Array,
-    like: PyTree,
-    std: jax.Array,
-    phi: float,
-    levels: Levels,
-) -> tuple[PyTree, PyTree]:
-    """Integer noise that takes back a share φ of that of the step before, (3) of ``accounting/correlated.py``.
-
-    Args:
-        key: of the step, used for nothing else but the ``before`` of the next step.
-        before: key of the step before.
-        like: pytree of arrays.
-        std: of ζ, (), float32, in grid units.
-        phi: φ in (0, 1).
-        levels: draws of the independent part.
-
-    Returns:
-        (high, low), pytrees of int32, value ``high·2^16 + low``.
-    """
-    size = size_of(like)
-    white_key, own_key = jax.random.split(key)
-    factor = jnp.ceil(std * np.float32((1 + SLACK) / BASE))
-    # Rounded down, so that c'/c is no larger than the φ that is charged.
-    back = jnp.floor(factor * np.float32(phi * (1 - SLACK)))
-    white_std = (factor + back) * np.float32(WHITE)
-    flat = jax.ShapeDtypeStruct((size,), jnp.float32)
-    white = tree_noise(white_key, flat, white_std, 1.0, levels)
-    own = _times(draw(own_key, (size,)), factor.astype(jnp.int32))
-    last_key = jax.random.split(before)[1]
-    last = _times(draw(last_key, (size,)), back.astype(jnp.int32))
-    high, low = (w + x - y for w, x, y in zip(white, own, last, strict=True))
-    return unraveled(like, high), unraveled(like, low)
 
 
 def tree_noise(
