@@ -315,17 +315,3 @@ def test_the_page_fits_two_widths_in_a_browser(width, columns, tmp_path):
     else:
         dark = measured(page, width, tmp_path, "--blink-settings=preferredColorScheme=0")
         assert (found["ground"], dark["ground"]) == ("rgb(255, 255, 255)", "rgb(20, 24, 30)")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed, so nobody looks at the page")
-@pytest.mark.parametrize("width", [380, 1200])
-@pytest.mark.parametrize("shown", ["ratios", "mixing"])
-def test_ratios_and_mixing_fit_two_widths_in_a_browser(shown, width, tmp_path):
-    result = of_table(Levels(("no", "yes")), dpmcmc.targets.LogisticRegression()) if shown == "ratios" else chain()
-    found = measured(result.page(Context(LONG[0], DAY)), width, tmp_path)
-    assert found["scroll"] <= width
-    assert found["over"] == []
-    assert found["tiny"] == 0
-    assert found["dots"] == 3  # the intercept of a table has none
-    assert found["columns"] == {("ratios", 380): 5, ("mixing", 380): 5}.get((shown, width), 6)

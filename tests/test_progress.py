@@ -1,7 +1,6 @@
 """Progress of a run: a bar where somebody looks, lines in a log, and no word of the time that private records take."""
 
 import io
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -43,21 +42,6 @@ def test_a_log_has_a_bar_that_says_nothing_of_the_time(monkeypatch):
     assert logged(monkeypatch, begun=True, steps=3) == ["━━━━━━━━━━━━━━━━━━━━ 3/3"]
 
 
-def test_the_bar_of_a_log_grows_by_a_tenth_of_the_steps():
-    pieces = []
-
-    class Watched(io.StringIO):
-        def write(self, text):
-            pieces.append(text.strip())
-            return super().write(text)
-
-    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=100), begun=True)
-    with shown(True, run, Console(file=Watched(), width=200)) as report:
-        for done in range(99):
-            report(done + 1, 100)
-    assert [piece for piece in pieces if piece] == ["━━"] * 9
-
-
 def test_lines_come_until_a_run_begins(monkeypatch):
     assert not any("so far" in line for line in logged(monkeypatch, begun=True))
     lines = [line for line in logged(monkeypatch, begun=False) if "so far" in line]
@@ -88,25 +72,6 @@ def test_a_terminal_has_a_bar_that_stays():
     assert "10/10" in out.getvalue()
     *_, last = out.getvalue().split("10/10")
     assert "\x1b[2K" not in last.partition("\n")[2], "the bar is erased"
-
-
-def test_a_notebook_has_one_cell_that_moves(monkeypatch):
-    cells = []
-
-    class Cell:
-        update = staticmethod(cells.append)
-
-    def display(first, display_id):
-        cells.append(first)
-        return Cell()
-
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
-    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
-    with shown(None, run, Console(file=io.StringIO(), force_jupyter=True)) as report:
-        report(4, 10)
-    assert cells[1] == "<progress value=4 max=10></progress> 4 of 10 steps"
-    assert cells[-1] == ""
 
 
 @pytest.mark.parametrize("given", [True, None])
