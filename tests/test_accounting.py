@@ -38,9 +38,6 @@ def deltas_of_a_step(epsilons: np.ndarray, z: float, q: float, direction: str) -
     return np.minimum(curve - np.expm1(np.minimum(epsilons, 0.0)), 1.0)
 
 
-# --- golden -------------------------------------------------------------------------------------------
-
-
 def test_golden_poisson_zero_out():
     assert epsilon(1.1, adjacency="zero_out") == pytest.approx(0.919, rel=0.01)
 
@@ -73,8 +70,6 @@ def test_pld_is_not_looser_than_renyi_at_large_noise():
     assert pld.epsilon(events, Adjacency.ZERO_OUT, 1e-5) < 0.0081
 
 
-# --- order --------------------------------------------------------------------------------------------
-
 SETTINGS = [
     (Poisson(256), "zero_out", 1.1, 2344),
     (Poisson(256), "add_remove", 0.7, 100),
@@ -100,9 +95,6 @@ def test_accountants_stand_in_order(sampling, adjacency, z, steps):
         assert checks["pld"] <= checks["rdp"] * (1 + 1e-9)
     # None: the textbook bound overflows, which is above everything.
     assert checks["advanced"] is None or checks["rdp"] <= checks["advanced"]
-
-
-# --- independent computations ---------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -249,9 +241,6 @@ def test_an_upper_bound_of_the_rate_may_be_charged(adjacency):
             assert np.all(smaller <= larger + 1e-15)
 
 
-# --- the Gaussian ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("z", "delta"), [(0.3, 1e-5), (1.0, 1e-9), (20.0, 1e-6), (300.0, 1e-4)])
 def test_rate_one_is_the_exact_gaussian(z, delta):
     oracle = dp_accounting.get_epsilon_gaussian(z, delta)
@@ -280,9 +269,6 @@ def test_two_queries_on_one_batch_are_one_gaussian():
     one = pld.epsilon([poisson(1 / math.sqrt(2), 0.01, 1000)], Adjacency.ADD_REMOVE, 1e-6)
     assert one == pytest.approx(5.29, rel=0.01)
     assert pld.epsilon([poisson(1.0, 0.01, 2000)], Adjacency.ADD_REMOVE, 1e-6) == pytest.approx(2.96, rel=0.01)
-
-
-# --- chains, schedules, events ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
@@ -384,9 +370,6 @@ def test_sampled_and_full_queries_compose_together():
     both = pld.epsilon([sampled, full], Adjacency.REPLACE_ONE, 1e-5)
     assert max(parts) < both < sum(parts) * 1.2
     assert both <= rdp.epsilon([sampled, full], Adjacency.REPLACE_ONE, 1e-5)
-
-
-# --- refusals -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,6 @@ def test_fixed_size_batches_cost_no_more_than_all_records(size, steps, z):
         assert fixed <= account(z, sampling=Full(), accountant=accountant, **arguments).epsilon * (1 + 1e-9)
 
 
-# --- the same inputs, answered by dp-accounting -----------------------------------------------------------
-
-
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 400), first=st.integers(-300, 200), log_delta=st.floats(-30, 0))
 def test_a_distribution_of_losses_answers_as_dp_accountings(seed, size, first, log_delta):

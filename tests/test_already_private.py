@@ -1,7 +1,5 @@
 """Inference on data that are private already: sensitivities in closed form, and posteriors against linear algebra."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

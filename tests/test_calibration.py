@@ -87,8 +87,6 @@ def test_full_batch_needs_the_exact_gaussian_noise():
     assert exact <= z <= exact * (1 + 5e-3)
 
 
-# --- floors -------------------------------------------------------------------------------------------
-
 FLOORED = {"epsilon": 1.0, "delta": 1e-6, "steps": 100, "sampling": Full(), "num_records": 1000}
 
 
@@ -117,9 +115,6 @@ def test_a_schedule_of_many_floors_calibrates():
     check({**settings, "floor": np.geomspace(0.5, 10, 2000)})
 
 
-# --- refusals -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("bad", "match"),
     [
@@ -144,9 +139,6 @@ def test_a_target_out_of_reach_is_an_error_that_says_so(monkeypatch):
     monkeypatch.setattr(numeric, "_LARGEST", 10.0)
     with pytest.raises(CalibrationError, match="no noise multiplier below"):
         calibrate(**{**FLOORED, "epsilon": 0.01})
-
-
-# --- free and closed form ---------------------------------------------------------------------------------
 
 
 def test_free_adds_nothing():
@@ -203,8 +195,6 @@ def test_closed_form_refuses_what_it_does_not_prove():
     with pytest.raises(CalibrationError, match="beyond the range"):
         calibrate(steps=10**7, sampling=FixedSize(5000), **{**base, "epsilon": 200.0})
 
-
-# --- cache ------------------------------------------------------------------------------------------------
 
 CACHED = {"epsilon": 1.0, "delta": 1e-6, "steps": 50, "sampling": Poisson(10), "num_records": 1000, "accountant": "rdp"}
 

@@ -1,7 +1,5 @@
 """Bounded scores of counts: their bound, their mean zero, their laws against exact sums, and coverage."""
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -1,7 +1,5 @@
 """Effects of a release: ratios, marginal effects and contrasts are those of its draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import expit

@@ -1,7 +1,5 @@
 """Conclusions from a noise-aware release at no further cost: checks, replicates and Bayes factors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

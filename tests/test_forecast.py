@@ -1,7 +1,5 @@
 """Predictions of a plan: relaxation times, widths, and the budget or records that would do."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -86,9 +86,6 @@ def random_params(target, seed=0):
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
 
 
-# --- densities ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("style", "kind"),
@@ -123,9 +120,6 @@ def test_convolutions_take_images_and_integers_take_embeddings():
     y = Y["categorical"][:20]
     check(from_flax(Convolution()), {"x": RNG.normal(size=(20, 6, 6)), "y": y})
     check(from_flax(Words()), {"x": RNG.integers(10, size=(20, 7)), "y": y})
-
-
-# --- starting points ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -179,9 +173,6 @@ def test_no_weights_are_baked_into_compiled_code():
         assert not jax.make_jaxpr(function)(params, record).consts
 
 
-# --- use ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_network_runs_privately():
     result = private_run(from_flax(module("linen_list", K)), records("categorical"))
@@ -196,9 +187,6 @@ def test_equal_networks_make_equal_targets():
     made = module("nnx", K)
     assert bound(made) == bound(made)
     assert hash(bound(module("linen_list", K)))
-
-
-# --- refusals -----------------------------------------------------------------------------------------
 
 
 class LinenBatchNorm(nn.Module):

@@ -115,9 +115,6 @@ def random_params(target, seed=0):
     return {name: jnp.asarray(rng.normal(size=value.shape), jnp.float32) for name, value in shapes.items()}
 
 
-# --- densities ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_densities_and_gradients_add_up_to_numpyros_potential(name):
@@ -167,9 +164,6 @@ def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
         assert first[name].dtype == jnp.float32
         assert (jnp.abs(first[name]) < 2).all()
         assert (first[name] != second[name]).all()
-
-
-# --- predictions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,9 +247,6 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
     assert target.num_classes is None
 
 
-# --- use ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_model_passes_the_public_check():
     check_target(from_numpyro(poisson), COUNTS)
@@ -278,9 +269,6 @@ def test_binding_needs_shapes_and_no_record():
 def test_a_model_runs_privately():
     draws = private_run(from_numpyro(poisson), COUNTS).draws
     assert {name: value.shape for name, value in draws.items()} == {"scale": (2, 5), "w": (2, 5, D)}
-
-
-# --- refusals -----------------------------------------------------------------------------------------
 
 
 def no_plate(x, y):

@@ -1,7 +1,5 @@
 """Posteriors from the trace of a chain: the law of its mean gradient, simulated; coverage; refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -36,9 +34,6 @@ def path_of(positions, gradients, noise_std):
     count = len(positions)
     spread = np.cov(positions.T).reshape(positions.shape[1], -1)
     return PathGradients(positions.mean(0), gradients.mean(0), spread, count / noise_std**2, 1 / count)
-
-
-# --- the law of a path's mean gradient -------------------------------------------------------------------------
 
 
 def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regression():
@@ -120,9 +115,6 @@ def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
     assert from_trace.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
     other = known._replace(scheme="fixed_size" if scheme == "poisson" else "poisson")
     assert from_trace.minibatch(here, path, other)[0, 0] != pytest.approx(np.var(totals), rel=0.5)
-
-
-# --- coverage --------------------------------------------------------------------------------------------------
 
 
 def logistic_table(n, d, rng):
@@ -219,9 +211,6 @@ def test_planted_a_centred_minibatch_variance_is_caught_by_coverage():
 
     assert 0.7 < z_squared("poisson") < 1.35
     assert z_squared("fixed_size") > 3
-
-
-# --- runs of the library ---------------------------------------------------------------------------------------
 
 
 def planned(target, n, **changes):
@@ -554,9 +543,6 @@ def test_linear_regression_with_room_for_every_gradient(records, monkeypatch):
     mean, covariance = target.posterior({"x": x, "y": y})
     assert np.all(np.abs(found.mean - mean) < 3 * found.std)
     assert np.all(found.std > 0.97 * np.sqrt(np.diag(covariance)))
-
-
-# --- the prior -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("truth", "scale", "refused"), [(0.0, 0.0, False), (2.0, 1.0, False), (9.0, 0.0, True)])

@@ -137,9 +137,6 @@ def integers(total):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(2.0**BITS, BITS))])
 
 
-# --- what is recognised -------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_matrices_used_once_on_one_vector_are_the_ones_recognised(name):
@@ -161,9 +158,6 @@ def test_the_plain_route_stays_where_it_is_asked_for_or_shapes_are_not_known():
     assert Tempered(bound("mlp", "plain"), 0.5).clipped_gradient_sum is None
     with pytest.raises(ValueError, match="per_record must be one of auto, plain, ghost"):
         from_flax(MLP((6,)), per_record="fast")
-
-
-# --- the plain route's sums ---------------------------------------------------------------------------
 
 
 def difference(name, params, batch, mask, clip):
@@ -265,9 +259,6 @@ def test_chains_side_by_side_have_the_sums_they_have_alone():
         np.testing.assert_allclose(integers(jax.tree.map(lambda leaf, i=i: leaf[i], together)), alone, atol=9.5 * 40)
 
 
-# --- neighbours ---------------------------------------------------------------------------------------
-
-
 def reach(name, scale, clip, n=16, ghost=None):
     """(largest change by a replaced record, largest norm of one record alone), in units of C."""
     target, network = bound(name), NETWORKS[name][0]
@@ -323,9 +314,6 @@ def test_comparison_catches_a_second_use_that_is_missed(monkeypatch):
     worst, _ = difference("shared", random_params(bound("shared")), records(None), jnp.ones(40, bool), 1.0)
     compiled.cache_clear()
     assert worst > 100
-
-
-# --- outer products by themselves ---------------------------------------------------------------------
 
 
 def product_sum(a, b, clip=1.0, bits=BITS, mask=None):

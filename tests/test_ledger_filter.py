@@ -49,9 +49,6 @@ def ledger(tmp_path, name="renyi", **terms):
     return Ledger.init(tmp_path / f"{name}.ledger", **(body | terms))
 
 
-# Costs
-
-
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_gaussian_releases_cost_their_closed_form(adjacency):
     sensitivity = 2.0 if adjacency == "replace_one" else 1.0
@@ -163,9 +160,6 @@ def test_objective_perturbation_without_curvature_costs_a_gaussian():
             FILTERS[name].cost((event,), Adjacency.ADD_REMOVE)
 
 
-# Budgets
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), PROMISES)
 def test_a_spent_budget_is_the_promise(epsilon, delta):
     order = filters.best_order(epsilon, delta)
@@ -231,9 +225,6 @@ def test_a_step_that_reveals_all_with_the_allowed_probability_stays_within_the_p
     assert beta + (1 - beta) * gaussian_delta(mu, epsilon) <= delta
     # Shown to matter: without the split, it is beyond.
     assert beta + (1 - beta) * gaussian_delta(gaussian_mu(epsilon, delta), epsilon) > delta
-
-
-# Analysts who choose by earlier results
 
 
 def profile(event, epsilon):
@@ -305,9 +296,6 @@ def test_no_path_of_an_adaptive_analyst_spends_more_than_the_budget(tmp_path):
     terms = ledger(tmp_path).terms
     assert compute_epsilon([terms.order], [terms.budget], terms.charged_delta)[0] == pytest.approx(1.0, rel=1e-6)
     assert overspending_paths(tmp_path) == 0
-
-
-# What would fit
 
 
 @pytest.mark.slow

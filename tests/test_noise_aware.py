@@ -1,7 +1,5 @@
 """A noise-aware posterior against closed forms and exact laws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

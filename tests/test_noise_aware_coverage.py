@@ -1,7 +1,5 @@
 """Noise-aware intervals cover, and constants that are wrong show."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

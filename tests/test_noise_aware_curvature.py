@@ -1,7 +1,5 @@
 """Curvature, spread and scale of a regression: no record moves them too far, and they are what they say."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -210,9 +208,6 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
     assert "whitened_noise_std" in released
     assert {"curvature_noise_std", "spread_noise_std", "spread_trace_noise_std"} <= released
     assert (releases.SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
-
-
-# --- what is released is what it says ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -428,9 +423,6 @@ def test_the_scale_of_residuals_has_no_bias_where_noise_is_small(law):
         (one, *_) = found.learnt(exact + rng.normal(size=len(exact)), 1.0, n, np.ones(1))
         logs.append(math.log(one.residuals[0] / std))
     assert abs(np.mean(logs)) < 0.02
-
-
-# --- a matrix from a model of it and a release -------------------------------------------------------------------
 
 
 def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):

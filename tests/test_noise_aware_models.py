@@ -106,9 +106,6 @@ def test_normal_scores_are_bounded_unbiased_and_have_the_moments_that_are_stated
     assert np.allclose(variance, law.variance[0], atol=4e-3)
 
 
-# Reading a model.
-
-
 def test_coordinates_are_what_the_predictors_are_affine_in(reading):
     assert (reading.predictor.real, set(reading.predictor.valued)) == (("scale",), {"effect", "w"})
     assert reading.bent == ""
@@ -422,9 +419,6 @@ def test_scores_have_mean_zero_and_the_curvature_that_is_released(reading):
     expected = gram @ (here.root @ step) * here.leverage / here.clip
     assert np.linalg.norm(expected) > 15 * size
     assert np.linalg.norm(rows.scores(tau + step, here).floats - expected) < 4 * size + 0.15 * np.linalg.norm(expected)
-
-
-# Draws.
 
 
 @pytest.mark.slow

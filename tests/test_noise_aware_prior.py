@@ -1,7 +1,5 @@
 """The prior of a noise-aware posterior: a factor that releases tell, priors of single coefficients, and their units."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -312,8 +310,6 @@ def test_the_p_value_of_a_prior_with_means_is_uniform_under_it():
         found.append(dataclasses.replace(evidence, statistic=u).prior_check())
     assert kstest(found, "uniform").pvalue > 1e-3
 
-
-# --- priors in the units of columns -------------------------------------------------------------------------------
 
 AGES = Schema({"age": Range(17, 90), "c": Levels(["u", "v", "w"]), "y": Range(0, 4)}, label="y")
 

@@ -1,7 +1,5 @@
 """A calibrator of the user's own: what it asks for is charged, and what exceeds ε is refused with its name."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

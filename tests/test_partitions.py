@@ -103,10 +103,6 @@ def same(found, want):
 WHOLE = summed(Squares(), SCHEMA.encode(TABLE))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The same bits.
-
-
 def test_totals_are_those_of_the_whole_table_however_it_is_cut(tmp_path, monkeypatch):
     dask = pytest.importorskip("dask.dataframe")
     monkeypatch.setattr(columnar, "LARGE", 1, raising=False)
@@ -189,10 +185,6 @@ def test_fit_reads_a_table_whole_where_its_plan_is_a_chain(folder):
     assert found.plan.num_records == N
 
 
-# ----------------------------------------------------------------------------------------------------
-# Refusals, before anything is spent.
-
-
 def refused(data, plan=None, **options):
     with pytest.raises(InputError) as caught:
         dpmcmc.sample(plan_of() if plan is None else plan, data, **options)
@@ -247,10 +239,6 @@ def test_workers_that_round_differently_are_refused(folder, monkeypatch):
     kinds = iter(range(100))
     monkeypatch.setattr(engine_partitions, "rounding_facts", lambda: str(next(kinds)))
     assert "differ in their processors" in str(refused(folder))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Links.
 
 
 class Breaking(Executor):
@@ -318,10 +306,6 @@ def test_processes_that_meet_on_loopback_listen_there_alone(monkeypatch):
     assert given == ["127.0.0.1:1234", None]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Losses: before the run has begun, or after.
-
-
 def ledger_at(path):
     terms = {"name": "people", "num_records": N, "adjacency": "replace_one", "epsilon": 1.2, "delta": 1e-3}
     return Ledger.init(path, **terms)
@@ -356,10 +340,6 @@ def test_workers_that_round_differently_are_another_platform_for_a_run_that_goes
     monkeypatch.setattr(engine_partitions, "rounding_facts", lambda: "another kind")
     again = dpmcmc.sample(plan, folder, **options)
     assert again.guarantee.epsilon > plan.guarantee.epsilon
-
-
-# ----------------------------------------------------------------------------------------------------
-# Processes and a cluster.
 
 
 @pytest.mark.slow
@@ -414,10 +394,6 @@ def test_a_cluster_has_the_draws_of_the_whole_table_and_a_killed_worker_costs_a_
     assert ledger.state().spent == spent
 
 
-# ----------------------------------------------------------------------------------------------------
-# Ledgers.
-
-
 def test_a_ledger_knows_a_table_however_it_is_cut(tmp_path):
     ledger = ledger_at(tmp_path / "ledger")
     small = dpmcmc.mechanisms.NoiseAware(draws=100, steps=4).plan(
@@ -434,10 +410,6 @@ def test_a_ledger_knows_a_table_however_it_is_cut(tmp_path):
     one.loc[250, "age"] += 1.0
     with pytest.raises(LedgerError, match="not the data"):
         dpmcmc.sample(small, cut(tmp_path / "one", pa.Table.from_pandas(one), CUTS[3]), ledger=ledger)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Configs.
 
 
 def test_a_config_takes_a_glob_and_an_engine(folder, tmp_path, monkeypatch, capsys):

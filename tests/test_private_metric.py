@@ -80,9 +80,6 @@ def test_more_for_the_metric_leaves_less_for_the_gradients():
     assert multipliers[2] / multipliers[0] == pytest.approx(expected, rel=0.01)
 
 
-# Sensitivity, by replay on neighbours.
-
-
 @pytest.mark.parametrize("name", ["gram", "second_moment"])
 def test_release_moves_by_no_more_than_is_charged_and_by_as_much(name):
     plan = plan_of(metric=dpmcmc.PrivateMetric(name), clip=0.1)
@@ -97,9 +94,6 @@ def test_release_moves_by_no_more_than_is_charged_and_by_as_much(name):
 
 def test_gradients_in_the_metric_move_by_no_more_than_twice_the_clip():
     assert 1.99 < moved_by_long_rows(plan_of(clip=0.7)) <= 2 * (1 + KAPPA)
-
-
-# F is the release's, and nothing else of the records'.
 
 
 @pytest.mark.parametrize("name", ["gram", "second_moment"])
@@ -135,9 +129,6 @@ def test_metrics_noise_shares_no_key_with_a_step():
         for step in range(3)
     }
     assert len(words) == 12
-
-
-# The model in the metric is the model.
 
 
 @pytest.mark.parametrize("target", [LOGISTIC, LINEAR, SOFTMAX], ids=lambda t: type(t).__name__)
@@ -210,9 +201,6 @@ def test_stationary_law_in_the_metric_is_the_posterior(sampler, name, monkeypatc
     whitened = (draws - mean) @ scale.T
     assert np.abs(whitened.mean(axis=0)).max() < 0.15
     assert np.abs(np.cov(whitened.T) - np.eye(D)).max() < 0.15
-
-
-# The life of a run.
 
 
 def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
@@ -312,9 +300,6 @@ def test_released_metric_is_saved_with_the_draws(tmp_path):
     privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
     charged = [event["noise_multiplier"] for event in privacy["events"]]
     assert {event.noise_multiplier for event in result.plan.metric.events} <= set(charged)
-
-
-# Refusals.
 
 
 @pytest.mark.parametrize(

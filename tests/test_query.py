@@ -362,9 +362,6 @@ def test_a_tree_of_parameters_is_clipped_as_one_vector():
     np.testing.assert_allclose(got, reference, atol=n * 0.5 * 2.0**-BITS)
 
 
-# --- noise --------------------------------------------------------------------------------------------
-
-
 def released(q: GradientQuery, z: float, draws: int, d: int, records, seed=0) -> np.ndarray:
     """(draws, d) released values without the prior and the exact sum, over the clip: pure noise, nominal std z."""
     scale = q.num_records / q.batch_size
@@ -468,9 +465,6 @@ def test_rows_that_a_target_computes_are_held_as_its_residuals_are():
         return exact_sums.linear_sum(residual, x * x - x, jnp.ones(8, bool), 1.0, BITS)
 
     assert str(jax.make_jaxpr(total)(jnp.ones(8), jnp.ones((8, 3)))).count("scan[") == 2
-
-
-# --- integer noise ------------------------------------------------------------------------------------------
 
 
 def test_a_query_refuses_more_numbers_than_were_charged():

@@ -1,7 +1,5 @@
 """The screen: at most fifteen lines of eighty columns, nothing twice, and commands that do what they are for."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

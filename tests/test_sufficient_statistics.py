@@ -147,9 +147,6 @@ def test_impossible_requests_are_refused_with_a_remedy():
         SufficientStatistics().plan(TARGET, **{**BUDGET, "delta": 0.0})
 
 
-# AdaSSP: two charged releases, and a ridge only where the noise needs one.
-
-
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 def test_adassp_composes_two_gaussians_to_the_budget(adjacency):
     plan = AdaSSP(eigenvalue_share=0.2).plan(TARGET, adjacency=adjacency, **BUDGET)

@@ -41,9 +41,6 @@ def clipped_sum(target, records, params, select=None, key=0) -> np.ndarray:
     return exact_sum(query(target, n, CLIP, select), params, records, jax.random.key(key))
 
 
-# Gathering.
-
-
 def test_rows_stand_with_their_owner_in_their_order():
     values, owner = rows()
     records = data.by_owner(values, owner, num_owners=OWNERS, records_per_owner=M)
@@ -121,9 +118,6 @@ def test_an_array_called_mask_and_counts_of_zero_are_refused():
         data.by_owner({"mask": np.ones(2)}, np.zeros(2, int), num_owners=1, records_per_owner=1)
     with pytest.raises(data.DataError, match=r"data\.records_per_owner: 0"):
         data.by_owner({"x": np.ones(2)}, np.zeros(2, int), num_owners=1, records_per_owner=0)
-
-
-# The target.
 
 
 @pytest.mark.optimised
@@ -206,9 +200,6 @@ def test_labels_are_checked_row_by_row():
         dpmcmc.targets.check(PerOwner(LogisticRegression(1.0)), records)
 
 
-# Sensitivity: neighbours differ in all rows of one owner, under the same keys.
-
-
 def worst_move(target, select=None, key=0) -> float:
     """Distance of the clipped sums over 2C, where an owner's rows all push one way and then all the other."""
     x = np.tile(np.full((1, 1, D), 2.0, np.float32), (OWNERS, M, 1))
@@ -246,9 +237,6 @@ def test_random_neighbours_stay_within_the_sensitivity():
         other["y"][owner] = rng.integers(0, 2, M)
         other[MASK][owner] = rng.random(M) < 0.7
         assert np.linalg.norm(clipped_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
-
-
-# A file, a plan and a run.
 
 
 def file(folder, seed=0, owners=60, count=400) -> str:

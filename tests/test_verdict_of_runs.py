@@ -1,7 +1,5 @@
 """A verdict is true of runs: intervals cover where it says so, and a warning comes where it does not."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
