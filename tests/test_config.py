@@ -17,9 +17,8 @@ from dpmcmc.config.model import ONE_SHOT, SCHEMES, Devices, HybridStart, Promise
 from dpmcmc.config.sections import derived, keys
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError, alternatives, check_fields
-from dpmcmc.samplers import SAMPLERS, SCHEDULES, SGHMC
+from dpmcmc.samplers import SAMPLERS, SCHEDULES
 from dpmcmc.targets import TARGETS
-from scripts import config_reference
 
 CHAIN = {
     "name": "small",
@@ -137,7 +136,6 @@ def test_the_constructor_itself_refuses_and_names_its_argument(others, construct
 
 SGHMC_BODY = {"name": "sghmc", "step_size": 1.0}
 SGFS_BODY = {"name": "sgfs", "step_size": 1.0}
-OPS_BODY = {"mechanism": {"name": "ops"}}
 
 
 @pytest.mark.parametrize(
@@ -187,39 +185,6 @@ def test_a_refusal_that_needs_more_than_one_key_names_the_one_to_mend(tmp_path, 
     error = refused(tmp_path, **sections)
     assert error.about == path
     assert f"{path}: " in str(error)
-
-
-@dataclass(frozen=True)
-class Damped(SGHMC):
-    """SGHMC with one more number; see :class:`SteppedSampler` for the rest.
-
-    Args:
-        damping: share that a test invented.
-    """
-
-    damping: Annotated[float, Gt(0), Le(1)] = 0.25
-
-
-class TestANewKeyTouchesOnePlace:
-    """A field of a constructor, with its bound and its docstring, is all that a new key needs."""
-
-    @pytest.fixture(autouse=True)
-    def registered(self, monkeypatch):
-        monkeypatch.setitem(SAMPLERS, "damped", Damped)
-
-    def test_it_is_accepted(self, tmp_path):
-        plan = planned(tmp_path, sampler={"name": "damped", "step_size": 1.0, "damping": 0.5})
-        assert plan.sampler.damping == 0.5
-        assert planned(tmp_path, sampler={"name": "damped", "step_size": 1.0}).sampler.damping == 0.25
-
-    def test_it_is_refused_with_its_path(self, tmp_path):
-        error = refused(tmp_path, sampler={"name": "damped", "step_size": 1.0, "damping": 1.5})
-        assert error.about == "sampler.damping"
-        with pytest.raises(InputError, match="damping must be a finite number in"):
-            Damped(step_size=1.0, damping=1.5)
-
-    def test_it_is_documented(self):
-        assert "* `damping` (number > 0, ≤ 1, default 0.25): Share that a test invented." in config_reference.page()
 
 
 def test_every_key_is_documented_and_every_constructor_has_keys():

@@ -277,15 +277,3 @@ def test_scikit_learn_checks(estimator, check):
     """Those that privacy rules out fail: what noise makes of one label alone, the check finds right in some fits."""
     for _ in range(20 if check.func.__name__ == "check_classifiers_one_label" else 1):
         check(estimator)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(
-    [
-        PrivateLogisticRegression(1.0, num_records="observed", classes="observed"),
-        PrivatePoissonRegression(1.0, num_records="observed"),
-    ]
-)
-def test_every_scikit_learn_check_passes_where_classes_are_observed(estimator, check):
-    check(estimator)

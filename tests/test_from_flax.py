@@ -179,16 +179,6 @@ def test_a_network_runs_privately():
     assert layers(result.draws)[0][0].shape == (2, 5, D, H)
 
 
-def test_equal_networks_make_equal_targets():
-    one, again = (bound(LinenMLP((H, K))) for _ in range(2))
-    assert one == again
-    assert hash(one) == hash(again)
-    assert one != bound(LinenMLP((H + 1, K)))
-    made = module("nnx", K)
-    assert bound(made) == bound(made)
-    assert hash(bound(module("linen_list", K)))
-
-
 class LinenBatchNorm(nn.Module):
     @nn.compact
     def __call__(self, x):

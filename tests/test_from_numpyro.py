@@ -148,14 +148,6 @@ def test_constrained_values_are_numpyros(name):
         np.testing.assert_allclose(got[site], wanted[site], rtol=1e-6)
 
 
-def test_constrain_takes_all_draws_at_once():
-    target = bound(*MODELS["robust"])
-    draws = jax.tree.map(lambda value: jnp.zeros((2, 7, *value.shape)), random_params(target))
-    values = jax.jit(jax.vmap(jax.vmap(target.constrain)))(draws)
-    assert values["mix"].shape == (2, 7, 3)
-    assert (values["high"] > values["low"]).all()
-
-
 def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
     zeros, box = (bound(*MODELS["robust"], init_radius=radius) for radius in (0.0, 2.0))
     assert all((value == 0).all() for value in zeros.init(jax.random.key(0)).values())
@@ -250,19 +242,6 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
 @pytest.mark.slow
 def test_a_model_passes_the_public_check():
     check_target(from_numpyro(poisson), COUNTS)
-
-
-def test_a_model_is_hashable_and_equal_to_itself_bound_again():
-    first, again = (bound(poisson, COUNTS) for _ in range(2))
-    assert first == again
-    assert hash(first) == hash(again)
-    assert first != bound(poisson, {**COUNTS, "x": X[:, :2]})
-    assert repr(first) == "from_numpyro(poisson)"
-
-
-def test_binding_needs_shapes_and_no_record():
-    shapes = {"x": jax.ShapeDtypeStruct((D,), np.float64), "y": jax.ShapeDtypeStruct((), np.int32)}
-    assert bind(from_numpyro(poisson), shapes) == bound(poisson, {"x": X, "y": COUNTS["y"].astype(np.int32)})
 
 
 @pytest.mark.slow

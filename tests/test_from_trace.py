@@ -50,15 +50,6 @@ def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regre
     np.testing.assert_allclose(found.mean, np.linalg.solve(precision, x.T @ y / noise**2), rtol=1e-6)
 
 
-def test_privacy_noise_adds_its_variance_over_the_steps():
-    """Linear model, identity Gram matrix: 𝒞 = 1 + s²F²/K, and S = 1/(1 + 1/𝒞)."""
-    path = PathGradients(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 50 / 3.0**2, 1 / 50)
-    metric = np.diag([1.0, 4.0])
-    found = from_trace.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score(Linear()))
-    inside = 1 + 9 / 50 * np.diag(metric)
-    np.testing.assert_allclose(np.diag(found.covariance), 1 / (1 + 1 / inside), rtol=1e-9)
-
-
 @pytest.mark.parametrize("spread", [0.003, 0.3])
 @pytest.mark.parametrize("clip", [math.inf, 0.6])
 @pytest.mark.parametrize("mean_row", [0.0, 0.7])
@@ -94,27 +85,6 @@ def test_a_path_where_no_score_has_a_slope_is_refused():
     known = Known(1000, np.eye(1), np.eye(1), mean_row=np.ones(1))
     with pytest.raises(UnsupportedCombination, match="no record's score has a slope"):
         from_trace.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
-
-
-@pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
-def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
-    """An intercept far from the truth: records' gradients have a mean, which Poisson batches alone count."""
-    rng, n, rate, noise = np.random.default_rng(2), 2000, 0.05, 1.0
-    x, y, theta = np.ones((n, 1)), noise * rng.normal(size=n), np.array([3.0])
-    gradients = (x @ theta - y) / noise**2
-    totals = []
-    for _ in range(4000):
-        if scheme == "poisson":
-            totals.append(gradients[rng.random(n) < rate].sum() / rate)
-        else:
-            totals.append(gradients[rng.choice(n, int(n * rate), replace=False)].sum() / rate)
-    path = PathGradients(theta, np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
-    score = Score(Linear(noise**2))
-    known = Known(n, np.eye(1), np.eye(1), scheme, rate)
-    here = from_trace.expected(path, np.zeros(1), known, exact(x.T @ x), score)
-    assert from_trace.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
-    other = known._replace(scheme="fixed_size" if scheme == "poisson" else "poisson")
-    assert from_trace.minibatch(here, path, other)[0, 0] != pytest.approx(np.var(totals), rel=0.5)
 
 
 def logistic_table(n, d, rng):
@@ -297,24 +267,6 @@ def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
         found.noise_aware()
 
 
-def test_exactly_the_fewest_steps_are_enough(result):
-    """32 blocks as steps with a noise whose weights add up to a share just off 1/32 in floats."""
-    precisions = np.full(16, 0.1 + 0.2)
-    exactly = dataclasses.replace(result.trace, precisions=precisions, squares=precisions**2 * (1 + 1e-12))
-    assert 1 / exactly.path().share < 32
-    exactly.posterior()
-
-
-def test_recording_changes_no_draw(records, result, monkeypatch):
-    for module in (program, blocks):
-        monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
-    without = dpmcmc.sample(planned(logistic(), 800), records, key=1)
-    assert without.means is None
-    np.testing.assert_allclose(result.path, without.path, rtol=1e-5, atol=1e-6)
-    with pytest.raises(UnsupportedCombination, match="the run has no metric"):
-        without.noise_aware()
-
-
 @pytest.mark.slow
 def test_steps_with_less_noise_weigh_more(records):
     """A step size that falls: s_t² ∝ 1/step where the sampler's own noise is more than privacy needs."""
@@ -444,16 +396,6 @@ def test_the_command_writes_the_posterior(tmp_path, capsys):
     result = dpmcmc.Result.load(tmp_path / "run")
     np.testing.assert_allclose(result.posterior.mean, posterior.mean, atol=1e-5)
     np.testing.assert_allclose(result.posterior.std, posterior.std, rtol=1e-2)
-
-
-def test_draws_and_intervals_are_those_of_the_normal_law(result):
-    found = result.noise_aware()
-    draws = found.draws(20_000)
-    np.testing.assert_allclose(np.cov(draws.T), found.covariance, atol=0.05 * found.covariance.max())
-    inside = np.mean((found.intervals(0.8)[:, 0] < draws) & (draws < found.intervals(0.8)[:, 1]))
-    assert inside == pytest.approx(0.8, abs=0.01)
-    with pytest.raises(ValueError, match="level"):
-        found.intervals(1.0)
 
 
 @pytest.mark.parametrize(

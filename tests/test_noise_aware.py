@@ -4,36 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import decompositions, noise_aware
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
 from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening, shrunk
-from dpmcmc.inference.scores import Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.sufficient import split
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec, symmetric
 from dpmcmc.targets import LogisticRegression
-from tests.noise_aware_tables import SCORE, linear_table
-
-
-def test_with_an_intercept_the_curvature_is_that_of_rows_about_their_mean():
-    """Rows (½, z), z normal about (0.3, −0.2), and rare labels: the mean of the logits is not zero."""
-    rng, n = np.random.default_rng(10), 400_000
-    z = rng.multivariate_normal([0.3, -0.2], [[0.2, 0.1], [0.1, 0.3]], size=n)
-    x, theta = np.concatenate([np.full((n, 1), 0.5), z], axis=1), np.array([-5.0, 1.0, 0.7])
-    p = expit(x @ theta)
-    weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
-    exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
-    gram = x.T @ x
-    mean = mean_row(gram, n, 0)
-    np.testing.assert_allclose(mean, x.mean(0), atol=1e-9)
-    found = ScoredRows(SCORE, gram, n, mean, 0.6, np.zeros_like).local(theta).curvature / n
-    np.testing.assert_allclose(found, exact, atol=1e-3)
-    assert not mean_row(gram, n, None).any()
-    blind = ScoredRows(SCORE, gram, n, np.zeros(3), 0.6, np.zeros_like).local(theta).curvature / n
-    assert np.abs(blind - exact).max() > 0.005, "the design does not show the mean row"
+from tests.noise_aware_tables import linear_table
 
 
 def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
@@ -49,28 +28,6 @@ def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
         precision, towards = precision + information @ h, towards + information @ (h @ position - gradient)
     np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-9)
     np.testing.assert_allclose(found.mean, np.linalg.solve(precision, towards), rtol=1e-9)
-
-
-def test_the_law_of_the_curvature_is_that_of_simulated_logits():
-    rng = np.random.default_rng(4)
-    z = 1.5 * rng.normal(size=400_000)
-    law = AverageLaw.at(SCORE, 0.0, 1.5**2, limit=0.6)
-    p = expit(z)
-    w = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
-    assert law.curvature == pytest.approx(np.mean(w * p * (1 - p)), abs=2e-3)
-    assert law.score == pytest.approx(np.mean(w**2 * p * (1 - p)), abs=2e-3)
-    # Stein: E[h z²] = variance E[h] + variance² along
-    assert np.mean(w * p * (1 - p) * z**2) == pytest.approx(2.25 * law.curvature + 2.25**2 * law.along, abs=5e-3)
-
-
-@pytest.mark.parametrize("score", [SCORE, Counts()], ids=["logistic", "counts"])
-def test_the_law_of_predictors_that_hardly_vary_is_that_of_one_predictor(score):
-    """E[h''] is a difference over their variance: quantiles whose variance is not 1 would be all of it."""
-    law, step = AverageLaw.at(score, 0.4, 0.0, limit=50.0), 1e-3
-    below, here, above = (score.law(np.array([0.4 + k * step]), 50.0).curvature[0] for k in (-1, 0, 1))
-    assert law.curvature == pytest.approx(here, rel=1e-3)
-    assert law.slope == pytest.approx((above - below) / (2 * step), rel=1e-2)
-    assert law.along == pytest.approx((above - 2 * here + below) / step**2, rel=2e-2)
 
 
 def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():

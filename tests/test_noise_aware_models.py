@@ -11,15 +11,12 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from scipy.stats import norm
 
-import dpmcmc
-from dpmcmc.cli.commands import main
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.scores import Normal
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.mechanisms.noise_aware import model
 from dpmcmc.mechanisms.noise_aware.model import LOG, Likelihood, Metric, ModelRows
-from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.targets import TargetError, bind, from_numpyro
 from dpmcmc.targets.numpyro.predictor import read
 from tests.one_shot_replay import distance
@@ -128,40 +125,8 @@ def bilinear(x, y=None):
         numpyro.sample("y", dist.Normal(a * b * x[:, 0], 1.0), obs=y)
 
 
-def sees_its_label(x, y=None):
-    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(a * x[:, 0] + y, 1.0), obs=y)
-
-
-def two_labels(x, y=None):
-    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
-        numpyro.sample("v", dist.Normal(a, 1.0), obs=x[:, 0])
-
-
-def heavy(x, y=None):
-    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.StudentT(3.0, a, 1.0), obs=y)
-
-
 def bound(model):
     return bind(from_numpyro(model), {name: SHAPES[name] for name in ("x", "y")})
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (sees_its_label, "depend on 'y', which it observes"),
-        (two_labels, "observes several sites"),
-        (heavy, "no bounded score of StudentT"),
-    ],
-)
-def test_models_that_nothing_is_derived_for_are_refused_by_their_reason(model, said):
-    with pytest.raises(TargetError, match=said):
-        NoiseAware().plan(bound(model), **PROMISE)
 
 
 def test_a_model_that_is_no_linear_function_of_its_sites_gets_no_intervals():
@@ -346,19 +311,6 @@ def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
     assert 0.999 < plan.guarantee.epsilon <= 1.0
 
 
-def test_a_chains_warning_says_which_plan_may_have_intervals():
-    plan = dpmcmc.plan(
-        from_numpyro(grouped),
-        num_records=5_000,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Full(),
-        steps=4,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
-    )
-    with pytest.warns(dpmcmc.NotForIntervals, match="mechanism noise_aware, which says whether"):
-        warn_unless_for_intervals(plan)
-
-
 # Releases.
 
 WORST = [
@@ -453,42 +405,3 @@ def test_intervals_of_a_hierarchical_model_cover():
             inside += list(np.ravel((value >= low) & (value <= high)))
     assert len(inside) == 48
     assert np.mean(inside) >= 0.72
-
-
-MODEL = """
-import jax.numpy as jnp
-import numpyro
-from numpyro import distributions as dist
-
-import dpmcmc
-from tests.one_shot_replay import distance
-
-
-def model(x, y=None):
-    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
-    w = numpyro.sample("w", dist.Normal(0.0, spread).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
-
-
-def target() -> dpmcmc.targets.Target:
-    return dpmcmc.targets.from_numpyro(model)
-"""
-
-
-@pytest.mark.slow
-def test_a_config_runs_a_users_model(tmp_path, monkeypatch):
-    (tmp_path / "grouped_model.py").write_text(MODEL)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(500, 2)) / 3
-    np.savez(tmp_path / "mine.npz", x=x, y=(rng.uniform(size=500) < 0.5).astype(int))
-    (tmp_path / "mine.yaml").write_text(
-        "name: mine\n"
-        "data: {path: mine.npz, num_records: 400, num_features: 2, test_fraction: 0.2, row_bound: 3.0}\n"
-        "target: grouped_model:target\n"
-        "mechanism: {name: noise_aware, draws: 200}\n"
-        "privacy: {epsilon: 2.0, delta: 1.0e-4}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "mine.yaml", "--out", str(tmp_path / "out"), "--quiet"]) == 0
-    assert (tmp_path / "out" / "draws.nc").exists()

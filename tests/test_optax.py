@@ -176,34 +176,6 @@ def test_an_optimiser_predicts_and_has_neither_temperature_nor_intervals():
     }
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_path_in_a_private_metric_gives_intervals_whatever_moved_it():
-    """40 tables of 3 coefficients: the coverage of 90 % intervals has a standard error of .027, and 3 are allowed."""
-    records, size = 20_000, 3
-    plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(num_features=size, row_bound=1.0),
-        num_records=records,
-        sampler=Optax("adam", learning_rate=0.05),
-        steps=120,
-        burn_in=40,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6),
-        metric=dpmcmc.PrivateMetric("gram", share=0.2),
-    )
-    assert plan.usable_for == ["prediction", "intervals"]
-    assert plan.verdict.from_path
-    rng, covered = np.random.default_rng(1), []
-    for key in range(40):
-        truth, x = rng.normal(size=size), rng.normal(size=(records, size))
-        x = (x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))).astype(np.float32)
-        y = (rng.random(records) < 1 / (1 + np.exp(-x @ truth))).astype(np.int32)
-        result = dpmcmc.sample(plan, {"x": x, "y": y}, key=key)
-        assert result.usable_for == ["prediction", "intervals"]
-        low, high = np.quantile(np.asarray(result.draws).reshape(-1, size), [0.05, 0.95], axis=0)
-        covered.append((low < truth) & (truth < high))
-    assert abs(np.mean(covered) - 0.9) < 0.082
-
-
 class Stop(BaseException):
     """A kill."""
 

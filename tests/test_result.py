@@ -10,9 +10,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.inference.names import axes, few, flat, labels
+from dpmcmc.inference.names import axes, flat, labels
 from dpmcmc.planning.saved import SavedTarget, target_of
-from dpmcmc.report.figures import predictions, traces
 
 RNG = np.random.default_rng(3)
 COLUMNS = ("age", "job=<b>office</b>", "intercept")
@@ -70,13 +69,6 @@ def test_a_summary_of_chains_has_their_mixing_and_does_not_call_their_range_an_i
     assert "refuses intervals" in axis.get_title()
     assert not axis.collections  # no line that could pass for an interval
     assert [label.get_text() for label in released().plot().axes[0].get_yticklabels()] == list(COLUMNS)
-
-
-def test_a_large_model_is_shown_in_part():
-    draws = np.zeros((1, 100, 400), np.float32)
-    summary = released(draws, columns=None).summary(most=150)
-    assert len(summary) == 150
-    assert "250 more parameters are not shown" in str(summary)
 
 
 def test_names_follow_columns_of_linear_models_and_the_path_of_others():
@@ -162,17 +154,6 @@ def test_a_pickle_holds_no_time_that_depends_on_the_records():
     result = released()
     assert result.wall_seconds == {"run": 1.0}
     assert pickle.loads(pickle.dumps(result)).wall_seconds == {}
-
-
-def test_names_that_look_like_formulas_are_drawn_as_they_stand(tmp_path):
-    names = ("a$^$e", "$x$", r"\frac$")
-    figure = released(columns=names).plot()
-    figure.canvas.draw()
-    drawn = [tick._preprocess_math(tick.get_text()) for tick in figure.axes[0].get_yticklabels()]
-    assert drawn == [(name, False) for name in names]
-    draws = {"w": np.zeros((1, 5, 3))}
-    traces(tmp_path / "t.png", few(draws["w"], names), (0, 1), "title $^$", "note $^$")
-    predictions(tmp_path / "p.png", {"m$^$": np.zeros(3)}, np.arange(3), "$_$", None)
 
 
 def test_a_folder_that_holds_no_result_is_refused_in_a_sentence(tmp_path):
@@ -301,19 +282,3 @@ def test_classes_are_compared_with_the_first_by_their_levels_and_draws_stay_as_t
     loaded = dpmcmc.Result.load(result.save(tmp_path / "run"))
     np.testing.assert_array_equal(loaded.draws, draws)
     assert str(loaded.summary()) == str(own)
-
-
-def test_a_figure_in_original_units_has_effects_over_half_a_range_on_one_numbered_axis():
-    result = classes(RNG.normal(size=(1, 100, 2, 3)) + np.array([0.0, 5.0, 9.0]))
-    figure = result.plot()
-    figure.canvas.draw()
-    (axis,) = figure.axes
-    summary = result.summary()
-    half = np.log1p(100) / 2
-    (dots,) = (line for line in axis.lines if line.get_marker() == "o")
-    np.testing.assert_allclose(dots.get_xdata()[:2], summary.mean[:2] * half)
-    assert np.isnan(dots.get_xdata()[2:]).all()  # an intercept is no effect
-    assert len(axis.texts) == 4
-    assert "not on the axis" in axis.texts[3].get_text()
-    assert "log odds over half the range" in axis.get_xlabel()
-    assert len([label for label in axis.get_xticklabels() if label.get_text()]) >= 2

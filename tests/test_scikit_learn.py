@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -318,32 +317,3 @@ def test_a_grid_charges_each_candidate_and_fold_once_and_stratified_folds_nothin
         cross_val_score(model, x, y, cv=3, error_score="raise")
     assert ledger.state().spent == spent
     assert len(ledger.state().runs) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_folds_are_fitted_in_other_processes():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (600, 2))
-    folds = PublicKFold(2, num_records=600)
-    found = cross_validate(
-        logistic(folds.train_records), x, (x[:, 0] > 0).astype(int), cv=folds, n_jobs=2, return_estimator=True,
-        error_score="raise",
-    )  # fmt: skip
-    assert [fit.guarantee_.epsilon <= 1 for fit in found["estimator"]] == [True, True]
-    assert np.isfinite([fit.predict_proba(PUBLIC) for fit in found["estimator"]]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_the_code_of_the_page_runs():
-    """On made-up people, for another package ships the table that the page names."""
-    rng = np.random.default_rng(0)
-    columns = {"age": rng.integers(15, 50, 2_000), "educ": rng.integers(0, 21, 2_000)}
-    frame = pd.DataFrame(columns | {"usemeth": rng.integers(0, 2, 2_000)})
-    section = PAGE.read_text(encoding="utf-8").partition("## With scikit-learn")[2]
-    names = {"frame": frame}
-    for code in re.findall(r"^```python\n(.*?)^```", section, re.M | re.S):
-        exec(compile(code, str(PAGE), "exec"), names)
-    assert names["model"].num_records == names["folds"].train_records == 1_599
-    assert [fit.guarantee_.epsilon <= 0.2 for fit in names["fits"]] == [True] * 5

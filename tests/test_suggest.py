@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-import threadpoolctl
 import yaml
 from scipy.special import expit
 
@@ -16,7 +15,6 @@ from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.estimators.fitting import model_of, settings_of, usual
-from dpmcmc.estimators.outlook import OutlookFacts
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.gradients import FEWEST_STEPS
@@ -29,11 +27,6 @@ LOGISTIC = LogisticRegression(prior_scale=1.0)
 @functools.cache
 def suggested(target=LOGISTIC, num_records=5000, epsilon=1.0, **more):
     return dpmcmc.suggest(target, num_records=num_records, epsilon=epsilon, **more)
-
-
-@pytest.mark.parametrize("n", [1, 2, 10, 1000, 10**7])
-def test_default_delta_is_below_one_over_n(n):
-    assert 0 < default_delta(n) < 1 / n
 
 
 def test_intervals_come_from_a_noise_aware_release_that_explains_itself():
@@ -173,37 +166,6 @@ def test_command_prints_a_config_that_makes_the_same_plan(tmp_path, capsys):
     assert main(["suggest"]) == 2
     assert main(["suggest", "breast_cancer", "--num-features", "3"]) == 2  # an option that the config refuses
     assert "num_features" in capsys.readouterr().err
-
-
-def test_a_rule_is_called_measured_for_the_models_it_was_measured_on():
-    logistic = suggested(num_features=5, goal="prediction")
-    assert any("at most a point better" in reason for reason in logistic.reasons)
-    softmax = suggested(SoftmaxRegression(num_classes=3), num_features=4, goal="prediction")
-    assert any("not for this model" in reason for reason in softmax.reasons)
-
-
-def test_linear_algebra_of_a_suggestion_has_one_thread(monkeypatch):
-    """Two threads take three times the CPU time of one on Adult's 109 columns."""
-    seen = []
-
-    def outlook(self, *arguments, **more):
-        seen.append({one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"})
-        return original(self, *arguments, **more)
-
-    original = OutlookFacts.outlook
-    monkeypatch.setattr(OutlookFacts, "outlook", outlook)
-    suggested.__wrapped__(num_features=3)
-    assert seen
-    assert all(threads == {1} for threads in seen)
-
-
-def test_command_keeps_data_target_and_privacy_of_a_config(capsys):
-    assert main(["suggest", "breast_cancer", "--goal", "prediction", "--set", "privacy.epsilon=4"]) == 0
-    out = yaml.safe_load(capsys.readouterr().out)
-    assert out["data"]["name"] == "breast_cancer"
-    assert out["privacy"]["epsilon"] == 4
-    assert out["metric"]["name"] == "gram"
-    json.dumps(out)
 
 
 def strict(constant):
