@@ -10,7 +10,7 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks, program
+from dpmcmc.engine import program
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import trace as from_trace
 from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
@@ -347,28 +347,6 @@ def test_groups_of_draws_nc_name_the_posterior_and_the_path(result, tmp_path):
     loaded = dpmcmc.Result.load(tmp_path / "far")
     assert loaded.posterior is None
     np.testing.assert_array_equal(loaded.draws, far.path)
-
-
-def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, result, tmp_path, monkeypatch):
-    """Chunks of 32 steps, each committed; blocks of 5 straddle them."""
-    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 32)
-    monkeypatch.setattr("dpmcmc.storage.checkpoint.Checkpoint.due", lambda *_: True)
-    take, left = blocks.take_chunk, [2]
-
-    def stop_later(*arguments):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return take(*arguments)
-
-    plan = planned(logistic(), 800)
-    with monkeypatch.context() as patch:
-        patch.setattr(blocks, "take_chunk", stop_later)
-        with pytest.raises(KeyboardInterrupt):
-            dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
-    again = dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
-    for found, whole in zip(again.means, result.means, strict=True):
-        np.testing.assert_allclose(found, whole, atol=1e-4 * np.abs(whole).max())
 
 
 @pytest.mark.slow

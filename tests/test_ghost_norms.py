@@ -234,31 +234,6 @@ def test_a_tempered_target_has_its_own_clipped_gradients():
     np.testing.assert_allclose(*(integers(total) for total in both(params)), atol=9.5 * 40)
 
 
-def test_numbers_of_a_target_may_be_traced():
-    network = from_flax(nn.Dense(1), likelihood="gaussian")
-    shapes = {"x": jax.ShapeDtypeStruct((4,), jnp.float32), "y": jax.ShapeDtypeStruct((), jnp.float32)}
-    batch = {"x": records(None)["x"], "y": records(None)["x"][:, 0]}
-    params = random_params(bind(network, shapes))
-
-    def total(noise_scale, clip):
-        target = bind(from_flax(nn.Dense(1), likelihood="gaussian"), shapes)
-        object.__setattr__(target, "noise_scale", noise_scale)
-        return target.clipped_gradient_sum(params, batch, jnp.ones(40, bool), clip, BITS)
-
-    traced, fixed = jax.jit(total)(jnp.float32(0.3), jnp.float32(0.5)), jax.jit(lambda: total(0.3, 0.5))()
-    np.testing.assert_allclose(integers(traced), integers(fixed), atol=40)
-
-
-def test_chains_side_by_side_have_the_sums_they_have_alone():
-    ghost, _ = compiled("mlp")
-    batch, every = records(None), jnp.ones(40, bool)
-    chains = [random_params(bound("mlp"), seed) for seed in range(3)]
-    together = jax.jit(jax.vmap(lambda p: ghost(p, batch, every, 1.0)))(jax.tree.map(lambda *p: jnp.stack(p), *chains))
-    for i, params in enumerate(chains):
-        alone = integers(ghost(params, batch, every, 1.0))
-        np.testing.assert_allclose(integers(jax.tree.map(lambda leaf, i=i: leaf[i], together)), alone, atol=9.5 * 40)
-
-
 def reach(name, scale, clip, n=16, ghost=None):
     """(largest change by a replaced record, largest norm of one record alone), in units of C."""
     target, network = bound(name), NETWORKS[name][0]

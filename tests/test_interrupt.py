@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
@@ -100,22 +99,6 @@ def test_a_module_is_imported_to_its_end_before_an_interrupt_is_heard(tmp_path, 
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_command_that_is_called_while_a_module_is_imported_is_stopped(tmp_path, monkeypatch):
-    program = """
-        import time
-        from experiments.commands import command
-        from tests.test_interrupt import interrupt
-        code = command(lambda argv: (interrupt(), time.sleep(120)))()
-    """
-    (tmp_path / "calls.py").write_text(textwrap.dedent(program))
-    monkeypatch.syspath_prepend(tmp_path)
-    started = time.monotonic()
-    import calls
-
-    assert calls.code == 130
-    assert time.monotonic() - started < 60
-
-
 def test_cleaning_up_after_an_interrupt_is_not_interrupted_by_its_repetition(capsys):
     done = []
 
@@ -161,25 +144,6 @@ def test_a_command_is_stopped_while_it_is_imported():
         assert len(said) == 1
         assert said[0].startswith("error: stopped by the user")
         assert out == ""
-
-
-INSTALLED = Path(sys.executable).with_name("dpmcmc")
-
-
-@pytest.mark.parametrize("command", [["-m", "dpmcmc"], ["-m", "dpmcmc.run"], [INSTALLED]], ids=str)
-def test_the_first_library_that_is_imported_may_be_interrupted(command):
-    """The package's own import takes hundredths of a second before the command has a handler."""
-    process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", *command, "plan"],
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pipesize=4096,
-    )  # fmt: skip
-    for line in process.stderr:
-        if line.rstrip().endswith("lazy_loader"):
-            break
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate()
-    assert process.returncode in (-signal.SIGINT, 130)
-    assert "Traceback" not in error + out
 
 
 def test_an_interrupt_within_eval_leaves_the_exit_code_alone(tmp_path):

@@ -136,17 +136,6 @@ def test_label_blind_weights_make_intervals_as_wide_as_is_said():
     assert 0.86 <= coverage <= 0.98
 
 
-@pytest.mark.exhaustive
-def test_intervals_cover_where_only_the_draws_show_the_mixing():
-    """Data that say much about every direction: a plan cannot know that, and R-hat of two chains shows it."""
-    wide, count = LogisticRegression(prior_scale=3.0, num_features=3, row_bound=1.0), 400
-    made = long_run(wide, None, num_records=count, sampler=dpmcmc.SGLD(0.35), steps=12000, burn_in=500, chains=2)
-    assert made.usable_for == ["prediction"]
-    coverage, _, said = simulate(made, 60)
-    assert said > 0.6
-    assert 0.83 <= coverage <= 0.96
-
-
 @pytest.mark.slow
 def test_intervals_do_not_cover_where_a_plan_warns():
     hot = long_run(sampler=dpmcmc.SGLD(STEP, temperature=9.0), steps=2000)
