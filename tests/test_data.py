@@ -15,7 +15,6 @@ import pooch
 import pytest
 import requests
 from sklearn.datasets import load_diabetes
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 
 from dpmcmc import data
 from dpmcmc.data import abalone, adult, base, store
@@ -207,11 +206,6 @@ def test_a_download_with_a_wrong_checksum_is_an_error_and_leaves_nothing(empty_s
     assert list((empty_store / "cache").iterdir()) == []
 
 
-def test_a_mixed_origin_is_the_farthest_one():
-    files = {name: store.FoundFile(b"", "", name) for name in ("cache", "DPMCMC_DATA")}
-    assert store.origin_of(files) == "cache"
-
-
 @pytest.mark.parametrize("name", ["adult", "abalone"])
 def test_without_a_file_a_stand_in_must_be_allowed(name, empty_store):
     with pytest.raises(data.DataError, match=r"set DPMCMC_DATA .* data.standin: allow"):
@@ -229,23 +223,6 @@ def test_a_stand_in_has_the_shape_bounds_and_label_rate_of_the_real_set(name, en
     rate = {"adult": 0.2408, "abalone": 0.498}[name]
     assert dataset.train["y"].mean() == pytest.approx(rate, abs=0.02)
     assert dataset.test["y"].mean() == pytest.approx(rate, abs=0.04)
-
-
-@pytest.mark.parametrize(
-    ("name", "encoding_name", "model", "score"),
-    [
-        ("adult", "public", LogisticRegression(fit_intercept=False), 0.80),
-        ("abalone", "public", LogisticRegression(fit_intercept=False), 0.56),
-        ("digits", "public", RidgeClassifier(alpha=1e-3, fit_intercept=False), 0.9),
-        ("digits", "linear", RidgeClassifier(alpha=1e-3, fit_intercept=False), 0.9),
-        ("diabetes", None, Ridge(alpha=0.1, fit_intercept=False), 0.45),
-    ],
-)
-def test_labels_of_a_stand_in_and_of_a_small_set_can_be_learnt(name, encoding_name, model, score, empty_store):
-    options = {} if encoding_name is None else {"encoding": encoding_name}
-    dataset = data.load(name, standin="allow", **options)
-    model.fit(dataset.train["x"][:5000], dataset.train["y"][:5000])
-    assert model.score(dataset.test["x"], dataset.test["y"]) > score
 
 
 SHAPES = {
@@ -347,24 +324,6 @@ def test_an_adult_line_is_read_with_or_without_the_final_dot():
         adult.parse(record.replace("Sales", "Juggler") + ">50K.", "adult.test")
 
 
-@needs_files
-def test_both_layouts_of_the_abalone_file_are_the_same_records(empty_store, monkeypatch):
-    text = (Path(FILES) / "abalone.data").read_text()
-    fields = [line.split(",") for line in text.splitlines() if line]
-    sex_first = [line[-1:] + line[:-1] if line[-1] in "MFI" else line for line in fields]
-    sex_last = [line[1:] + line[:1] for line in sex_first]
-    other = "".join(",".join(line) + "\n" for line in (sex_first if sex_first != fields else sex_last))
-    (empty_store / "other").mkdir()
-    (empty_store / "other" / "abalone.data").write_text(other)
-    monkeypatch.setenv("DPMCMC_DATA", str(empty_store / "other"))
-    turned = data.load("abalone")
-    monkeypatch.setenv("DPMCMC_DATA", FILES)
-    given = data.load("abalone")
-    assert turned.sha256 != given.sha256
-    np.testing.assert_array_equal(turned.train["x"], given.train["x"])
-    np.testing.assert_array_equal(turned.train["y"], given.train["y"])
-
-
 def test_an_abalone_file_that_is_not_one_is_refused():
     with pytest.raises(data.DataError, match="line 1"):
         abalone.parse("0.1,0.2\n")
@@ -414,14 +373,6 @@ def test_two_normals_overlap():
     # The best rule is the sign of x1 + x2: Phi(0.8 sqrt 2) = 0.871; 4 standard errors of 1000 trials: 0.042.
     best = (dataset.test["x"][:, :2].sum(axis=1) > 0.0) == dataset.test["y"]
     assert best.mean() == pytest.approx(0.871, abs=0.042)
-
-
-@pytest.mark.parametrize("name", ["two_normals", "poisson_counts", "breast_cancer", "digits", "diabetes", "abalone"])
-def test_loading_twice_gives_the_same_records(name, empty_store):
-    first, second = (data.load(name, standin="allow") for _ in range(2))
-    for part in ("train", "test"):
-        for key in ("x", "y"):
-            np.testing.assert_array_equal(getattr(first, part)[key], getattr(second, part)[key])
 
 
 def test_a_split_is_a_partition_fixed_for_all_time():

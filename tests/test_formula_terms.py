@@ -514,11 +514,6 @@ def test_arrays_that_a_target_does_not_declare_are_refused_and_so_are_missing_on
         schema("visits ~ age", weights="w").with_public_facts(unknown)
 
 
-def test_a_target_says_what_it_was_told():
-    assert repr(LogisticRegression()) == "LogisticRegression(prior_scale=1.0, num_features=None, row_bound=None)"
-    assert "offset_bound=2.0, weight_scale=2.5" in repr(told("poisson"))
-
-
 # ------------------------------------------------------------------------------------ plans, runs and mechanisms
 
 SMALL = {"num_records": ROWS, "epsilon": 1.0, "delta": 1e-3}

@@ -13,7 +13,6 @@ from dpmcmc.engine import compilation
 from dpmcmc.privacy.query.randomness import SecretKey
 from dpmcmc.targets import Custom
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
 

@@ -126,22 +126,6 @@ def test_whole_linear_posterior(engine, draws):
     np.testing.assert_allclose(whitened.T @ whitened / draws, np.eye(2), atol=np.sqrt(2) * error)
 
 
-@pytest.mark.exhaustive
-def test_many_posteriors_at_once_are_those_drawn_one_by_one():
-    tempers, precisions = [0.1, 0.6, 1.0], [2.0, 0.5, 1.0]
-    target = LinearRegression(1.0, 0.5)
-    posteriors = [
-        Tempered(target, temper, power, precision)
-        for temper, power, precision in zip(tempers, (1, 1, 0.5), precisions, strict=True)
-    ]
-    many = draws_for_many(posteriors, LINEAR, 500, jax.random.key(1))
-    for posterior, found in zip(posteriors, many, strict=True):
-        mean, covariance = posterior.bind(record_shapes(LINEAR)).posterior(LINEAR)
-        whitened = (found - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
-        np.testing.assert_allclose(whitened.mean(0), 0, atol=4.5 / np.sqrt(500))
-        np.testing.assert_allclose(whitened.T @ whitened / 500, np.eye(2), atol=4.5 * np.sqrt(2 / 500))
-
-
 @pytest.mark.slow
 def test_many_posteriors_in_groups_have_one_program_and_padding_is_dropped(monkeypatch):
     monkeypatch.setattr(nuts, "_CHAIN_NUMBERS", {jax.default_backend(): 2 * N * 2})

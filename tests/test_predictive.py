@@ -15,7 +15,7 @@ import dpmcmc
 from dpmcmc.data import Counts as CountsUpTo
 from dpmcmc.data import Range, Schema
 from dpmcmc.diagnostics import reference
-from dpmcmc.inference import convergence, predictive
+from dpmcmc.inference import predictive
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, TargetError
 from dpmcmc.targets.transformed import with_label_scale
 from tests.test_command_line import call, refused
@@ -208,27 +208,6 @@ def test_two_classes_may_come_as_one_column_or_as_two():
     np.testing.assert_allclose(one.single_draw, np.mean((p > 0.5) == (y == 1), axis=1), rtol=1e-6)
 
 
-def test_predictions_do_not_depend_on_how_draws_are_cut_into_blocks(monkeypatch):
-    """Blocks of 7 of 23 draws, the last one filled up: nothing is counted twice."""
-    draws, rows = line_draws(23), {"x": X, "y": X[:, 0]}
-    whole = predictive.predict(Line(), draws, rows)
-    sizes = []
-    real = jax.lax.map
-
-    def watched(function, leaves, batch_size=None):
-        sizes.append((len(jax.tree.leaves(leaves)[0]), batch_size))
-        return real(function, leaves, batch_size=batch_size)
-
-    monkeypatch.setattr(predictive, "_NUMBERS_AT_ONCE", 7 * ROWS)
-    monkeypatch.setattr(predictive, "_ROWS_AT_ONCE", 2 * ROWS)
-    monkeypatch.setattr(jax.lax, "map", watched)
-    cut = predictive.predict(Line(), draws, rows)
-    assert sizes == [(7, 2), (7, 2)]  # one compiled shape for the means, one for the densities
-    np.testing.assert_allclose(cut.single_draw, whole.single_draw, rtol=1e-6)
-    np.testing.assert_allclose(cut.mean, whole.mean, rtol=1e-5, atol=1e-6)
-    assert cut.log_predictive_density == pytest.approx(whole.log_predictive_density, rel=1e-6)
-
-
 @pytest.mark.parametrize(("classes", "shape"), [(3, (ROWS,)), (3, (ROWS, 2)), (None, (ROWS, 1)), (2, (ROWS, 3))])
 def test_a_prediction_of_the_wrong_shape_is_refused_in_words(classes, shape):
     class Wrong(Line):
@@ -296,15 +275,6 @@ def test_where_there_is_no_covariance_the_map_alone_is_used_and_says_why(target,
         reference.laplace(target, records)
 
 
-@pytest.mark.slow
-def test_the_map_of_a_network_starts_from_one_fixed_key():
-    records = {"x": X, "y": (X[:, 0] > 0).astype(np.int32)}
-    first, again = (reference.maximum_a_posteriori(Network(), records, steps=20) for _ in range(2))
-    np.testing.assert_array_equal(first.mean, again.mean)
-    start = Network().init(jax.random.key(0))
-    assert np.abs(first.unravel(first.mean)["out"]["kernel"] - start["out"]["kernel"]).max() > 0.01
-
-
 def test_a_search_that_leaves_the_finite_numbers_is_an_error():
     class Infinite(Line):
         def log_likelihood(self, params, record):
@@ -314,26 +284,8 @@ def test_a_search_that_leaves_the_finite_numbers_is_an_error():
         reference.fit(Infinite(), {"x": X, "y": X[:, 0]})
 
 
-def test_convergence_of_nested_draws_does_not_depend_on_how_they_are_cut(monkeypatch):
-    draws = {"a": {"w": RNG.normal(size=(2, 50, 3, 4))}, "b": RNG.normal(size=(2, 50))}
-    whole = convergence.summary(draws)
-    monkeypatch.setattr(convergence, "_NUMBERS_AT_ONCE", 500)
-    assert convergence.summary(draws) == whole
-    assert whole["ess"] > 20
-
-
 class Diabetes(Line):
     size = 11
-
-
-class FiveCounts(Counts):
-    gradient_bound = None
-
-    def init(self, key):
-        return jnp.zeros(5)
-
-    def log_prior(self, params):
-        return -0.5 * jnp.sum(params**2)
 
 
 class WrongDiabetes(Diabetes):
@@ -353,30 +305,6 @@ def config(folder, target, data):
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(body))
     return folder / "config.yaml"
-
-
-@pytest.mark.slow
-def test_a_regression_run_reports_rmse_and_draws_predictions(tmp_path, capsys):
-    path = config(tmp_path, "tests.test_predictive:Diabetes", {"name": "diabetes"})
-    assert call("run", path, "--out", tmp_path / "out") == 0
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["accuracy"] is None
-    assert 0 < metrics["rmse"]["posterior_predictive"] < 2
-    assert metrics["non_private"]["method"] == "Laplace at the MAP"
-    assert metrics["non_private"]["rmse"]["posterior_predictive"] < 0.6
-    assert "rmse" in capsys.readouterr().out
-    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    assert figures == {"traces.png", "mixing.png", "epsilon_delta.png", "predictions.png"}
-
-
-@pytest.mark.slow
-def test_a_run_of_a_target_without_predict_reports_its_density(tmp_path, capsys):
-    path = config(tmp_path, "tests.test_predictive:FiveCounts", {"name": "poisson_counts"})
-    assert call("run", path, "--out", tmp_path / "out") == 0
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert (metrics["accuracy"], metrics["rmse"]) == (None, None)
-    assert -4 < metrics["log_predictive_density"] < -1
-    assert "density " in capsys.readouterr().out
 
 
 @pytest.mark.slow

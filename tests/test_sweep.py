@@ -363,33 +363,6 @@ def test_an_empty_sweep_is_empty_and_wrong_arguments_are_refused_before_anything
     assert programs == []
 
 
-@pytest.mark.slow
-def test_wall_time_is_shared_out():
-    results = sample_all([make(), make(steps=60), make(sampler=dpmcmc.SGHMC(0.1))], DATA)
-    assert results[1].wall_seconds["run"] == pytest.approx(3 * results[0].wall_seconds["run"])
-    assert results[2].steps_per_second > 0
-
-
-def taken_out(item):
-    """Numbers of an object that a program takes as arguments."""
-    return [float(number) for number in Structure.of(item).numbers(item)]
-
-
-def test_zero_and_what_float32_would_not_square_stay_in_the_structure():
-    assert taken_out(dpmcmc.SGLD(step_size=2, temperature=0.5, num_records=7)) == [2.0, 0.5]
-    assert taken_out(dpmcmc.SGLD(step_size=1e-20)) == [1.0]
-    assert taken_out(dpmcmc.SGLD(step_size=2, temperature=0.0)) == [2.0]
-    assert taken_out(dpmcmc.SGLD(step_size="auto")) == [1.0]
-    assert taken_out(object()) == []
-
-
-def test_numbers_of_schedules_samplers_and_targets_are_leaves_and_settings_are_not():
-    assert taken_out(dpmcmc.SGLD(dpmcmc.samplers.Polynomial(a=3.0, b=2.0, gamma=0.5))) == [3.0, 2.0, 0.5, 1.0]
-    assert taken_out(dpmcmc.targets.LogisticRegression(prior_scale=2.0, row_bound=3.0, num_features=4)) == [2.0]
-    assert taken_out(dpmcmc.SGHMC(1.0, friction=0.25, minibatch_variance=4.0)) == [1.0, 1.0, 0.25, 4.0]
-    assert taken_out(dpmcmc.SGFS(2.0, prior_precision=3.0, query_every=7, rate=0.5)) == [2.0, 1.0, 3.0]
-
-
 def test_a_module_is_checked_where_it_is_made_and_not_where_a_program_fills_it_in():
     sampler = dpmcmc.SGHMC(1.0, friction=0.25)
     structure = Structure.of(sampler)
@@ -454,16 +427,6 @@ def test_steps_beyond_a_runs_own_are_not_taken(monkeypatch):
     np.testing.assert_allclose(padded.draws, exact.draws, rtol=1e-5)
     for found, wanted in zip(padded.info, exact.info, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4)
-
-
-@pytest.mark.parametrize("octave", [4, 8])
-def test_a_ladder_rises_by_no_more_than_its_factor(octave):
-    sizes = np.arange(1, 5000)
-    found = np.array([program_room.rung(int(size), octave) for size in sizes])
-    assert np.all(found >= sizes)
-    assert np.all(found <= sizes * (1 + 1 / octave))
-    assert np.all([program_room.rung(int(size), octave) == size for size in found])
-    assert len(set(found)) <= octave * 13
 
 
 def test_more_slots_than_were_charged_for_draw_batches_of_the_same_law():
