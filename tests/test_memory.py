@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
