@@ -24,7 +24,7 @@ from tests.second_moments import (
     METRICS,
     D,
     Given,
-    Replay,
+    MomentReplay,
     charged,
     one_event_per_minibatch,
     queries_of,
@@ -184,7 +184,7 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
 
 @pytest.mark.optimised
 def test_the_compiled_query_holds_no_record():
-    replay = Replay(SecondMoment(1.0, "dense"), METRICS["dense"], Poisson(75.0))
+    replay = MomentReplay(SecondMoment(1.0, "dense"), METRICS["dense"], Poisson(75.0))
     records = replay.records(worst_rows()["aligned"], replay.at)
     rows = np.asarray(records["g"])
 
