@@ -213,15 +213,6 @@ def saved_file(folder):
     return path
 
 
-def test_a_calibration_is_remembered(tmp_path, monkeypatch):
-    first = calibrate(**CACHED)
-    assert saved_file(tmp_path).exists()
-    monkeypatch.setattr(numeric, "_root", lambda *args: pytest.fail("the cache was not used"))
-    assert calibrate(**CACHED) == first
-    with pytest.raises(pytest.fail.Exception):
-        calibrate(**{**CACHED, "steps": 51})
-
-
 @pytest.mark.parametrize("value", [0.01, 0.0, -5.0, math.nan, "text", None])
 def test_a_tampered_cache_is_not_believed(tmp_path, value):
     first = calibrate(**CACHED)
@@ -233,13 +224,6 @@ def test_a_tampered_cache_is_not_believed(tmp_path, value):
     assert calibrate(**CACHED) == first
     path.write_text("{")
     assert calibrate(**CACHED) == first
-
-
-def test_an_unwritable_cache_costs_nothing_but_time(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("DPMCMC_CACHE", str(blocked))
-    assert calibrate(**CACHED) > 0
 
 
 TARGET = dpmcmc.targets.LogisticRegression(num_features=3, row_bound=1.0)

@@ -180,15 +180,6 @@ def test_another_choice_takes_the_keys_of_the_old_one_away_and_says_so(capsys):
     assert not capsys.readouterr().err, "the same choice again takes nothing away"
 
 
-def test_configs_lists_every_shipped_config_in_lines_of_eighty_characters(capsys):
-    assert main(["configs"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [config.stem for config in CONFIGS]
-    assert max(map(len, lines)) <= 80
-    assert main(["configs", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["adult"].startswith("Private Bayesian logistic regression")
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
 def test_every_shipped_config_plans_without_reading_a_record(config, capsys, monkeypatch):
     def forbidden(*a, **k):

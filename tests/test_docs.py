@@ -1,7 +1,8 @@
 """The documentation is true: its commands run, its Python runs, its generated page is current.
 
 Pages with cells, tutorials, how-tos and explanations: cells parse, and the code of other libraries runs. The site's
-build runs the cells (``scripts/docs.sh``). Code of another library runs here, where that is installed. Every promise of SECURITY.md names tests that exist.
+build runs the cells (``scripts/docs.sh``). Code of another library runs here, where that is installed. Every promise
+of SECURITY.md names tests that exist.
 """
 
 import ast
@@ -208,14 +209,6 @@ def test_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_paths_named_in_the_readme_exist():
-    for named in re.findall(r"`((?:dpmcmc|configs|scripts|docs)/[\w./{},]+)`", README):
-        head, brace, rest = named.partition("{")
-        options, _, tail = rest.partition("}") if brace else ("", "", "")
-        for option in options.split(",") if brace else [""]:
-            assert (ROOT / f"{head}{option}{tail}").exists(), named
-
-
 def test_files_that_pages_and_docstrings_name_exist():
     rooms = ("dpmcmc", "experiments", "scripts", "tests")
     names = {path.name for room in rooms for path in (ROOT / room).rglob("*.py")}
@@ -311,5 +304,5 @@ def test_each_promise_names_tests_that_exist():
 
 
 def test_a_name_that_is_gone_is_found():
-    assert "test_that_was_renamed" not in functions_of(ROOT / "tests" / "test_security_page.py")
-    assert "test_a_name_that_is_gone_is_found" in functions_of(ROOT / "tests" / "test_security_page.py")
+    assert "test_that_was_renamed" not in functions_of(ROOT / "tests" / "test_docs.py")
+    assert "test_a_name_that_is_gone_is_found" in functions_of(ROOT / "tests" / "test_docs.py")

@@ -105,30 +105,6 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     np.testing.assert_array_equal(draws[0], draws[1])
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_randomness_drawn_ahead_is_the_randomness_drawn_in_the_call(private, monkeypatch):
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4) if private else None
-    plan = make(chains=1, steps=70, privacy=privacy, target=dpmcmc.targets.LogisticRegression(num_features=X.shape[1]))
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 24)
-    found = []
-    for ahead in (False, True):
-        monkeypatch.setattr(compilation, "draws_ahead", lambda *_, ahead=ahead: ahead)
-        found.append(dpmcmc.sample(plan, DATA, key=0))
-    np.testing.assert_array_equal(found[0].draws, found[1].draws)
-    np.testing.assert_array_equal(found[0].info.gradient_norm, found[1].info.gradient_norm)
-
-
-def test_another_epsilon_or_seed_compiles_nothing():
-    compilation._compile_cached.cache_clear()
-    dpmcmc.sample(make(), DATA)
-    misses = compilation._compile_cached.cache_info().misses
-    for epsilon in (0.9, 1.1):
-        # A neighbouring ε may need another batch capacity; the shipped range of a sweep mostly does not.
-        plan = make(privacy=dpmcmc.Privacy(epsilon=epsilon, delta=1e-4), sampling=dpmcmc.Full())
-        dpmcmc.sample(plan, DATA)
-    assert compilation._compile_cached.cache_info().misses == misses + 1
-
-
 @pytest.mark.slow
 def test_temperature_one_chain_matches_the_laplace_posterior():
     plan = make(

@@ -153,26 +153,6 @@ class Fixed(NNXMLP):
         super().__init__(K, rngs=rngs)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rngs: NNXMLP(K, rngs=rngs),
-        lambda keys: NNXMLP(K, rngs=keys),
-        lambda: NNXMLP(K, rngs=nnx.Rngs(0)),
-        Fixed,
-    ],
-)
-def test_functions_and_classes_make_modules(make):
-    assert bound(make).num_classes == K
-
-
-def test_no_weights_are_baked_into_compiled_code():
-    target = bound(nnx.Linear(D, K, rngs=nnx.Rngs(0)))
-    params, record = random_params(target), jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), records("categorical"))
-    for function in (jax.grad(target.log_likelihood), target.log_likelihood):
-        assert not jax.make_jaxpr(function)(params, record).consts
-
-
 @pytest.mark.slow
 def test_a_network_runs_privately():
     result = private_run(from_flax(module("linen_list", K)), records("categorical"))

@@ -17,7 +17,6 @@ import dpmcmc
 from dpmcmc.errors import DataError
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import TargetError, bind, check, from_numpyro
-from dpmcmc.targets.checks import check_target
 from tests.test_targets import N, private_run
 
 D, GROUPS, K = 3, 4, 5
@@ -205,24 +204,6 @@ def test_a_result_predicts_from_the_models_own_arguments_by_name():
             result.predict(**arguments)
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_a_loaded_result_predicts_what_the_fresh_one_does(private, tmp_path):
-    """The draws of a positive site lie on another scale than the positions that the model predicts from."""
-    data = {"x": X, "y": X[:, 0].astype(np.float32)}
-    target = bound(robust, data)
-    privacy = dpmcmc.Privacy(epsilon=8.0, delta=1e-3, clip=1.0) if private else None
-    plan = dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=20, privacy=privacy)
-    fresh = dpmcmc.sample(plan, data)
-    assert np.any(fresh.path["low"] != fresh.positions["low"])
-    fresh.save(tmp_path / "run", public=True)
-    loaded = dpmcmc.Result.load(tmp_path / "run", target)
-    np.testing.assert_allclose(loaded.predict(X[:5]), fresh.predict(X[:5]), rtol=1e-5)
-    # A loaded result counts no runs of this process.
-    assert str(loaded.summary()) == str(dataclasses.replace(fresh, uncharged=None).summary())
-    for name, leaf in fresh.path.items():
-        np.testing.assert_array_equal(loaded.path[name], leaf)
-
-
 @pytest.mark.parametrize(
     ("model", "data", "reason"),
     [
@@ -237,11 +218,6 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
     with pytest.raises(AttributeError, match=reason):
         target.predict(None, X)
     assert target.num_classes is None
-
-
-@pytest.mark.slow
-def test_a_model_passes_the_public_check():
-    check_target(from_numpyro(poisson), COUNTS)
 
 
 @pytest.mark.slow

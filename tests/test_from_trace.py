@@ -215,21 +215,6 @@ def result(records):
     return dpmcmc.sample(planned(logistic(), 800), records, key=1)
 
 
-def test_means_of_a_block_are_those_of_its_steps(records, result):
-    """Against the same run with every step kept: positions before each step, and the gradients that moved them."""
-    every = dpmcmc.sample(planned(logistic(), 800, thin=1, burn_in=0), records, key=1)
-    steps = every.trace.positions[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
-    np.testing.assert_allclose(result.trace.positions, steps, atol=1e-5 * np.abs(steps).max())
-    gradients = every.trace.gradients[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
-    np.testing.assert_allclose(result.trace.gradients, gradients, atol=1e-5 * np.abs(gradients).max())
-    # θ' = θ − η F⁻²(g + P₀θ), in the model's coordinates.
-    moved = every.path[:, 40:-1] - every.path[:, 41:]
-    inverse = result.metric.inverse @ result.metric.inverse.T
-    potential = every.trace.gradients[:, 41:] + every.trace.positions[:, 41:]
-    np.testing.assert_allclose(moved, 0.5 / 800 * potential @ inverse, atol=1e-4 * np.abs(moved).max())
-    np.testing.assert_allclose(every.trace.positions[:, 41:], every.path[:, 40:-1], atol=1e-5)
-
-
 @pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.slow), 20.0])
 def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
     """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side.
@@ -324,29 +309,6 @@ def test_draws_and_predictions_are_those_of_the_posterior_and_not_of_the_path(re
     assert result.posterior["theta[2]"].shape == (1000,)
     with pytest.raises(KeyError, match=r"theta\[9\]: no parameter has this name"):
         result.posterior["theta[9]"]
-
-
-def test_groups_of_draws_nc_name_the_posterior_and_the_path(result, tmp_path):
-    import xarray
-
-    result.save(tmp_path / "run", public=True)
-    far = dataclasses.replace(result, means=result.means._replace(positions=result.means.positions + 40.0))
-    assert far.posterior is None
-    np.testing.assert_array_equal(far.draws, far.path)
-    assert (
-        "no posterior follows" in far.verdict.reasons["intervals"] or "from where" in far.verdict.reasons["intervals"]
-    )
-    far.save(tmp_path / "far", public=True)
-    with xarray.open_datatree(tmp_path / "run" / "draws.nc", engine="h5netcdf") as tree:
-        assert set(tree.children) == {"posterior", "path", "path_stats", "metric"}
-        assert tree["posterior"].attrs["usable_for"] == "prediction, intervals"
-        assert tree["path"].attrs["usable_for"] == "prediction"
-        assert list(tree["posterior"].to_dataset()) == ["theta"]
-    with xarray.open_datatree(tmp_path / "far" / "draws.nc", engine="h5netcdf") as tree:
-        assert set(tree.children) == {"path", "path_stats", "metric"}
-    loaded = dpmcmc.Result.load(tmp_path / "far")
-    assert loaded.posterior is None
-    np.testing.assert_array_equal(loaded.draws, far.path)
 
 
 @pytest.mark.slow

@@ -13,9 +13,8 @@ from flax import nnx
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.outer_products import Outer
-from dpmcmc.targets import TargetError, bind, from_flax
+from dpmcmc.targets import bind, from_flax
 from dpmcmc.targets.flax import ghost_norms
-from dpmcmc.targets.flax import module as flax_module
 from dpmcmc.targets.transformed import Tempered
 
 BITS = 21
@@ -135,29 +134,6 @@ def compiled(name):
 def integers(total):
     """Grid units, raveled, float64."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(2.0**BITS, BITS))])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
-def test_matrices_used_once_on_one_vector_are_the_ones_recognised(name):
-    target = bound(name)
-    _, wanted, reason = NETWORKS[name]
-    found = {use.path for use in flax_module._uses(target.network, target.row) if use.operation is None}
-    assert found == wanted
-    assert (target.clipped_gradient_sum is not None) == bool(wanted)
-    if reason is not None:
-        with pytest.raises(TargetError, match=f"^per_record ghost needs .* {reason}: use per_record auto$"):
-            bound(name, "ghost")
-
-
-def test_the_plain_route_stays_where_it_is_asked_for_or_shapes_are_not_known():
-    assert bound("mlp", "plain").clipped_gradient_sum is None
-    assert from_flax(MLP((6,))).clipped_gradient_sum is None
-    assert bound("mlp", "ghost").clipped_gradient_sum is not None
-    assert Tempered(bound("mlp"), 0.5).clipped_gradient_sum is not None
-    assert Tempered(bound("mlp", "plain"), 0.5).clipped_gradient_sum is None
-    with pytest.raises(ValueError, match="per_record must be one of auto, plain, ghost"):
-        from_flax(MLP((6,)), per_record="fast")
 
 
 def difference(name, params, batch, mask, clip):

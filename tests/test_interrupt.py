@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -144,24 +143,6 @@ def test_a_command_is_stopped_while_it_is_imported():
         assert len(said) == 1
         assert said[0].startswith("error: stopped by the user")
         assert out == ""
-
-
-def test_an_interrupt_within_eval_leaves_the_exit_code_alone(tmp_path):
-    """Typer evaluates annotations, and ``python -m`` remembers a KeyboardInterrupt that has left an evaluation."""
-    program = """
-        import signal, sys
-        from experiments.commands import command
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.exit(command(lambda argv: eval("signal.raise_signal(signal.SIGINT)"))())
-    """
-    (tmp_path / "stopped.py").write_text(textwrap.dedent(program))
-    found = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    done = subprocess.run(
-        [sys.executable, "-m", "stopped"], env=os.environ | found, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 130
-    assert done.stderr.startswith("error: stopped by the user")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

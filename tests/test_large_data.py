@@ -283,18 +283,6 @@ def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkey
         data.load(path=tmp_path / "mine", config={}, num_records=N)
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-@pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
-def test_a_column_of_lists_becomes_rows(suffix, kind, tmp_path, monkeypatch):
-    pyarrow = pytest.importorskip("pyarrow")
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)
-    of = pyarrow.list_(pyarrow.float32(), D) if kind == "fixed" else getattr(pyarrow, kind)(pyarrow.float64())
-    content = pyarrow.table({"v": pyarrow.array(X.tolist(), of), "y": Y.astype(np.float64)})
-    made = to_rows(store(tmp_path / f"t{suffix}", content), tmp_path / "mine", x="v", y="y")
-    assert (made.num_features, made.labels) == (D, "float32")
-    np.testing.assert_array_equal(np.load(tmp_path / "mine" / "x.npy"), X)
-
-
 def test_the_files_of_a_folder_follow_each_other(tmp_path):
     whole = table()
     (tmp_path / "t" / "part=2").mkdir(parents=True)

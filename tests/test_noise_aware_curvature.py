@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from dpmcmc.inference.curvature import ScoredRows, corrected
 from dpmcmc.inference.noise_aware import (
-    isotropic_error,
-    project,
-    spiked,
     symmetric_noise,
 )
 from dpmcmc.inference.scores import Counts, Huber, Logistic, Softmax
@@ -21,7 +17,7 @@ from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import metric, releases, scale
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.privacy.query.gaussian_release import svec
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, SoftmaxRegression
 from tests.bounded_rows import Reading
 from tests.noise_aware_tables import M
@@ -205,18 +201,6 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_spread_of_one_record_is_the_square_of_its_score(name):
-    """Rows of every length, at weights of their own: the weight stands in both."""
-    score, rng = FAMILIES[name], np.random.default_rng(1)
-    for row in ROWS[:4]:
-        theta = rng.normal(size=D * score.size)
-        access = access_of(score, [Owner(row, 1.0, 0.2, 0.3, 1)], 1)
-        alone = access.sum(theta)
-        # Rows of a second moment are rounded to 2^-20 of the bound.
-        np.testing.assert_allclose(access.spread(theta), np.outer(alone, alone), atol=2.0**-18)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
 def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
     """A weight in the score would move its zero where the model is wrong for long rows."""
     score, rng = FAMILIES[name], np.random.default_rng(4)
@@ -230,25 +214,6 @@ def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
     less, full = (one.access.public.leverage * one.curvature(theta) for one in (access, open_))
     assert np.trace(less) < 0.9 * np.trace(full)
     assert np.linalg.eigvalsh(full - less)[0] > -1e-4 * np.trace(full)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "linear"])
-def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed):
-    """B <= H in matrix order, since weights are at most 1: clipping only takes away. No row is beyond the longest."""
-    score, rng = FAMILIES[name], np.random.default_rng(seed)
-    within = rng.normal(size=(30, D)) * rng.uniform(0, 0.6, (30, 1))
-    owners = [
-        Owner(row, 0.0, offset, weight, 1)
-        for row, offset, weight in zip(within, rng.normal(size=30), rng.uniform(size=30), strict=True)
-    ]
-    access = access_of(score, owners, 1)
-    access = access.bounded(access.access.public._replace(longest=1e6, leverage=1e3))
-    theta = 3 * rng.normal(size=D * score.size)
-    spread = access.access.clip**2 * access.expected_spread(theta)
-    curvature = access.access.public.leverage * access.curvature(theta)
-    assert np.linalg.eigvalsh(curvature - spread)[0] >= -1e-3 * np.trace(curvature)
-    assert np.trace(spread) > 1e-3 * np.trace(curvature)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -345,19 +310,6 @@ def test_a_scale_that_noise_hides_stays_within_its_prior(std, noise_std, most):
     assert noise_std < 1e4 or np.mean(sure) == pytest.approx(0.42, abs=0.05)  # of the prior within the bound
 
 
-@pytest.mark.parametrize("law", ["normal", "uniform"])
-def test_the_scale_of_residuals_has_no_bias_where_noise_is_small(law):
-    """A knot's weight is of sizes about it. Counted as sizes up to it, labels would seem to vary a tenth less."""
-    rng, n, found = np.random.default_rng(5), 20_000, Residuals(1.0)
-    draw = rng.normal if law == "normal" else lambda size: rng.uniform(-1.645 / 0.9, 1.645 / 0.9, size)
-    logs = []
-    for std in np.geomspace(0.05, 0.3, 12):
-        exact = found.statistic(np.zeros(n), std * draw(size=n)).sum(axis=0)
-        (one, *_) = found.learnt(exact + rng.normal(size=len(exact)), 1.0, n, np.ones(1))
-        logs.append(math.log(one.residuals[0] / std))
-    assert abs(np.mean(logs)) < 0.02
-
-
 def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):
     """(model, the matrix, its release): the matrix deviates from its model as :func:`corrected` takes it to."""
     rng = np.random.default_rng(seed)
@@ -365,110 +317,3 @@ def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):
     root = turn * np.sqrt(values)
     matrix = root @ (np.eye(3) + deviation * symmetric_noise(rng, 3)) @ root.T
     return turn * values @ turn.T, matrix, matrix + noise_std * symmetric_noise(rng, 3)
-
-
-@pytest.mark.parametrize("noise_std", [3.0, 8.0])
-def test_eigenvalues_that_noise_hides_get_their_mean_and_the_error_is_as_stated(noise_std):
-    """One large eigenvalue and many that noise hides, as pixels have; a projection keeps the noise's upper half."""
-    size, rng = 64, np.random.default_rng(3)
-    vectors = np.linalg.qr(rng.normal(size=(size, size)))[0]
-    values = np.append(390.0, 250 * rng.exponential(size=size - 1) / size)
-    matrix = vectors * values @ vectors.T
-    errors, least, stated, found = [], [], [], []
-    for _ in range(12):
-        release = NoisyGram(matrix + noise_std * symmetric_noise(rng, size), noise_std, float(np.trace(matrix)), 0.0)
-        estimate = spiked(release)
-        errors.append(np.linalg.norm(estimate.gram - matrix))
-        least.append(np.linalg.norm(project(release.gram, release.trace, None) - matrix))
-        u = rng.normal(size=size)
-        found.append(np.sum(((estimate.gram - matrix) @ u) ** 2))
-        stated.append(np.trace(estimate.error(np.eye(size))))
-        assert np.linalg.eigvalsh(estimate.gram)[0] > 0
-        assert np.trace(estimate.gram) == pytest.approx(release.trace)
-    assert np.mean(errors) < 0.7 * np.mean(least)
-    assert 0.15 < np.mean(found) / np.mean(stated) < 1.1
-    # Clear of the noise an eigenvalue stays as it is released.
-    clear = spiked(NoisyGram(np.diag([900.0, 500.0, 40.0]), 1e-3, 1440.0, 0.0))
-    np.testing.assert_allclose(clear.gram, np.diag([900.0, 500.0, 40.0]), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("deviation", "noise_std"), [(0.2, 3.0), (0.2, 15.0), (0.1, 40.0)])
-def test_a_corrected_matrix_is_unbiased_and_errs_as_it_states(deviation, noise_std):
-    """2,000 matrices from its own prior; E[E u uᵀ E] for a vector u that is no eigenvector.
-
-    The deviation itself is not known: it is averaged over, under a prior of its own.
-    """
-    u, tables = np.array([1.0, -0.5, 2.0]), 2000
-    errors, stated = np.zeros((tables, 3)), np.zeros((3, 3))
-    for seed in range(tables):
-        model, matrix, released = drawn(seed, deviation, noise_std)
-        found = corrected(model, released, noise_std)
-        errors[seed] = (found.matrix - matrix) @ u
-        stated += found.error(np.outer(u, u)) / tables
-    mean, seen = errors.mean(axis=0), errors.T @ errors / tables
-    assert np.all(np.abs(mean) < 5 * errors.std(axis=0) / math.sqrt(tables) + 0.05 * errors.std(axis=0))
-    assert 0.7 < np.trace(stated) / np.trace(seen) < 1.3
-    for direction in np.linalg.eigh(seen)[1].T:
-        assert 0.6 < (direction @ stated @ direction) / (direction @ seen @ direction) < 1.8
-    np.testing.assert_allclose(found.turn @ model @ found.turn.T, found.matrix, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(found.error(np.outer(u, u)), found.error(np.outer(u, u)).T, atol=1e-9)
-
-
-def test_a_model_that_was_released_itself_is_as_unsure_as_its_own_noise():
-    """A direction that a release of rows lost: the matrix may have as much there as the noise.
-
-    Without the model's own error the matrix would be taken for known there.
-    """
-    rng, own_std, noise_std, tables = np.random.default_rng(11), 20.0, 5.0, 400
-    matrix = np.diag([1000.0, 300.0, 15.0])
-    u = np.array([0.0, 0.0, 1.0])
-    errors, stated, alone = [], np.zeros((3, 3)), np.zeros((3, 3))
-    for _ in range(tables):
-        model = project(matrix + own_std * symmetric_noise(rng, 3), float(np.trace(matrix)))
-        released = matrix + noise_std * symmetric_noise(rng, 3)
-        found = corrected(model, released, noise_std, isotropic_error(own_std))
-        errors.append((found.matrix - matrix) @ u)
-        stated += found.error(np.outer(u, u)) / tables
-        alone += corrected(model, released, noise_std).error(np.outer(u, u)) / tables
-    seen = np.mean(np.square(errors))
-    assert 0.5 < np.trace(stated) / 3 / seen < 2.0
-    assert np.trace(alone) / 3 < 0.5 * seen
-    turned = found.turns(64) @ (model + found.lift) @ found.turns(64).swapaxes(-1, -2)
-    assert np.linalg.eigvalsh(turned).min() > 0
-    np.testing.assert_allclose(turned.mean(axis=0), found.matrix, atol=4 * noise_std)
-
-
-@pytest.mark.parametrize("strength", [0.5, 4.0])
-def test_a_curvature_errs_as_the_second_moments_that_rows_may_have_say(strength):
-    """The linear law, c times the second moment's error, is right where slopes hardly change, and too large else."""
-    rng, n = np.random.default_rng(14), 1000
-    mean, theta = np.array([0.0, 0.0, 0.7]), strength * np.array([1.0, -1.0, 0.3])
-    covariance = np.diag([0.3, 0.2, 0.0])
-    gram = n * (covariance + np.outer(mean, mean))
-    known = ScoredRows(Logistic(), gram, n, mean, math.inf, isotropic_error(40.0))
-    noise = np.stack([symmetric_noise(rng, 3) for _ in range(400)]) * 40.0
-    noise[:, 2] = noise[:, :, 2] = 0.0
-    stated = known.errors(theta, gram + noise[:200], [mean] * 200)
-    true = known.local(theta).curvature
-    seen = [dataclasses.replace(known, gram=gram + e).local(theta).curvature - true for e in noise[200:]]
-    along = theta / np.linalg.norm(theta)
-    stated, seen = (np.sqrt(np.mean((np.stack(of) @ along @ along) ** 2)) for of in (stated, seen))
-    linear = known.local(theta).curvature_error(np.outer(along, along))
-    linear = math.sqrt(along[:2] @ linear[:2, :2] @ along[:2] * float(along[:2] @ along[:2]))
-    assert stated == pytest.approx(seen, rel=0.15)
-    assert (linear < 1.4 * seen) if strength < 1 else (linear > 2 * seen)
-
-
-def test_the_curvature_and_the_spread_of_scores_are_those_of_normal_rows():
-    rng, n, limit = np.random.default_rng(15), 1000, 0.6
-    mean, theta = np.array([0.2, 0.0, 0.7]), np.array([5.0, -3.0, 0.5])
-    root = rng.normal(size=(3, 2)) * [[0.5], [0.3], [0.0]]
-    x = mean + rng.normal(size=(400_000, 2)) @ root.T
-    gram = n * (root @ root.T + np.outer(mean, mean))
-    found = ScoredRows(Logistic(), gram, n, mean, limit, np.zeros_like).local(theta)
-    law = Logistic().law(x @ theta, limit)
-    for matrix, each in ((found.curvature, law.curvature), (found.score, law.variance)):
-        wanted = n / len(x) * (x.T * each) @ x
-        np.testing.assert_allclose(matrix, wanted, atol=0.02 * np.abs(wanted).max())
-    # A spread of the rows' own shape would be wrong here.
-    assert np.abs(found.score / np.trace(found.score) - gram / np.trace(gram)).max() > 0.02

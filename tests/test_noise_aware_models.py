@@ -103,22 +103,6 @@ def test_normal_scores_are_bounded_unbiased_and_have_the_moments_that_are_stated
     assert np.allclose(variance, law.variance[0], atol=4e-3)
 
 
-def test_coordinates_are_what_the_predictors_are_affine_in(reading):
-    assert (reading.predictor.real, set(reading.predictor.valued)) == (("scale",), {"effect", "w"})
-    assert reading.bent == ""
-    assert reading.family == "normal"
-    t = reading.centre + 0.1
-    records, _ = table(grouped, 4, 0)
-    with float64():
-        (eta, slopes, observed), (far, *_), values = jax.device_get(
-            (reading.program(t, records), reading.program(t + 1, records), reading.sites(jnp.asarray(t)))
-        )
-    assert np.allclose(eta[:, 0], values["effect"][records["group"]] + records["x"] @ values["w"], rtol=1e-6)
-    assert np.allclose(eta[:, 1], values["scale"])
-    assert np.array_equal(observed, records["y"])
-    assert np.allclose(slopes @ np.ones(len(t)), far - eta, atol=1e-5)
-
-
 def bilinear(x, y=None):
     a, b = (numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "ab")
     with numpyro.plate("records", x.shape[0]):

@@ -12,7 +12,6 @@ from scipy.stats import multivariate_normal
 
 import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
-from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.estimators.fitting import model_of
 from dpmcmc.estimators.own_units import encoded_priors
@@ -23,7 +22,6 @@ from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
 from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.rows import Rows
-from dpmcmc.targets import SoftmaxRegression
 from tests.noise_aware_tables import logistic, rows
 
 D = 3
@@ -52,22 +50,6 @@ def log_density(given, seen, local, covariance, factors):
         covariance = block_diag(covariance, np.eye(D))
     law = multivariate_normal(h @ given.means, covariance + h @ np.diag(own**2) @ h.T)
     return law.logpdf(u) - 0.5 * (math.log(factors.common) / prior._LOG_SCALE_STD) ** 2
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_weights_of_factors_are_their_densities(seed):
-    given, seen, local, covariance = made(seed)
-    candidates = given._common
-    # Each has a 𝒞 of its own, so that its determinant counts.
-    own = {f: covariance * (1 + f.common) for f in candidates}
-    direct = np.array([log_density(given, seen, local, own[f], f) for f in candidates])
-    factors, found = given._weighed(seen, local, list(own.items()))
-    assert factors == candidates
-    assert len(candidates) == len({f.common for f in candidates}) * (1 + seed % 2)
-    np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
-    best = given.best(seen, local, given.gaussian)
-    direct = np.array([log_density(given, seen, local, covariance, f) for f in candidates])
-    np.testing.assert_array_equal(best.scales, given.with_factors(candidates[np.argmax(direct)]).scales)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -148,21 +130,6 @@ def test_a_bound_of_predictors_keeps_a_posterior_in_range_where_noise_hides_the_
             assert near < 1.2
         else:
             np.testing.assert_allclose(bounded, without, atol=1e-6)
-
-
-def test_coefficients_with_a_prior_of_their_own_have_no_factor():
-    structure = RowStructure(constant=0)
-    options = NoiseAware(
-        prior_scale="evidence", structure=structure, coefficients=(None, Normal(0.3, 0.1), None), intercept_scale=7.0
-    )
-    found = Prior.of(options, logistic(3))
-    np.testing.assert_array_equal(found.means, [0, 0.3, 0])
-    np.testing.assert_array_equal(found.scales, [7, 0.1, 1])
-    np.testing.assert_array_equal(found.free, [False, False, True])
-    several = Prior.of(options, SoftmaxRegression(prior_scale=1.0, num_classes=2, num_features=3, row_bound=1.0), 2)
-    np.testing.assert_array_equal(several.means.reshape(3, 2)[:, 1], found.means)
-    with pytest.raises(ValueError, match="coefficients: 3 priors, and rows have 4 columns"):
-        Prior.of(NoiseAware(coefficients=options.coefficients), logistic(4))
 
 
 @pytest.mark.parametrize("way", ["target", "evidence"])

@@ -1,7 +1,6 @@
 """Rules of optax as samplers: the update is optax's, the query alone is charged, and a resumed run has its moments."""
 
 import itertools
-import pickle
 
 import jax
 import numpy as np
@@ -13,16 +12,12 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import blocks, compilation
-from dpmcmc.engine.program import Program
 from dpmcmc.errors import InputError
 from dpmcmc.planning.verdict import of_result
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers import Optax, OptaxSchedule
 from dpmcmc.samplers.optax import _rules
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.fingerprint import plan_digest
-from dpmcmc.targets import bind, record_shapes
-from dpmcmc.testing import check_sampler
 from tests.planted import faults_query
 from tests.replay import FAST, Replay, same_bits, share
 
@@ -223,17 +218,6 @@ def test_every_rule_of_optax_that_needs_a_gradient_alone_is_a_sampler():
         except InputError:
             refused.append(name)
     assert set(refused) <= {"optimistic_adam"}  # it asks for one more argument
-
-
-def test_a_sampler_is_hashable_is_pickled_and_keeps_the_protocol():
-    check_sampler(ADAM, dimension=4)
-    assert pickle.loads(pickle.dumps(ADAM)) == ADAM == Optax("adam", RATE, {"b1": 0.8})
-    assert hash(ADAM) == hash(Optax("adam", b1=0.8, learning_rate=RATE))
-    assert repr(ADAM.bind(N)) == "Optax('adam', learning_rate=0.1, b1=0.8, num_records=40)"
-    assert plan_digest(make()) != plan_digest(make(Optax("adam", RATE, b1=0.7)))
-    target = bind(TARGET, record_shapes(RECORDS))
-    programs = {Program.of(make(one), target) for one in (ADAM, Optax("adam", 0.3, b1=0.8), Optax("adam", 0.3))}
-    assert len(programs) == 2  # another learning rate compiles nothing
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
@@ -31,7 +30,6 @@ from dpmcmc.report.page import Circumstances, Context, plain_numbers
 from dpmcmc.report.screen import uses
 from tests.test_result import N, chain, classes, logistic, released
 
-ROOT = Path(__file__).resolve().parents[1]
 DAY = datetime.date(2026, 11, 22)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HARD = "<script>alert(1)</script>"
@@ -125,24 +123,6 @@ def rows(page, name):
     """Cells of the table of a class."""
     (table,) = re.findall(rf'<table class="{name}">.*?</table>', page, re.DOTALL)
     return [[text(cell) for cell in row.split("</td>")] for row in table.split("<tr>")[2:]]
-
-
-def test_parameters_stand_below_the_checks_and_a_long_table_is_folded():
-    said = Context("census", DAY, scores=[("accuracy", "0.8")])
-    page = released().page(said)
-    assert page.index("Checks on released values") < page.index("<h2>Parameters</h2>")
-    assert "3 parameters</summary>" not in page
-    many = released(np.zeros((1, 100, 31), np.float32), columns=None).page(said)
-    assert "<summary>31 parameters</summary>" in many
-    assert Parsed(many).open == []
-
-
-def test_every_parameter_of_chains_has_its_mixing_on_the_page():
-    result = chain()
-    table = rows(result.page(Context("census", DAY)), "forest")
-    summary = result.summary()
-    assert [row[-2] for row in table] == [f"{number:.3f}" for number in summary.rhat]
-    assert [row[-3] for row in table] == [f"{number:.0f}" for number in summary.ess]
 
 
 def of_table(label, target):
@@ -257,17 +237,6 @@ def test_plain_numbers_are_bounds_of_the_guarantee():
     power = 100 * norm.cdf(norm.ppf(0.05) + 1 / 2.0)
     assert power <= found["power"] <= 2.5 * power
     assert 50 < found["belief"] <= 100
-
-
-def test_the_bibliography_is_that_of_the_citation_file():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    words = released().page().replace("{MCMC}", "MCMC").replace("{JAX}", "JAX")
-    for work in (cited, *cited["references"]):
-        assert work["title"] in words
-    for work in cited["references"]:
-        assert f"{{{work['year']}}}" in words
-        for author in work["authors"]:
-            assert f"{author['family-names']}, {author['given-names']}" in words
 
 
 #: Tells the frame around it what a person would stumble over.

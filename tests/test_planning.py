@@ -38,13 +38,6 @@ def test_guarantee_is_what_account_says_of_the_plans_noise():
     assert 0.97 < plan.guarantee.epsilon <= 1.0
 
 
-def test_passes_and_a_share_for_burn_in_are_what_a_config_makes_of_them():
-    plan = make(steps=None, passes=4, burn_in=0.5)
-    assert (plan.steps, plan.burn_in) == (200, 100)
-    assert plan.guarantee.events == make().guarantee.events
-    assert make(burn_in=0.0).burn_in == make(burn_in=0).burn_in == 0
-
-
 def test_noise_is_the_larger_of_the_samplers_and_privacys():
     plan = make()
     unit = 100 / N

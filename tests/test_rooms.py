@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dpmcmc
-from dpmcmc.cli.commands import COMMANDS, main
+from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.shipped import located, shipped
 
@@ -52,17 +52,6 @@ print(found.epsilon)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.splitlines()[-1]) == guarantee.epsilon
-
-
-def test_the_command_lists_its_subcommands_and_its_version(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"dpmcmc {dpmcmc.__version__}\n"
-    assert main(["--help"]) == 0
-    printed = capsys.readouterr().out
-    for name in COMMANDS:
-        assert f" {name} " in printed
-        assert main([name, "--help"]) == 0
-        assert "Usage: dpmcmc " + name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

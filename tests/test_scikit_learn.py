@@ -8,7 +8,6 @@ as the releases are. Here every release is the same constant, whatever the recor
 import itertools
 import pickle
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,7 +49,6 @@ from dpmcmc.privacy.ledger import Ledger
 N, K = 16, 3
 FOLDS = PublicKFold(K, num_records=N)
 PUBLIC = np.linspace(-1, 1, 14).reshape(7, 2)
-PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "dataframe_to_intervals.md"
 
 
 def logistic(num_records=N, **settings):
@@ -246,29 +244,6 @@ def test_these_are_refused_before_a_row_is_fitted_and_no_count_is_said(name, fit
     assert not fits
     # Numbers of rows of a fit are private counts here.
     assert {int(number) for number in re.findall(r"\d+", str(refusal.value))} <= {TRAIN, N, 5}
-
-
-def test_the_page_says_of_each_tool_what_is_tested_here():
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.M)
-    told = {name: holds for names, holds, _ in rows for name in re.findall(r"`([^`]+)`", names)}
-    elsewhere = {"n_jobs": "yes", "BaggingClassifier": "no, warns"}
-    beside_names = {"Pipeline", "func"}
-    for name, holds in told.items():
-        if name in beside_names:
-            continue
-        if name in elsewhere:
-            assert holds == elsewhere[name]
-        elif holds == "yes":
-            assert name in KEPT
-        elif holds == "no, refused":
-            assert name in REFUSED
-        elif holds.startswith("no, **unseen**"):
-            assert name in {*ROWS, *BESIDE}
-            assert name not in REFUSED or "PublicKFold" in holds
-        else:
-            assert holds == "fits yes, scores and choices no"
-            assert name in BESIDE
-    assert {*KEPT, *ROWS, *BESIDE} <= {*told}
 
 
 def test_folds_depend_on_the_number_of_rows_and_the_seed_alone():

@@ -26,7 +26,6 @@ from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.report import console
 from dpmcmc.report import console as room
 from dpmcmc.report.console import shown
-from dpmcmc.report.lines import rows
 
 LINES, COLUMNS = 15, 80
 
@@ -103,16 +102,6 @@ def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
         assert made.usable_for == ["prediction", "intervals"]
     chain = isinstance(config.make_plan(config_file.load(name)), Plan)
     assert not (refused and chain and "adult" in name) or better, "a chain on Adult has a way to intervals"
-
-
-def test_a_long_line_goes_on_under_its_beginning():
-    text = rows([("label", "word " * 30), ("a long label of its own", "text"), ("", "")])
-    lines = text.splitlines()
-    assert lines[0].startswith("label     word")
-    assert lines[1].startswith("          word")
-    assert "a long label of its own" in lines
-    assert "          text" in lines
-    assert rows([("path", "x" * 100)]).endswith("x" * 100), "a word is never cut"
 
 
 def test_run_prints_json_alone(tmp_path, capsys):
@@ -212,18 +201,6 @@ def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
     for quiet in (None, False):
         dpmcmc.sample(plan, data, progress=quiet)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_has_a_bar_that_stays():
-    out = io.StringIO()
-    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
-    console = Console(file=out, force_terminal=True, width=80)
-    with shown(None, run, console) as report:
-        report(4, 10)
-        report(10, 10)
-    assert "10/10" in out.getvalue()
-    *_, last = out.getvalue().split("10/10")
-    assert "\x1b[2K" not in last.partition("\n")[2], "the bar is erased"
 
 
 @pytest.mark.parametrize("given", [True, None])

@@ -25,12 +25,11 @@ from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query import metric as second_moment
-from dpmcmc.privacy.query.metric import DENSE, PrivateSecondMoment, PublicMatrix, SecondMoment, multiples
+from dpmcmc.privacy.query.metric import DENSE, PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.report.page import privacy_json
 from dpmcmc.samplers import SGFS
-from dpmcmc.samplers.sgfs import renews
 from tests.pairs import slow_pairs
 from tests.planted.benches import CLIP, REPLACEMENTS, plan, rows, with_first
 from tests.replay import FAST, Replay
@@ -219,17 +218,6 @@ def test_a_singular_public_fisher_matrix_is_taken_with_a_prior():
     assert sum(e.count for e in plan.guarantee.events if e.noise_multiplier) == plan.steps
 
 
-def test_a_saved_guarantee_that_leaves_out_the_second_minibatches_is_not_verified(tmp_path):
-    plan = query_plan(Poisson(40.0), steps=6, own=True, accountant="rdp")
-    body = privacy_json(plan, plan.guarantee)
-    (tmp_path / "privacy.json").write_text(json.dumps(body))
-    assert main(["verify", str(tmp_path / "privacy.json")]) == 0
-    body["events"] = body["events"][:1]
-    body["epsilon"] = Guarantee.from_json(body).epsilon
-    (tmp_path / "privacy.json").write_text(json.dumps(body))
-    assert main(["verify", str(tmp_path / "privacy.json")]) != 0
-
-
 @pytest.mark.parametrize("clip", [1e-33, 1e-39])
 def test_a_clip_whose_noise_float32_cannot_hold_is_refused(clip):
     """There the division by the unit overflows, every noise saturates alike, and the exact sum is left to see."""
@@ -245,16 +233,6 @@ def test_a_sampler_whose_queries_change_with_its_step_size_is_charged_for_what_i
 
     with pytest.raises(ValueError, match="changes what the sampler asks for"):
         query_plan(sampler=Late("auto", fisher="query"))
-
-
-def test_a_public_matrix_is_a_copy():
-    whole = np.eye(D + 1)
-    part = whole[:D, :D]
-    matrix = PublicMatrix(part)
-    before = hash(matrix)
-    whole[0, 0] = 7.0
-    assert hash(matrix) == before
-    assert part.flags.writeable
 
 
 N, STEPS, EVERY = 12, 7, 3
@@ -373,16 +351,6 @@ def test_a_saved_guarantee_that_leaves_out_the_second_moments_is_not_verified(tm
     assert "where the run asked 3" in capsys.readouterr().err
 
 
-def test_factors_are_renewed_after_public_numbers_of_estimates():
-    counts = np.flatnonzero(np.asarray(renews(jnp.arange(100), 1000)))
-    np.testing.assert_array_equal(counts[:16], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32])
-    far = np.flatnonzero(np.asarray(renews(jnp.arange(20_000), 10**9)))
-    assert np.max(far[1:] / far[:-1]) == 2
-    assert np.max((far[1:] / far[:-1])[far[:-1] >= 4]) <= 1.25
-    assert np.max(np.diff(np.flatnonzero(np.asarray(renews(jnp.arange(20_000), 128))))) == 128
-    assert np.all(np.asarray(renews(jnp.arange(1, 50), 1)))
-
-
 @pytest.mark.parametrize("fisher", ["gradients", "query"])
 def test_a_step_does_not_depend_on_its_own_estimate(fisher):
     """A_t is known before step t's release: another estimate in step t moves θ from step t + 1 on."""
@@ -404,21 +372,6 @@ def test_a_step_does_not_depend_on_its_own_estimate(fisher):
         np.testing.assert_array_equal(a, b)
     if fisher == "query":
         assert other[at + 1][1] > one[at + 1][1]
-
-
-@pytest.mark.parametrize("asked", [{"clip": None}, {"metric": PublicMatrix(2.0)}, {"second": SecondMoment()}])
-@pytest.mark.parametrize("blind", [False, True])
-def test_rows_with_aligned_copies_reach_the_queries_that_differentiate_record_by_record(asked, blind):
-    """109 columns have an aligned copy of the rows, which a batch leaves in place: it is no array of a batch."""
-    target, n = dpmcmc.targets.LogisticRegression(num_features=109), 40
-    records = target.prepared({"x": jnp.ones((n, 109)) / 109, "y": jnp.zeros(n, jnp.int32)})
-    assert any(not hasattr(leaf, "shape") for leaf in records.values())
-    select = selector(Poisson(8.0), n, 16)
-    settings = {"clip": 1.0, "select": select, "label_blind": blind and asked != {"clip": None}} | asked
-    query = GradientQuery(target, n, 8.0, **settings)
-    keys = jax.random.split(jax.random.key(0))
-    released = jax.eval_shape(query, jnp.zeros(109), records, *keys, jnp.float32(1.0))
-    assert released.value.shape == (109,)
 
 
 CASES = {

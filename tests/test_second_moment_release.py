@@ -200,13 +200,6 @@ def test_the_compiled_query_holds_no_record():
     assert holds_a_record(jax.make_jaxpr(lambda key: call(records, key))(jax.random.key(0)))
 
 
-def test_equal_public_matrices_share_a_program_and_others_do_not():
-    a, b, c = (SGFS(step_size=1.0, fisher="query", metric=m) for m in (np.eye(3), np.eye(3).tolist(), 2 * np.eye(3)))
-    assert a == b
-    assert hash(a) == hash(b)
-    assert a != c
-
-
 @pytest.mark.slow
 def test_the_best_attack_on_the_pair_stays_below_its_charge_and_beats_that_of_the_gradient():
     """One step at rate 1, two parameters, a record of norm C or none: the likelihood ratio is linear in the pair."""

@@ -3,7 +3,6 @@
 A page of help waits for none, and says what the libraries say.
 """
 
-import runpy
 import subprocess
 import sys
 import textwrap
@@ -11,7 +10,6 @@ import textwrap
 import pytest
 import typer
 
-import dpmcmc.__main__ as installed
 from dpmcmc.audit import procedure
 from dpmcmc.cli import commands, options
 from dpmcmc.config.shipped import shipped
@@ -76,15 +74,6 @@ def test_importing_the_estimators_imports_no_model_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_module_s_own_command_starts_as_the_installed_one_does(monkeypatch):
-    """So that its pictures are drawn beside the run too; it took twice the time."""
-    monkeypatch.setattr(installed, "main", lambda: list(sys.argv[1:]))
-    monkeypatch.setattr(sys, "argv", ["run.py", "adult.yaml", "--quiet"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("dpmcmc.run", run_name="__main__")
-    assert ended.value.code == ["run", "adult.yaml", "--quiet"]
-
-
 #: Libraries of the commands; each takes a tenth of a second or more to import.
 WAITS = ("jax", "numpy", "yaml", "scipy", "optax", "matplotlib", "pandas")
 #: Run as ``python -m dpmcmc`` is, so that what this imports before the command counts too.
@@ -136,27 +125,3 @@ def test_names_and_defaults_of_help_are_those_of_the_libraries():
     assert options.CANARIES == procedure.CANARIES
     assert options.CONFIDENCE == procedure.CONFIDENCE
     assert options.FAILURE == receipt.FAILURE
-
-
-@pytest.mark.slow
-def test_commands_need_no_docstrings(tmp_path):
-    """``python -OO`` drops docstrings and asserts; sections of a config are made of classes without them."""
-    program = """
-        from dpmcmc.cli.commands import COMMANDS, main
-        from dpmcmc.config import file
-        from dpmcmc.config.file import shipped
-        codes = {name: main([name, "--help"]) for name in COMMANDS}
-        codes |= {name: main(["plan", name]) for name in ("two_normals", "diabetes_noise_aware", "numpyro_poisson")}
-        codes["ledger"] = main(["ledger", "init", "people.ledger", "--epsilon", "1", "--delta", "1e-6"])
-        for name in shipped():
-            file.load(name)
-        raise SystemExit(str(codes) if any(codes.values()) else 0)
-    """
-    done = subprocess.run(
-        [sys.executable, "-OO", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr

@@ -1,8 +1,6 @@
 """``dpmcmc.suggest``: plans from public facts alone, that reach their goal or say what would."""
 
 import functools
-import json
-import re
 
 import numpy as np
 import pytest
@@ -170,23 +168,6 @@ def test_command_prints_a_config_that_makes_the_same_plan(tmp_path, capsys):
 
 def strict(constant):
     raise AssertionError(f"{constant} is no JSON")
-
-
-@pytest.mark.parametrize("goal", ["intervals", "prediction"])
-def test_json_of_a_suggestion_is_the_same_config_with_its_reasons_and_its_plan(goal, capsys):
-    options = ["suggest", "breast_cancer", "--goal", goal, "--set", "privacy.epsilon=4"]
-    assert main(options) == 0
-    text = capsys.readouterr().out
-    assert main([*options, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out, parse_constant=strict)
-    assert said["config"] == yaml.safe_load(text)
-    remarks = [line for line in text.splitlines() if line[0] == "#"]
-    assert max(map(len, remarks)) <= 80
-    unwrapped = re.sub(r"\n#   ", " ", "\n".join(remarks)).splitlines()
-    assert [f"# {reason}" for reason in said["reasons"]] == unwrapped[:-1]
-    assert "sampler" in said["chosen_anew"]
-    assert said["plan"]["guarantee"]["epsilon"] <= 4
-    assert goal in said["plan"]["usable_for"]
 
 
 QUESTION = """

@@ -17,7 +17,6 @@ from scipy import special, stats
 
 import dpmcmc
 from dpmcmc.errors import DataError
-from dpmcmc.inference import predictive
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.targets import (
@@ -427,14 +426,6 @@ def test_the_same_functions_are_the_same_target():
     assert hash(one) == hash(two)
     assert one != Custom(start, log_prior, log_likelihood)
     assert repr(one) == "Custom(start, log_prior, log_likelihood, predict)"
-
-
-def test_a_missing_predict_is_absent_and_says_so():
-    target = Custom(start, log_prior, log_likelihood)
-    assert target.predict is None
-    with pytest.raises(TargetError, match="Custom has no predict, so its draws predict nothing; give it one"):
-        predictive.mean(target, start(None), np.zeros((2, D)))
-    assert Custom(start, log_prior, log_likelihood, predict).predict is predict
 
 
 @pytest.mark.parametrize(

@@ -44,20 +44,6 @@ def test_shipped_configs_are_for_prediction_and_noise_aware_ones_for_intervals_t
     assert "as asked" not in str(made) or made.verdict.from_path  # a hot path leads to a posterior that is not
 
 
-def test_a_short_private_run_tells_its_relaxation_times():
-    made = config.make_plan(config_file.load(next(p for p in CONFIGS if p.stem == "adult_temperature_one")))
-    why = made.verdict.reasons["intervals"]
-    assert f"{made.times[: made.burn_in].sum() / 0.19**2:.3g} relaxation times" in why
-    assert "3 and 50 are needed" in why
-    assert f"the budget buys {made.private_time / 0.19**2:.3g}" in why
-    assert made.verdict.relaxations == pytest.approx(made.private_time / 0.19**2)
-    assert made.verdict.clip_bias == "none"
-    by_residual = config_file.load("adult_temperature_one", ["privacy.clipping=residual"])
-    said = config.make_plan(by_residual).verdict
-    assert "clipping at 0.5 biases" in said.reasons["intervals"]
-    assert said.clip_bias == "likely"
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_registered_target_and_sampler_has_a_verdict(name, sampler):
