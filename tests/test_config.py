@@ -1,28 +1,42 @@
 """Sections are made from constructors: a new key touches one place, and whatever is refused names its YAML path.
 
 A text without quotes in a YAML is what it says, or it is refused: YAML 1.1 reads ``no`` and ``01234`` otherwise.
+
+The JSON schema of a config: it takes every config that is right, and refuses a misspelt key of every section.
 """
 
 import dataclasses
+import json
+import subprocess
+import sys
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import jsonschema
 import numpy as np
+import pydantic
 import pytest
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
+from packaging.version import Version
 
 import dpmcmc
+from dpmcmc import config as config_room
+from dpmcmc.cli.commands import main
 from dpmcmc.config import ConfigError, load, make_plan
+from dpmcmc.config import file as config_file
 from dpmcmc.config.file import apply, parse_yaml, read_values
+from dpmcmc.config.for_editors import json_schema
 from dpmcmc.config.model import ONE_SHOT, SCHEMES, Devices, HybridStart, Promise, Run, to_yaml
 from dpmcmc.config.sections import derived, keys
 from dpmcmc.data import DataRequest, Levels, Range, Schema
 from dpmcmc.errors import InputError, alternatives, check_fields
 from dpmcmc.samplers import SAMPLERS, SCHEDULES
 from dpmcmc.targets import TARGETS
+from tests.malformed.case import changed, leaves
+from tests.test_packaging import locked
 
 CHAIN = {
     "name": "small",
@@ -421,3 +435,69 @@ def test_a_config_of_a_file_names_the_file_and_the_line(tmp_path):
         read_values(path)
     path.write_text(yaml.safe_dump({"label": "no", "levels": ["01", "10:30"]}), encoding="utf-8")
     assert read_values(path)[0] == {"label": "no", "levels": ["01", "10:30"]}
+
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+SCHEMA = jsonschema.Draft202012Validator(json_schema())
+
+
+def values(config):
+    return config_file.parse_yaml(config.read_text(encoding="utf-8"), str(config))
+
+
+def problems(config):
+    """Return the faults, also those of every alternative of a value."""
+    found = [*SCHEMA.iter_errors(config)]
+    for error in found:
+        found += error.context
+    return [f"{error.json_path}: {error.message}" for error in found]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
+def test_every_shipped_config_is_right_and_a_misspelt_key_of_it_is_not(config, tmp_path):
+    given = values(config)
+    assert not problems(given)
+    # with every default written out, as a run folder has it
+    assert not problems(yaml.safe_load(config_room.dump(config_file.load(config), tmp_path)))
+    for path, value in leaves(given):
+        of_optax = path == ("sampler",) and value["name"] == "optax"  # its keys are the rule's, which optax knows
+        takes_any = path[:2] == ("data", "schema") or path == ("target",) or of_optax
+        if isinstance(value, dict) and not takes_any:
+            found = problems(changed(given, path, value | {"epsilom": 1}))
+            assert any("epsilom" in each for each in found), path
+    assert any("epsilom" in each for each in problems(given | {"epsilom": 1}))
+
+
+def _parts(schema):
+    yield schema
+    for part in schema.get("anyOf", ()):
+        yield from _parts(part)
+
+
+def test_the_command_prints_what_lies_beside_the_configs(tmp_path, capsys):
+    assert main(["schema"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == json_schema()
+    assert main(["schema", "--out", str(tmp_path / "schema.json")]) == 0
+    assert "# yaml-language-server: $schema=schema.json" in capsys.readouterr().out
+    assert (tmp_path / "schema.json").read_text(encoding="utf-8") == printed
+    assert main(["schema", "--out", str(tmp_path / "schema.json")]) == 2, "a file is never replaced"
+
+
+def test_every_shipped_config_names_the_schema_and_is_right_by_it():
+    for config in CONFIGS:
+        first = config.read_text(encoding="utf-8").splitlines()[0]
+        assert first == "# yaml-language-server: $schema=schema.json", f"{config}: run python scripts/config_schema.py"
+    current = json.loads((ROOT / "configs" / "schema.json").read_text(encoding="utf-8"))
+    for config in CONFIGS:
+        assert jsonschema.Draft202012Validator(current).is_valid(values(config))
+
+
+@pytest.mark.skipif(
+    Version(pydantic.VERSION).release[:2] not in {version.release[:2] for version in locked("dev")["pydantic"]},
+    reason="another pydantic lays the same schema out otherwise",
+)
+def test_the_schema_beside_the_configs_is_current():
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "config_schema.py", "--check"], check=False)
+    assert done.returncode == 0

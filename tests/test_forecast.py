@@ -135,22 +135,6 @@ def outlook(ratio, rows=None, size=2):
     return Outlook(Predicted(ratio**2 * alone, alone), np.ones(size), rows, np.eye(size))
 
 
-def test_contrasts_are_what_records_can_tell():
-    found = contrasts(SCHEMA.structure, SCHEMA.num_features)
-    frame = {"a": [5.0], "b": [5.0], "c": ["u"]}, {"a": [5.0], "b": [5.0], "c": ["v"]}
-    first, second = (SCHEMA.encode_features({k: np.array(v) for k, v in one.items()})[0] for one in frame)
-    assert len(found) == SCHEMA.num_features - 1
-    null = np.zeros(SCHEMA.num_features)  # a shift that no record sees
-    null[list(SCHEMA.structure.blocks[0])], null[SCHEMA.structure.constant] = 1.0, -1.0
-    assert first @ null == second @ null == pytest.approx(0)
-    np.testing.assert_allclose(found @ null, 0)
-    assert np.linalg.matrix_rank(found) == len(found)
-    assert any(
-        np.allclose(row, (second - first) / second.max(initial=1e-9, where=second != second[0])) for row in found
-    )
-    np.testing.assert_array_equal(contrasts(None, 3), np.eye(3))
-
-
 def test_columns_of_a_real_table_are_as_wide_as_the_range_says():
     """Numbers of a standard deviation of .2 about middles off the centre, and labels nearer to the line than .5."""
     rng, n = np.random.default_rng(5), 6000

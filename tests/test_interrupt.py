@@ -5,7 +5,6 @@ import gc
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
@@ -68,34 +67,6 @@ def test_an_interrupt_reaches_the_command_wherever_it_comes(how, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: stopped by the user")
     assert error.count("\n") == 1
-
-
-def test_a_module_is_imported_to_its_end_before_an_interrupt_is_heard(tmp_path, monkeypatch, capsys):
-    """Half of a compiled module crashes; and some modules turn any exception into an ImportError."""
-    program = """
-        import signal
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except BaseException:
-            raise ImportError from None
-        done = True
-    """
-    (tmp_path / "half_way.py").write_text(textwrap.dedent(program))
-    monkeypatch.syspath_prepend(tmp_path)
-    found = []
-
-    @command
-    def main(argv):
-        import half_way
-
-        found.append(half_way.done)
-        time.sleep(120)
-
-    started = time.monotonic()
-    assert main() == 130
-    assert time.monotonic() - started < 60
-    assert found == [True]
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_cleaning_up_after_an_interrupt_is_not_interrupted_by_its_repetition(capsys):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from dpmcmc.inference.curvature import SeveralPredictors
 from dpmcmc.inference.scores import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import Design
@@ -65,34 +64,6 @@ def test_scores_have_mean_zero_at_the_truth():
     mean, total = mean_score(SCORE)
     assert total > 10
     assert mean < 1e-7 * total
-
-
-def design_of_rows(d=4, scale=1.5):
-    """(mean row, covariance, θ (d, K)) with logits that spread and a mean that is not zero."""
-    rng = np.random.default_rng(5)
-    root = rng.normal(size=(d, d)) / math.sqrt(d)
-    return 0.4 * rng.normal(size=d), root @ root.T, scale * rng.normal(size=(d, K))
-
-
-def test_curvature_and_variance_are_those_of_a_gaussian_design():
-    mean, covariance, theta = design_of_rows()
-    n, d = 200_000, len(mean)
-    x = np.random.default_rng(6).multivariate_normal(mean, covariance, size=n)
-    gram = covariance + np.outer(mean, mean)
-    found = SeveralPredictors(SCORE, n * gram, n, mean, 0.6, np.zeros_like).local(theta.ravel())
-    p = softmax(x @ theta, axis=1)
-    weight = np.minimum(1, 0.6 / np.max(np.linalg.norm(p[:, None] - np.eye(K), axis=2), axis=1))
-    inner = p[:, :, None] * np.eye(K) - p[:, :, None] * p[:, None, :]
-    for part, w in ((found.curvature, weight), (found.score, weight**2)):
-        exact = np.zeros((d, K, d, K))
-        for a in range(K):
-            for b in range(K):
-                exact[:, a, :, b] = (x * (w * inner[:, a, b])[:, None]).T @ x / n
-        exact = exact.reshape(d * K, -1)
-        assert np.linalg.norm(part / n - exact) < 0.01 * np.linalg.norm(exact)
-        assert np.linalg.eigvalsh(part)[0] > -1e-9 * n
-    flat = np.kron(gram, np.mean(weight[:, None, None] * inner, axis=0))
-    assert np.linalg.norm(found.curvature / n - flat) > 0.05 * np.linalg.norm(flat), "no term along θ is seen"
 
 
 # --- the posterior ---------------------------------------------------------------------------------------------

@@ -319,12 +319,6 @@ def test_sums_do_not_depend_on_the_microbatch():
     np.testing.assert_array_equal(*sums)
 
 
-def test_gradients_of_a_large_model_are_taken_of_fewer_records_at_once():
-    made = query(Regression(), 1000)
-    assert [made._at_once(jnp.zeros(size)) for size in (7, 1 << 18, 1 << 20)] == [64, 64, 16]
-    assert made._at_once(jax.ShapeDtypeStruct((1 << 30,), np.float32)) == 1
-
-
 @pytest.mark.optimised
 @pytest.mark.parametrize(
     ("name", "n"),
