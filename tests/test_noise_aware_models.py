@@ -113,6 +113,38 @@ def bound(model):
     return bind(from_numpyro(model), {name: SHAPES[name] for name in ("x", "y")})
 
 
+def sees_its_label(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(a * x[:, 0] + y, 1.0), obs=y)
+
+
+def two_labels(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+        numpyro.sample("v", dist.Normal(a, 1.0), obs=x[:, 0])
+
+
+def heavy(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(3.0, a, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (sees_its_label, "depend on 'y', which it observes"),
+        (two_labels, "observes several sites"),
+        (heavy, "no bounded score of StudentT"),
+    ],
+)
+def test_models_that_nothing_is_derived_for_are_refused_by_their_reason(model, said):
+    with pytest.raises(TargetError, match=said):
+        NoiseAware().plan(bound(model), **PROMISE)
+
+
 def test_a_model_that_is_no_linear_function_of_its_sites_gets_no_intervals():
     plan = NoiseAware().plan(bound(bilinear), **PROMISE)
     assert plan.usable_for == ["prediction"]

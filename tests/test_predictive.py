@@ -325,3 +325,12 @@ def test_a_release_that_tells_no_rows_apart_is_for_no_prediction(epsilon, usable
     result = dpmcmc.sample(plan, columns | {"y": y}, key=1)
     assert ("prediction" in result.usable_for) == usable
     assert usable or "one number for all rows" in result.verdict.reasons["prediction"]
+
+
+def test_a_search_that_leaves_the_finite_numbers_is_an_error():
+    class Infinite(Line):
+        def log_likelihood(self, params, record):
+            return jnp.float32(jnp.nan) * params["layer"]["b"]
+
+    with pytest.raises(ValueError, match="finite numbers"):
+        reference.fit(Infinite(), {"x": X, "y": X[:, 0]})
