@@ -1,7 +1,5 @@
 """Tables and targets of noise-aware tests, and what coverage they ask for."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Releases steer those after them, so what one record moves is compared where all earlier numbers are the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 

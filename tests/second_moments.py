@@ -127,7 +127,7 @@ def background(n, rng) -> np.ndarray:
     return rng.normal(size=(n, D)) * 10.0 ** rng.uniform(-3, 3, size=(n, 1))
 
 
-class Replay:
+class MomentReplay:
     """Exact sums and releases of one query under fixed keys, for every value of one record that takes part."""
 
     def __init__(self, second, metric=None, sampling=None, nested=False):

@@ -12,7 +12,6 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Range, Schema
-from dpmcmc.engine.result_folder import content
 from dpmcmc.inference import saved_arrays
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.storage import arrays as sealed
@@ -190,20 +189,6 @@ def test_tables_that_are_too_long_or_too_deep_are_refused(copy, name):
     if name == "privacy.json":
         with pytest.raises(ValueError, match="read at most"):
             dpmcmc.Result.load(copy)
-
-
-def test_large_results_are_loaded():
-    from dpmcmc.engine.loaded_result import _held
-    from dpmcmc.engine.result_folder import Group
-    from dpmcmc.planning.description import UNJUDGED
-
-    leaves = {"weights": np.zeros((4, 1000, 300)), "used": np.ones((4, 1000), bool), "draw": np.ones((4, 1000, 2))}
-    columns = [f"level {k} é 漢" for k in range(300)]
-    found = _held(content({"draws": Group(leaves, UNJUDGED)}, None, None, columns))["draws"]
-    assert found.leaves.keys() == leaves.keys()
-    for name, leaf in leaves.items():
-        np.testing.assert_array_equal(found.leaves[name], leaf)
-        assert found.leaves[name].dtype == leaf.dtype
 
 
 def test_a_metric_whose_header_lies_is_refused(tmp_path):

@@ -74,18 +74,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
 
 
 @pytest.mark.slow
-def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
-    """And takes each chunk once more at most: two blocks of nine chunks, of which each start does one."""
-    ran = []
-    real = lanes.hand_out
-    monkeypatch.setattr(lanes, "hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
-    while len(ran) < 17:
-        stopped(tmp_path / "c", 1, key=3)
-    assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
-    assert len(ran) <= 2 * 18 + 1
-
-
-@pytest.mark.slow
 def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(sizes, "cores", lambda platform: 2)
     alone = dpmcmc.sample(PLAN, DATA, key=3)

@@ -1,8 +1,5 @@
 """The engine runs what the plan says, once compiled, reproducibly, and nothing else."""
 
-import itertools
-import os
-import threading
 from typing import NamedTuple
 
 import jax
@@ -12,8 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine import compilation, device_calls, lanes, sizes
-from dpmcmc.engine.hardware import KINDS
+from dpmcmc.engine import compilation, device_calls, sizes
 from dpmcmc.engine.recorded import going_on
 from dpmcmc.samplers.sgld import SGLDState
 
@@ -49,12 +45,6 @@ def test_draws_have_the_shape_of_the_plan(sampling):
     assert result.info.temperature.shape == (2, 15)
     assert result.guarantee == plan.guarantee
     assert not np.array_equal(result.draws[0], result.draws[1])
-
-
-@pytest.mark.slow
-def test_fixed_size_sampling_runs():
-    privacy = dpmcmc.Privacy(epsilon=5.0, delta=1e-4, accountant="rdp")
-    assert np.isfinite(dpmcmc.sample(make(sampling=dpmcmc.FixedSize(40), privacy=privacy), DATA).draws).all()
 
 
 def test_a_plain_key_is_reproducible_and_carries_no_guarantee():
@@ -113,104 +103,6 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     compilation._compile_cached.cache_clear()
     assert len(went) == 2
     np.testing.assert_array_equal(draws[0], draws[1])
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_randomness_drawn_ahead_is_the_randomness_drawn_in_the_call(private, monkeypatch):
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4) if private else None
-    plan = make(chains=1, steps=70, privacy=privacy, target=dpmcmc.targets.LogisticRegression(num_features=X.shape[1]))
-    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 24)
-    found = []
-    for ahead in (False, True):
-        monkeypatch.setattr(sizes, "draws_ahead", lambda *_, ahead=ahead: ahead)
-        found.append(dpmcmc.sample(plan, DATA, key=0))
-    np.testing.assert_array_equal(found[0].draws, found[1].draws)
-    np.testing.assert_array_equal(found[0].info.gradient_norm, found[1].info.gradient_norm)
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_an_accelerator_computes_a_chunk_while_the_host_takes_the_draws_of_the_one_before(monkeypatch, tmp_path, kept):
-    plan = make(steps=20, burn_in=0, thin=1)
-    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 5)
-    where = {"checkpoint": tmp_path / "kept"} if kept else {}
-    whole = dpmcmc.sample(plan, DATA, key=0).draws
-    events, begun, take, hand_out = [], threading.Event(), lanes.take_chunk, lanes.hand_out
-
-    def taken(*arguments):
-        events.append(arguments[-1])
-        begun.set()
-        return take(*arguments)
-
-    def handed(rows, first, *more):
-        if not kept and first < 15:
-            assert begun.wait(60)  # the next chunk begins without waiting for this one's draws
-        begun.clear()
-        events.append(f"draws of {first}")
-        return hand_out(rows, first, *more)
-
-    monkeypatch.setattr(lanes, "take_chunk", taken)
-    monkeypatch.setattr(lanes, "hand_out", handed)
-    monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(overlaps=True, work=1 << 30, cells=64))
-    monkeypatch.setattr(sizes, "cores", lambda platform: 1)
-    np.testing.assert_array_equal(dpmcmc.sample(plan, DATA, key=0, **where).draws, whole)
-    # A commit is of the states after its chunk: with a checkpoint the next chunk waits for it.
-    assert (events.index(5) < events.index("draws of 0")) is not kept
-
-
-def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
-    small = 1 << 10
-    monkeypatch.setattr(sizes, "cores", lambda platform: 2)
-    assert sizes.draws_ahead(small, 1, "cpu")
-    assert not sizes.draws_ahead(small, 2, "cpu")
-    # Large operations are shared out to all cores, of more than two where rows are summed.
-    assert sizes.draws_ahead(1 << 30, 1, "cpu")
-    assert not sizes.draws_ahead(1 << 30, 1, "cpu", sums_rows=False)
-    monkeypatch.setattr(sizes, "cores", lambda platform: 4)
-    assert not sizes.draws_ahead(1 << 30, 1, "cpu")
-
-
-def test_device_calls_are_shorter_where_steps_read_much():
-    assert sizes.chunk_steps(10_000, 400, 1 << 17, "cpu") == 1024
-    assert sizes.chunk_steps(10_000, 400, 1 << 24, "cpu") == 256
-    assert sizes.chunk_steps(10_000, 1 << 20, 1 << 17, "cpu") == 32
-    assert sizes.chunk_steps(7, 400, 1 << 17, "cpu") == 7
-
-
-@pytest.mark.optimised
-def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
-    monkeypatch.setattr(sizes, "cores", lambda platform: 4)
-    assert sizes.compiler_options(1 << 10, 1, "cpu") == sizes.compiler_options(1 << 30, 4, "cpu") == sizes.ONE_THREAD
-    assert sizes.compiler_options(1 << 30, 3, "cpu") == sizes.VECTORS
-    options = [sizes.ONE_THREAD, sizes.VECTORS]
-    compiled = [
-        jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)
-        .lower(jnp.zeros((4096, 512)))
-        .compile()
-        .as_text()
-        for o in options
-    ]
-    # The pass has this name still, and does what it is switched off for.
-    assert "outer_dimension_partitions" not in compiled[0]
-    if jax.default_backend() == "cpu" and len(os.sched_getaffinity(0)) > 1:
-        assert "outer_dimension_partitions" in compiled[1]
-
-
-def test_another_epsilon_or_seed_compiles_nothing():
-    compilation._compile_cached.cache_clear()
-    dpmcmc.sample(make(), DATA)
-    misses = compilation._compile_cached.cache_info().misses
-    for epsilon in (0.9, 1.1):
-        # A neighbouring ε may need another batch capacity; the shipped range of a sweep mostly does not.
-        plan = make(privacy=dpmcmc.Privacy(epsilon=epsilon, delta=1e-4), sampling=dpmcmc.Full())
-        dpmcmc.sample(plan, DATA)
-    assert compilation._compile_cached.cache_info().misses == misses + 1
-
-
-def test_progress_reaches_the_end_and_never_goes_back():
-    seen = []
-    dpmcmc.sample(make(), DATA, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (57, 57)
-    assert all(a[0] <= b[0] for a, b in itertools.pairwise(seen))
 
 
 @pytest.mark.slow

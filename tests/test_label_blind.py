@@ -62,9 +62,6 @@ def query(target, n, label_blind=True, clip=CLIP, **settings):
 _row_norms = jax.jit(lambda q, params, records: fixed_point.row_norms(q.scores(params, records)), static_argnums=0)
 
 
-# --- the score ------------------------------------------------------------------------------------------------------
-
-
 #: Quick where a path has code of its own; the others are put together of these.
 EACH = [pytest.param(path, marks=pytest.mark.slow) if path.startswith("softmax ") else path for path in PATHS]
 
@@ -143,9 +140,6 @@ def test_a_clip_beyond_every_gradient_changes_no_bit():
         np.testing.assert_array_equal(blind, plain)
 
 
-# --- privacy --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.optimised
 @pytest.mark.parametrize("path", EACH)
 def test_a_replaced_record_moves_the_sum_by_at_most_2c(path):
@@ -166,9 +160,6 @@ def test_a_replaced_record_moves_the_sum_by_at_most_2c(path):
             without = after if without is None else without
             worst = max(worst, np.linalg.norm(after - before) / (2 * CLIP), np.linalg.norm(after - without) / CLIP)
     assert 0.5 < worst <= 1 + KAPPA
-
-
-# --- plans ----------------------------------------------------------------------------------------------------------
 
 
 def plan(target=LOGISTIC, n=200, sampler=None, steps=20, **privacy):
@@ -221,9 +212,6 @@ def test_a_run_takes_weighted_steps_and_plans_that_differ_share_no_program():
     alone.append(dpmcmc.sample(plans[2], records, key=1).draws)
     for result, draws in zip(dpmcmc.sample_all(plans, records, keys=[1] * 3), alone, strict=True):
         np.testing.assert_allclose(result.draws, draws, rtol=2e-4, atol=1e-5)
-
-
-# --- what else computes clipped norms -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,6 @@ def test_impossible_problems_are_refused(changes):
         account(10.0, steps=10, sampling=Full(), num_records=N, delta=1e-5, **last(**changes))
 
 
-# --- the mechanism ---------------------------------------------------------------------------------------------------
-
-
 def logistic(size=3, prior_scale=0.5):
     return LogisticRegression(prior_scale, num_features=size, row_bound=1.0)
 

@@ -50,8 +50,6 @@ def assert_close(one, other, rtol=1e-5):
     np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol * np.abs(other).max())
 
 
-# --- which records a step reads -------------------------------------------------------------------------------
-
 N, SHARDS, RATE, KEYS = 41, 4, 11 / 41, 20_000
 
 
@@ -144,9 +142,6 @@ def test_shards_of_a_batch_that_cannot_overflow_cannot_either():
     slots, charged = scheme.capacity(N, 0.0)
     assert charged == 0
     assert Poisson(RATE * 11).truncation(11, scheme.shard_slots(N, SHARDS, slots)) == 0
-
-
-# --- meshes ---------------------------------------------------------------------------------------------------
 
 
 def test_a_mesh_has_no_more_devices_than_there_are():

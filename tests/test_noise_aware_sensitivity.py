@@ -1,7 +1,5 @@
 """A noise-aware release: one record moves it by no more than is charged, and its noise is what is charged."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -173,8 +173,6 @@ def test_the_tails_have_their_mass(kind, chunk, chunks):
         assert poisson_tail(off, draws * 2 * stats.norm.sf(THRESHOLDS[0])) < 1e-4
 
 
-# --- the table and the convolutions, exactly ------------------------------------------------------------
-
 _DIGITS = 400  # of a binary fixed-point number
 
 

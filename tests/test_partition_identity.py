@@ -73,10 +73,6 @@ def rewritten(path, table, keep_times=True):
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rewrites.
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("given", ["folder", "glob", "dataset"])
 def test_files_that_change_while_a_run_reads_them_end_it(folder, given, replaced):
@@ -163,10 +159,6 @@ def test_a_ledger_knows_the_records_that_were_checked(folder, tmp_path, monkeypa
         plan_of().columns_of(data)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Two names of one file.
-
-
 def linked(kind, old, new):
     new.parent.mkdir(exist_ok=True)
     if kind == "hard":
@@ -225,10 +217,6 @@ def test_a_dataset_that_names_a_file_twice_is_refused(tmp_path):
                 use(data)
     assert same(total(made_of(groups)), WHOLE)
     assert partitioned(made_of(groups), SCHEMA).assumption == ""
-
-
-# ----------------------------------------------------------------------------------------------------
-# Workers.
 
 
 class Swapping(ThreadPoolExecutor):
@@ -309,10 +297,6 @@ def test_executors_of_ones_own_are_refused(folder, kind, trusted):
             use()
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rows that code computes.
-
-
 class Drawn:
     """A partition whose rows are drawn anew at each reading, out of one table."""
 
@@ -383,10 +367,6 @@ def test_a_guarantee_says_where_nobody_sees_what_the_rows_are(folder, tmp_path):
         assert dpmcmc.sample(plan_of(), data).guarantee.assumptions == plan_of().guarantee.assumptions
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rows on disk.
-
-
 @pytest.mark.parametrize("when", ["read", "begun", "replaced"])
 @pytest.mark.parametrize("kind", ["sample", "sample_all"])
 def test_memory_mapped_rows_that_change_end_the_run(tmp_path, monkeypatch, when, kind):
@@ -453,10 +433,6 @@ def test_a_release_reads_a_map_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(life.Life, "begin", begun)
     np.testing.assert_array_equal(dpmcmc.sample(plan_of(), mapped, key=3).draws, want)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Random folders.
 
 
 def stored(table, path, rng):
@@ -539,10 +515,6 @@ def test_a_legal_folder_has_the_sums_of_the_whole_table(tmp_path, monkeypatch, s
     with pytest.raises((DataError, LostPartition)) as caught:
         total(made, 2 * N if before else N, between or (lambda: None))
     assert "41" not in str(caught.value).replace(str(tmp_path), "")
-
-
-# ----------------------------------------------------------------------------------------------------
-# No row of a CSV is dropped.
 
 
 def random_lines(rng, width):

@@ -4,8 +4,6 @@ Configs are drawn whole, written as YAML and planned by the library. The engine'
 neighbouring records that are drawn to be awkward.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -42,9 +40,6 @@ QUICK = settings(
     # A smaller example would cost minutes of compiling.
     phases=[Phase.generate],
 )  # fmt: skip
-
-
-# Configs.
 
 
 def _step_sizes(smallest: float, largest: float) -> st.SearchStrategy:
@@ -148,9 +143,6 @@ def planned(config: dict[str, Any], folder: Any) -> Any:
     except (ConfigError, UnsupportedCombination, CalibrationError):
         return None
     return plan if math.isfinite(plan.guarantee.epsilon) else None
-
-
-# Records.
 
 
 KINDS = ("unit", "unit", "long", "huge", "tiny", "denormal", "overflow", "nan", "infinite", "zero", "opposite")

@@ -319,12 +319,6 @@ def test_sums_do_not_depend_on_the_microbatch():
     np.testing.assert_array_equal(*sums)
 
 
-def test_gradients_of_a_large_model_are_taken_of_fewer_records_at_once():
-    made = query(Regression(), 1000)
-    assert [made._at_once(jnp.zeros(size)) for size in (7, 1 << 18, 1 << 20)] == [64, 64, 16]
-    assert made._at_once(jax.ShapeDtypeStruct((1 << 30,), np.float32)) == 1
-
-
 @pytest.mark.optimised
 @pytest.mark.parametrize(
     ("name", "n"),
@@ -360,9 +354,6 @@ def test_a_tree_of_parameters_is_clipped_as_one_vector():
     reference = (flat * np.minimum(1, 0.5 / np.linalg.norm(flat, axis=1, keepdims=True))).sum(0)
     got = exact_sum(query(target, n, clip=0.5), params, {"x": x, "y": y})
     np.testing.assert_allclose(got, reference, atol=n * 0.5 * 2.0**-BITS)
-
-
-# --- noise --------------------------------------------------------------------------------------------
 
 
 def released(q: GradientQuery, z: float, draws: int, d: int, records, seed=0) -> np.ndarray:
@@ -468,9 +459,6 @@ def test_rows_that_a_target_computes_are_held_as_its_residuals_are():
         return exact_sums.linear_sum(residual, x * x - x, jnp.ones(8, bool), 1.0, BITS)
 
     assert str(jax.make_jaxpr(total)(jnp.ones(8), jnp.ones((8, 3)))).count("scan[") == 2
-
-
-# --- integer noise ------------------------------------------------------------------------------------------
 
 
 def test_a_query_refuses_more_numbers_than_were_charged():

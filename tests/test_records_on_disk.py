@@ -51,33 +51,6 @@ def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_target_of_ones_own_and_a_sweep_run_on_them_too(tmp_path):
-    own = dpmcmc.targets.Custom(
-        lambda key: np.zeros(D, np.float32), lambda t: -t @ t / 2, lambda t, r: -((r["x"] @ t - r["y"]) ** 2)
-    )
-    plan = dpmcmc.plan(
-        own,
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=30,
-        chains=2,
-        privacy=None,
-    )
-    records = mapped(tmp_path, x=X, y=Y)
-    np.testing.assert_allclose(
-        dpmcmc.sample(plan, records, key=1).draws,
-        dpmcmc.sample(plan, {"x": X, "y": Y}, key=1).draws,
-        rtol=1e-4,
-        atol=1e-6,
-    )
-    plans = [make(), make(privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-5, accountant="rdp"))]
-    together = dpmcmc.sample_all(plans, records, keys=[1, 2])
-    for one, other in zip(together, dpmcmc.sample_all(plans, {"x": X, "y": Y}, keys=[1, 2]), strict=True):
-        np.testing.assert_allclose(one.draws, other.draws, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
 def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monkeypatch):
     read = []
     selected = records_on_disk._selected

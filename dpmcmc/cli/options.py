@@ -13,7 +13,7 @@ from dpmcmc.errors import printable
 
 # ------------------------------------------------------------------------------------
 # Names and defaults for pages of help. The modules that own them take too long to import for a page of help;
-# ``tests/test_help.py`` compares.
+# ``tests/test_start.py`` compares.
 
 GOALS = ("intervals", "prediction")
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")

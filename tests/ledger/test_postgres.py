@@ -79,9 +79,6 @@ def forgotten():
     postgres._SESSIONS.clear()
 
 
-# The same ledger as in a file
-
-
 def lives(where, fifth):
     """Everything that a ledger is asked, once; returns what it said."""
     ledger = Ledger.init(where, **TERMS)
@@ -556,9 +553,6 @@ def test_a_client_that_takes_a_lost_reply_for_no_change_is_caught(shared, server
     assert len(shared.history()) == 3
 
 
-# Roles
-
-
 def statements(role):
     """GRANTs of a role that the guide gives."""
     guide = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
@@ -596,9 +590,6 @@ def test_an_analyst_reserves_and_an_auditor_reads(server, fifth, capsys, tmp_pat
     assert "CREATE on it" in refused(
         capsys, 2, "init", server.url("auditor", schema="x"), "--epsilon", 1, "--delta", "1e-6"
     )
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(

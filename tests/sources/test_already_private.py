@@ -1,4 +1,4 @@
-"""Data that are private already: sensitivities in closed form, and posteriors against linear algebra."""
+"""Inference on data that are private already: sensitivities in closed form, and posteriors against linear algebra."""
 
 import math
 
