@@ -25,7 +25,7 @@ from dpmcmc.privacy.query.metric import (
 )
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.errors import SaidByFirst
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit import Point
 from dpmcmc.storage.fingerprint import platform
 from tests.compiling import flags
 from tests.test_engine import DATA, make

@@ -22,7 +22,7 @@ from dpmcmc.data import DataError, checks, columnar, to_rows
 from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.privacy import Ledger
-from dpmcmc.storage import fingerprint
+from dpmcmc.storage import record_blocks
 from dpmcmc.targets import check_rows
 from tests.peak_memory import printed
 
@@ -64,10 +64,10 @@ def config(folder, path="mine", **sections):
 
 
 def test_a_folder_is_mapped_and_not_read(write, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1000)
     folder = write(y=Y.astype(np.float64), x_test=X[:5], y_test=Y[:5].astype(float))
     found = data.load(path=folder, config={}, num_records=N, row_bound=1.0)
-    assert fingerprint.on_disk(found.train)
+    assert record_blocks.on_disk(found.train)
     assert all(isinstance(array, np.memmap) and not array.flags.writeable for array in found.train.values())
     np.testing.assert_array_equal(found.train["x"], X)
     assert not any(isinstance(array, np.memmap) for array in found.test.values())
@@ -127,7 +127,7 @@ def _labels(value, *rows):
     ],
 )
 def test_an_unusable_folder_is_refused_and_its_holder_told_which_rows(write, arrays, options, words, rows, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1000)
     folder = write(**arrays)
     with pytest.raises(DataError, match=words) as refusal:
         data.load(path=folder, config={}, **options)
@@ -183,7 +183,7 @@ def test_the_guarantee_of_a_sampler_does_not_rest_on_the_bound_of_rows():
 
 
 def test_no_check_looks_at_more_than_a_block(write, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1200)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1200)
     found = data.load(path=write(x=_with(0.1, 0)), config={}).train
     seen = []
     finite = np.isfinite
@@ -222,7 +222,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
         with numpyro.plate("rows", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(rate / (1 + rate)), obs=y)
 
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 2000)
     target = dpmcmc.targets.from_numpyro(model)
     good = data.load(path=write(), config={}).train
     target = target.bind(dpmcmc.targets.record_shapes(good))

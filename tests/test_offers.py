@@ -12,7 +12,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.samplers.base import SamplerOffers, sampler_offers
-from dpmcmc.storage.pytree import Structure, immutable
+from dpmcmc.storage.structure import Structure, immutable
 from dpmcmc.targets.base import TargetOffers, target_offers
 
 X = np.linspace(-1, 1, 40, dtype=np.float32).reshape(20, 2)

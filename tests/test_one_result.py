@@ -20,7 +20,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference import Evidence
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder, today
+from dpmcmc.storage.run_folder import RunFolder, today
 from tests.malformed.guarantees import damages
 
 N, D = 400, 3

@@ -24,7 +24,9 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verify import unit_of, verified
 from dpmcmc.errors import InputError
 from dpmcmc.report.lines import rows, yaml_of
-from dpmcmc.storage.files import PRIVACY, check_result, read_json, write_atomically
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.files import read_json
+from dpmcmc.storage.released_files import PRIVACY, check_result
 
 _NEIGHBOURS = {
     "replace_one": "one {unit} is replaced by any other, and their number is public",

@@ -27,8 +27,8 @@ from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.per_record import plot
+from dpmcmc.storage.atomic import check_room
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.files import check_room
 from dpmcmc.storage.pytree import PyTree
 
 
@@ -80,7 +80,7 @@ class RecordAccount:
         if not kept.begun:
             start = self._account.start(life.streams)
             kept.note(start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)])
-        self._start = kept.noted("start")
+        self._start = kept.read_note("start")
 
     def kept(self, everything: Result) -> Result:
         """Return the draws that the plan keeps, out of all."""

@@ -20,19 +20,9 @@ from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
-from dpmcmc.storage.files import (
-    CHECKPOINT,
-    COMPUTED,
-    CONFIDENTIAL,
-    CONFIG,
-    HELD,
-    PRIVACY,
-    RunFolder,
-    checkpoint_around,
-    day_of,
-    inside,
-    today,
-)
+from dpmcmc.storage.released_files import CHECKPOINT, COMPUTED, CONFIDENTIAL, CONFIG, HELD, PRIVACY
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
+from dpmcmc.storage.surroundings import checkpoint_around, inside
 
 #: Files that a run writes before anything is computed from a record.
 _STATED = ("plan.json", PRIVACY, CONFIG)
@@ -130,9 +120,9 @@ class Place:
 
     def _account_as_begun(self) -> None:
         """Note that every record has an account, or go on with what was noted."""
-        if not self.resumed and self.every != self.checkpoint.noted("every"):
+        if not self.resumed and self.every != self.checkpoint.read_note("every"):
             self.checkpoint.note(every=self.every)
-        begun = self.checkpoint.noted("every")
+        begun = self.checkpoint.read_note("every")
         if self.every not in (None, begun):
             said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
             raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")

@@ -17,7 +17,8 @@ from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.report.lines import rows, say
-from dpmcmc.storage.files import inside, write_atomically
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.surroundings import inside
 
 
 def receipt(

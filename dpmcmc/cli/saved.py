@@ -46,9 +46,10 @@ from dpmcmc.report.page import Circumstances, privacy_json
 from dpmcmc.report.pictures import Pictures
 from dpmcmc.report.prior import BesidePrior
 from dpmcmc.storage.checkpoint import CheckpointError
-from dpmcmc.storage.files import RunFolder, is_sealed
-from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import on_disk
+from dpmcmc.storage.released_files import is_sealed
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.transformed import with_label_scale

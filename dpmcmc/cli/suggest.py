@@ -30,7 +30,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.lines import WIDTH
 from dpmcmc.samplers import SAMPLERS
-from dpmcmc.storage.files import write_atomically
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.targets import TARGETS
 
 #: Keys of ``privacy`` that a suggestion keeps, and sections that it chooses.

@@ -51,7 +51,7 @@ from dpmcmc.report import sweep_page
 from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.storage.files import CELLS, CONFIDENTIAL, GRID, RESULTS
+from dpmcmc.storage.released_files import CELLS, CONFIDENTIAL, GRID, RESULTS
 
 #: Seconds that the scheduler of ``--on`` may take to answer.
 _ANSWER = 10.0

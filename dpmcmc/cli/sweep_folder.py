@@ -20,17 +20,9 @@ from dpmcmc.config.grid import Grid
 from dpmcmc.config.model import in_database, to_yaml
 from dpmcmc.engine.cells import Row, csv_of
 from dpmcmc.report import sweep_page
-from dpmcmc.storage.files import (
-    ABOUT,
-    CELLS,
-    CONFIDENTIAL,
-    GRID,
-    RESULTS,
-    RunFolder,
-    checkpoint_around,
-    day_of,
-    today,
-)
+from dpmcmc.storage.released_files import ABOUT, CELLS, CONFIDENTIAL, GRID, RESULTS
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
+from dpmcmc.storage.surroundings import checkpoint_around
 
 
 def check_place(folder: Path) -> None:

@@ -39,7 +39,8 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import has_begun
-from dpmcmc.storage.files import CONFIDENTIAL, PRIVACY, is_sealed, read_text, table_of
+from dpmcmc.storage.files import read_table, read_text
+from dpmcmc.storage.released_files import CONFIDENTIAL, PRIVACY, is_sealed
 
 Status = Literal["waiting", "stopped", "lost", "released", "withheld", "diverged", "failed"]
 #: Those of a cell that is done, and those of one that is charged.
@@ -144,7 +145,7 @@ def status_of(folder: Path) -> Status:
         return "released"
     if (folder / CONFIDENTIAL / "draws.nc").exists():
         return "withheld"
-    told = "diverged_at" in table_of(folder / "metrics.json")
+    told = "diverged_at" in read_table(folder / "metrics.json")
     return "diverged" if told else "failed"
 
 
@@ -202,7 +203,7 @@ MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def released_row(folder: Path) -> dict[str, Any]:
     """Return what a finished cell has released: its verdict, and scores of its draws on public test rows."""
-    said = table_of(folder / "metrics.json")
+    said = read_table(folder / "metrics.json")
     row = {name: of(said) for name, of in MEASURES.items()}
     return row | {"usable_for": " ".join(said.get("usable_for") or [])}
 
@@ -211,7 +212,7 @@ def confidential_row(folder: Path) -> dict[str, Any]:
     """Return :func:`released_row` with scores that are for the data holder alone in the place of those that lack."""
     rows = [released_row(folder)]
     rows += [released_row(folder / CONFIDENTIAL)]
-    said = table_of(folder / CONFIDENTIAL / "diagnostics.json")
+    said = read_table(folder / CONFIDENTIAL / "diagnostics.json")
     rows += [{name: of(said) for name, of in MEASURES.items()}]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: next((row[name] for row in rows if row.get(name) not in (None, "")), None) for name in names}
@@ -219,4 +220,4 @@ def confidential_row(folder: Path) -> dict[str, Any]:
 
 def stated(folder: Path) -> dict[str, Any]:
     """Return what the ``privacy.json`` of a cell says; an empty object where it has none."""
-    return table_of(folder / PRIVACY)
+    return read_table(folder / PRIVACY)

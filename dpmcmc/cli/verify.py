@@ -36,14 +36,7 @@ from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
 from dpmcmc.report.lines import YES, Row, rows
-from dpmcmc.storage.files import (
-    KEY,
-    PRIVACY,
-    discrepancy,
-    has_digests,
-    has_ended,
-    released,
-)
+from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_digests, has_ended, list_released
 
 #: A run has at most some hundred kinds of event (``MOST_BLENDED``).
 _MOST_EVENTS = 2_000
@@ -258,7 +251,7 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
 def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed]) -> Row:
     """Return which files lie beside a privacy.json; refuse those with other digests, and those that contradict it."""
     folder = path.parent
-    alone = path.name != PRIVACY or not released(folder)
+    alone = path.name != PRIVACY or not list_released(folder)
     again = {
         "epsilon": lambda: _finite(recompute().guarantee.epsilon),
         "epsilon_lower": lambda: _lower(recompute().guarantee, patient=False),

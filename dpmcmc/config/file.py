@@ -25,7 +25,8 @@ from dpmcmc.config.model import (
 from dpmcmc.config.sections import ConfigError, invalid, keys
 from dpmcmc.config.shipped import located, shipped
 from dpmcmc.errors import meant, shown
-from dpmcmc.storage.files import opened_text, written_beside
+from dpmcmc.storage.files import open_text
+from dpmcmc.storage.surroundings import written_beside
 
 # ----------------------------------------------------------------------------------------------------
 # YAML of configs: 1e-6 is a number, a repeated key is an error, and every error is one sentence. YAML 1.1 reads some
@@ -218,7 +219,7 @@ def read_values(path: str | Path) -> tuple[dict, Path, Path]:
     path = located(path)
     base = path.parent if path == given else Path.cwd()
     try:
-        with opened_text(path, encoding="utf-8-sig") as stream:
+        with open_text(path, encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise ConfigError(

@@ -15,7 +15,7 @@ from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.samplers import SAMPLERS
-from dpmcmc.storage.files import CONFIG
+from dpmcmc.storage.released_files import CONFIG
 from dpmcmc.targets import TARGETS
 
 

@@ -16,7 +16,7 @@ from dpmcmc.data.checks import check_name
 from dpmcmc.data.partitions import EncodedPartitions
 from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import Checked, DataError, InputError, check_fields
-from dpmcmc.storage.files import Stamps
+from dpmcmc.storage.stamps import Stamps
 
 ENCODINGS = ("public", "linear")
 #: A public number of things.

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import DataError, InputError
-from dpmcmc.storage.fingerprint import blocks
+from dpmcmc.storage.record_blocks import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.

@@ -28,12 +28,8 @@ import numpy as np
 
 from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked, check_name
 from dpmcmc.errors import DataError
-from dpmcmc.storage.files import (
-    check_unchanged,
-    flush_folder,
-    stamps_of,
-    write_atomically,
-)
+from dpmcmc.storage.atomic import flush_folder, write_atomically
+from dpmcmc.storage.stamps import check_unchanged, stamps_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset

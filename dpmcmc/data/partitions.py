@@ -10,7 +10,7 @@ do not depend on how a table is cut into partitions. The number of rows is publi
 
 **One record, one row.** Two names of one file are refused: symbolic links, hard links, a file that a dataset names
 twice. A copy of a file is another file, whose rows are other records, as rows that stand twice in a table in memory
-are. A file is known by its stamps (``storage/files.py``) until it has been read once, and by a :class:`Digest` of its
+are. A file is known by its stamps (``storage/stamps.py``) until it has been read once, and by a :class:`Digest` of its
 records from then on. Rows that somebody's code computes, and files of another file system, have no stamps: an
 ``assumption`` says what rests on whoever gives them.
 """
@@ -29,8 +29,8 @@ import numpy as np
 from dpmcmc.data import columnar
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import DataError
-from dpmcmc.storage.files import Stamps, check_unchanged, stamps_of
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.stamps import Stamps, check_unchanged, stamps_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset

@@ -26,7 +26,7 @@ import numpy as np
 
 from dpmcmc.data import columnar, formula
 from dpmcmc.errors import DataError, InputError
-from dpmcmc.storage.files import opened_text
+from dpmcmc.storage.files import open_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -568,7 +568,7 @@ class EncodedTable:
 def _csv(path: Path) -> dict[str, list[str | None]]:
     """Return the columns of a CSV file with a header, all texts; an empty field is a missing value, a line is a row."""
     try:
-        with opened_text(path, "utf-8-sig", newline="") as stream:
+        with open_text(path, "utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
             names = [name.strip() for name in next(reader, [])]
             # An empty line is the missing value of a table's only column.

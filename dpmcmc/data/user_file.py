@@ -30,7 +30,8 @@ from dpmcmc.data.columnar import NAMES, paths_of
 from dpmcmc.data.partitions import partitioned
 from dpmcmc.errors import InputError
 from dpmcmc.storage.arrays import npy_header, read_array
-from dpmcmc.storage.files import Stamps, opened, stamps_of
+from dpmcmc.storage.files import open_regular
+from dpmcmc.storage.stamps import Stamps, stamps_of
 
 # ----------------------------------------------------------------------------------------------------
 # Rows grouped by owner, so that one owner is one record of the query.
@@ -315,7 +316,7 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"data.path: there is no file {path}: correct the path (a relative one starts at the config).")
     try:
-        with opened(path) as stream:
+        with open_regular(path) as stream:
             if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise DataError(f"{path} holds a single array: store both arrays together with numpy.savez.")
             with zipfile.ZipFile(stream) as archive:
@@ -451,7 +452,7 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
             f"data.path: there is no file {path}: store arrays of these names with numpy.save, or correct the path."
         )
     try:
-        with opened(path) as stream:
+        with open_regular(path) as stream:
             shape, by_columns, dtype = npy_header(stream)
             start = stream.tell()
             size = stream.seek(0, os.SEEK_END)

@@ -41,9 +41,11 @@ from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.exact_sums import traced_for
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import CheckpointError, Point
-from dpmcmc.storage.fingerprint import on_disk
-from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, restored
+from dpmcmc.storage.checkpoint import CheckpointError
+from dpmcmc.storage.commit import Point
+from dpmcmc.storage.leaves import restored
+from dpmcmc.storage.pytree import PyTree, length_of, num_bytes
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.transformed import Whitened, WhitenedRows
 

@@ -48,8 +48,8 @@ from dpmcmc.privacy.query.gaussian_release import gradient_rows
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.files import memory
-from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, size_of
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.transformed import Whitened, WhitenedRows, in_metric, metric_of_rows
 
@@ -496,7 +496,7 @@ class Chains:
             until = min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.kept(at) is None]
+        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.load_stage(at) is None]
         steps = charged_again(plan.private.guarantee, again)
         return (
             *itertools.chain(*lost),

@@ -34,7 +34,8 @@ from dpmcmc.privacy.query.per_record_gradients import (
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.fingerprint import usable_cores
-from dpmcmc.storage.pytree import PyTree, hashable, num_bytes
+from dpmcmc.storage.pytree import PyTree, num_bytes
+from dpmcmc.storage.structure import hashable
 
 # ----------------------------------------------------------------------------------------------------
 # Sizes of what the engine computes at a time: cells of a block, lanes of a block, steps of a device call.

@@ -81,11 +81,11 @@ from dpmcmc.privacy.ledger.place import place
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.report.console import shown
 from dpmcmc.storage.blas import one_blas_thread
-from dpmcmc.storage.checkpoint import Checkpoint, opened
+from dpmcmc.storage.checkpoint import Checkpoint, open_checkpoint
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
-from dpmcmc.storage.files import today
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.run_folder import today
 from dpmcmc.targets.base import record_shapes
 
 Key = SecretKey | jax.Array | int | None
@@ -186,7 +186,7 @@ class Life:
 
     def _reserved(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         """Open the checkpoint and reserve, on process 0; return what all are told."""
-        kept = stack.enter_context(opened(self._checkpoint))
+        kept = stack.enter_context(open_checkpoint(self._checkpoint))
         self._own = kept
         if kept is not None and self._ledger is None:
             kept.check_uncharged()
@@ -518,7 +518,7 @@ def sample(
 # An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
 # records 80 times and drives one chain at a time; here a block of cells shares each step. Plans of one program may
 # differ in noise and its draws, steps, burn-in, thinning, chains, clip norm, room for a batch, and the numbers of the
-# sampler and the target (``storage/pytree.py``).
+# sampler and the target (``storage/structure.py``).
 #
 # **Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own
 # query. So each result carries its own plan's guarantee, and what leaves a sweep costs the composition of them all, as

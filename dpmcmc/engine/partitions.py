@@ -66,7 +66,8 @@ from dpmcmc.privacy.query.record_sums import (
     summed,
 )
 from dpmcmc.storage.blas import one_blas_thread
-from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
+from dpmcmc.storage.fingerprint import rounding_facts
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
 
 #: Environment variable, and its default: MiB of encoded records that a process keeps between passes.

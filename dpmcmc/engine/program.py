@@ -3,7 +3,7 @@
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
 one after another: in the same call, or beforehand where a core is free (``rows_on_disk.py``). Noise, keys and records
-are arguments, and so are numbers of the sampler, the target and C (``storage/pytree.py``): others compile nothing.
+are arguments, and so are numbers of the sampler, the target and C (``storage/structure.py``): others compile nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,8 @@ from dpmcmc.privacy.query.query import (
 )
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
-from dpmcmc.storage.pytree import (
-    STATIC,
-    Number,
-    PyTree,
-    Structure,
-    map_in_groups,
-    num_bytes,
-)
+from dpmcmc.storage.pytree import STATIC, PyTree, map_in_groups, num_bytes
+from dpmcmc.storage.structure import Number, Structure
 from dpmcmc.targets.base import Target, target_offers
 
 # ----------------------------------------------------------------------------------------------------

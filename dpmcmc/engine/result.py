@@ -62,9 +62,11 @@ from dpmcmc.report.page import (
 )
 from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
 from dpmcmc.report.words import title
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.run_folder import RunFolder, today
+from dpmcmc.storage.surroundings import check_free
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget

@@ -37,14 +37,9 @@ from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.description import INTERVALS, PREDICTION, REFUSED, Verdict
 from dpmcmc.planning.saved import SavedPlan, target_of
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.storage.files import (
-    PRIVACY,
-    check_result,
-    has_digests,
-    read_bytes,
-    read_json,
-)
+from dpmcmc.storage.files import read_bytes, read_json
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.released_files import PRIVACY, check_result, has_digests
 from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project, symmetric_noise
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import (
     LinearRegression,

@@ -28,8 +28,8 @@ from dpmcmc.planning.description import Verdict, html_table
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.storage.files import check_unchanged
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.stamps import check_unchanged
 from dpmcmc.targets.base import Target, TargetOffers, target_offers
 
 if TYPE_CHECKING:

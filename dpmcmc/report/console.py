@@ -36,7 +36,7 @@ from dpmcmc.report import page
 from dpmcmc.report.lines import rows
 from dpmcmc.report.page import Circumstances, Kind, Settings
 from dpmcmc.report.screen import planned, promise, saved, uses, width
-from dpmcmc.storage.fingerprint import on_disk
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets import bind, record_shapes
 from dpmcmc.targets.base import Target
 
@@ -168,8 +168,8 @@ class Screen(Console):
 # Public facts: a run may state them before it has computed anything from a record.
 #
 # Everything that a run prints, names, dates or writes outside ``confidential/`` is computed from a :class:`PublicFacts`
-# and from draws that the guarantee covers. So the functions that print and write (here and in ``files.py``) take
-# these, and never a DataSet.
+# and from draws that the guarantee covers. So the functions that print and write take these,
+# and never a DataSet.
 #
 # Public facts are:
 #

@@ -28,7 +28,7 @@ from dpmcmc.report.effects import Effects
 from dpmcmc.report.hazards import hazards
 from dpmcmc.report.summary import Summary
 from dpmcmc.report.words import accounting, estimated, method_in_words, model, prior
-from dpmcmc.storage.cache import versions
+from dpmcmc.storage.versions import versions
 
 # ----------------------------------------------------------------------------------------------------
 # Contents of the files of a release, computed from public facts and released values.

@@ -22,8 +22,8 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, materialised
-from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import STATIC, PyTree
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Positive, Target, TargetError, shared_by_equal_targets
 from dpmcmc.targets.glm import SoftmaxRegression
 

@@ -20,8 +20,8 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import LANES, Clip, FixedPoint, Rows
 from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
-from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
+from dpmcmc.storage.record_blocks import blocks
 from dpmcmc.targets.base import (
     GaussianPrior,
     Positive,

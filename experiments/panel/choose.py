@@ -23,7 +23,7 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.engine.cells import alone
-from dpmcmc.storage.files import opened_text
+from dpmcmc.storage.files import open_text
 from experiments.commands import folder_for
 from experiments.panel import scores
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
@@ -220,7 +220,7 @@ def _context(panel: Panel) -> str:
 def _rows(table: Path) -> list[dict[str, str]]:
     if not table.exists():
         return []
-    with opened_text(table, newline="") as file:
+    with open_text(table, newline="") as file:
         return list(csv.DictReader(file))
 
 

@@ -33,7 +33,7 @@ from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter, test_partitions
 from tests.planted import Scene, require

@@ -14,7 +14,7 @@ from dpmcmc.cli import run, saved
 from dpmcmc.inference import predictive
 from dpmcmc.report import console
 from dpmcmc.report.console import PublicFacts
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
 from tests.planted import checks_release as checks
 

@@ -22,9 +22,8 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import LedgerError, Receipt, book, file, filters
 from dpmcmc.privacy.ledger.book import Book
-from dpmcmc.storage import checkpoint
-from dpmcmc.storage import files as run_folder
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage import checkpoint, released_files, surroundings
+from dpmcmc.storage.run_folder import RunFolder
 from tests.ledger.ledgers import edited
 from tests.planted import Fault
 from tests.planted import checks_state as checks
@@ -154,7 +153,7 @@ def _draws_first(patch: Patch) -> None:
 
 
 def _digests_not_compared(patch: Patch) -> None:
-    for room in (verify, run_folder):
+    for room in (verify, released_files):
         patch.setattr(room, "discrepancy", lambda *_: None)
 
 
@@ -326,7 +325,7 @@ FAULTS = (
     Fault(
         "result saved in a checkpoint",
         "result.save(folder) is given the folder of a run that was stopped, and publishes keys with the draws.",
-        lambda patch: patch.setattr(run_folder, "_is_checkpoint", lambda folder: False),
+        lambda patch: patch.setattr(surroundings, "_is_checkpoint", lambda folder: False),
         (checks.nothing_is_saved_among_keys,),
     ),
     Fault(

@@ -23,7 +23,8 @@ from typing import Any
 
 from dpmcmc.privacy.ledger import chain
 from dpmcmc.privacy.ledger.chain import Append, BrokenChain, Entry, LedgerError
-from dpmcmc.storage.files import flush_folder, lock, names, unlock
+from dpmcmc.storage.atomic import flush_folder
+from dpmcmc.storage.lock import lock, still_names, unlock
 
 # ----------------------------------------------------------------------------------------------------
 # One file, whatever it is called: locked, read and changed in place, with nothing beside it.
@@ -104,7 +105,7 @@ class Inode:
 
     def check_place(self) -> None:
         """Raise LedgerError unless the path still names this file."""
-        if not names(self.path, self.handle):
+        if not still_names(self.path, self.handle):
             raise LedgerError(
                 f"{self.path}: was moved or replaced while it was in use, and what was reserved stays spent in the "
                 "file that it was; find that one, and go on with it alone."
@@ -156,7 +157,7 @@ def locked(path: Path, patience: float) -> Iterator[Inode]:
         handle, writable = _open(path)
         try:
             lock(handle, patience)
-            if not names(path, handle):
+            if not still_names(path, handle):
                 continue
             file = Inode(path, handle, writable)
             _forget_trial(file)
@@ -222,7 +223,7 @@ def _forget_trial(file: Inode) -> None:
         return
     path = file.path.resolve()
     for other in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        if re.fullmatch(r"[0-9a-f]{16}", other.name.removeprefix(f".{path.name}.")) and names(other, file.handle):
+        if re.fullmatch(r"[0-9a-f]{16}", other.name.removeprefix(f".{path.name}.")) and still_names(other, file.handle):
             other.unlink()
 
 
