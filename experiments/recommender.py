@@ -26,7 +26,7 @@ from rich.console import Console
 import dpmcmc
 from dpmcmc import config as config_room
 from dpmcmc.config import file as config_file
-from dpmcmc.data import DataSet, store
+from dpmcmc.data import DataSet, generated
 from dpmcmc.inference import predictive
 from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
@@ -110,12 +110,12 @@ def of_baselines(settings: Settings, data: DataSet) -> list[dict[str, Any]]:
     """Return the rows of the truth, and of a mean for each film; neither is private."""
     target = config_room.make_plan(config_file.load(settings.config)).target
     assert data.test is not None
-    films = store.ratings_films().astype(np.float32)
-    asked = data.train["x"][:, 2 * store.ITEMS :]
+    films = generated.ratings_films().astype(np.float32)
+    asked = data.train["x"][:, 2 * generated.ITEMS :]
     means = (data.train["y"] @ asked) / asked.sum(axis=0)
     ways: dict[str, Completes] = {
         TRUTH: lambda x: np.asarray(target.predict(films, x)),
-        MEANS: lambda x: x[:, 2 * store.ITEMS :] @ means,
+        MEANS: lambda x: x[:, 2 * generated.ITEMS :] @ means,
     }
     return [
         {"method": name, "runs": 1} | row for name, completes in ways.items() for row in errors([completes], data.test)

@@ -118,9 +118,9 @@ def file(path: Path, second: bool, owners: bool) -> None:
 
 
 def _held_out_owners() -> np.ndarray:
-    from dpmcmc.data.base import fixed_split
+    from dpmcmc.data.split import split_rows
 
-    return fixed_split(OWNERS, OWNERS // 2)[1]
+    return split_rows(OWNERS, OWNERS // 2)[1]
 
 
 def write(folder: Path, case: dict[str, Any], second: bool) -> Path:

@@ -18,8 +18,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, base, store
-from dpmcmc.data import store as synthetic
+from dpmcmc.data import abalone, adult, adult_steps, bundled, generated, row_maps, split, store
 
 FILES = os.environ.get("DPMCMC_DATA")
 OFFICIAL = {"adult": ("adult.data", "adult.test"), "abalone": ("abalone.data",)}
@@ -333,7 +332,7 @@ def test_bins_of_adult_are_steps_at_round_numbers_and_every_row_has_the_same_sca
     assert reached["capital-loss 2400+"] == pytest.approx((down, up))
     assert reached["hours-per-week 40+"] == pytest.approx((up, down))
     np.testing.assert_allclose(rows[:, -1], 1 / np.sqrt(17), rtol=2e-6)  # no row tells its own scale
-    cuts = [cut for cuts in adult.CUTS.values() for cut in cuts]
+    cuts = [cut for cuts in adult_steps.CUTS.values() for cut in cuts]
     assert all(cut % 5 == 0 for cut in cuts if cut > 16)  # public constants, none read from the records
 
 
@@ -386,11 +385,11 @@ def test_diabetes_has_real_labels_and_rows_scaled_by_constants():
     assert (dataset.train["y"].dtype, dataset.spec.num_classes, dataset.spec.encoding) == (np.float32, None, None)
     raw, score = load_diabetes(scaled=False, return_X_y=True)
     labels = np.concatenate([dataset.train["y"], dataset.test["y"]])
-    assert store.DIABETES_LABELS[0] <= labels.min() < labels.max() <= store.DIABETES_LABELS[1]
+    assert bundled.DIABETES_LABELS[0] <= labels.min() < labels.max() <= bundled.DIABETES_LABELS[1]
     np.testing.assert_allclose(np.sort(labels), np.sort((score - 150) / 100), atol=1e-6)
     # A row within the ball is its measurements halved: the age column ends at 20 and 80 years.
     inner = np.isclose(dataset.test["x"][:, -1], 0.5)
-    ages = raw[base.fixed_split(442, 110)[1], 0][inner]
+    ages = raw[split.split_rows(442, 110)[1], 0][inner]
     np.testing.assert_allclose(dataset.test["x"][inner, 0], np.clip((ages - 50) / 30, -1, 1) / 2, atol=1e-6)
     assert inner.mean() > 0.8
 
@@ -401,7 +400,7 @@ def test_poisson_counts_follow_their_own_model():
     assert (y.dtype, dataset.spec.num_classes) == (np.int32, None)
     assert y.min() >= 0
     np.testing.assert_allclose(x[:, -1], 0.5**0.5, rtol=2e-6)
-    mean = np.exp(x @ synthetic.POISSON_COEFFICIENTS)
+    mean = np.exp(x @ generated.POISSON_COEFFICIENTS)
     assert 0.59 < mean.min() < mean.max() < 12.3
     # The score Σ (y − mean) x has covariance Σ mean x xᵀ: its squared length there is chi-square with 5 degrees of
     # freedom, beyond 25.7 once in ten thousand.
@@ -425,26 +424,26 @@ def test_loading_twice_gives_the_same_records(name, empty_store):
 
 
 def test_a_split_is_a_partition_fixed_for_all_time():
-    train, test = base.fixed_split(4177, 1044)
+    train, test = split.split_rows(4177, 1044)
     assert train.size == 3133
     np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(4177))
     assert (np.diff(train) > 0).all()
     # Pinned: published figures depend on which rows these are.
-    assert base.fixed_split(12, 4)[1].tolist() == [2, 6, 9, 11]
-    assert base.fixed_split(5, 0)[1].size == 0
+    assert split.split_rows(12, 4)[1].tolist() == [2, 6, 9, 11]
+    assert split.split_rows(5, 0)[1].size == 0
 
 
 def test_normalised_float32_rows_never_exceed_one():
     rng = np.random.RandomState(0)
     rows = rng.normal(size=(20000, 109)) * 10.0 ** rng.uniform(-6, 6, size=(20000, 1))
-    length = norms(base.normalised_rows(rows))
+    length = norms(row_maps.normalise_rows(rows))
     assert length.max() <= 1.0
     assert length.min() > 1.0 - 2e-6
 
 
 def test_clipping_leaves_inner_rows_alone():
     rows = np.array([[0.3, 0.4], [3.0, 4.0]])
-    clipped = base.clipped_rows(rows, 1.0)
+    clipped = row_maps.clip_rows(rows, 1.0)
     np.testing.assert_array_equal(clipped[0], rows[0].astype(np.float32))
     np.testing.assert_allclose(clipped[1], [0.6, 0.8], rtol=2e-6)
     assert norms(clipped).max() <= 1.0

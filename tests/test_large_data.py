@@ -18,7 +18,7 @@ from dpmcmc import data
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import make_plan
-from dpmcmc.data import DataError, checks, columnar, to_rows
+from dpmcmc.data import DataError, checks, conversion, to_rows
 from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.privacy import Ledger
@@ -307,10 +307,10 @@ def store(path, content):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
     source = store(tmp_path / f"t{suffix}", table())
     made = to_rows(source, tmp_path / "mine", x=["c", "a", "b"], y="label", test=source)
-    assert made == columnar.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
+    assert made == conversion.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
     for end in ("", "_test"):
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"x{end}.npy"), X[:, [2, 0, 1]])
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"y{end}.npy"), Y)
@@ -330,7 +330,7 @@ def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkey
 @pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
 def test_a_column_of_lists_becomes_rows(suffix, kind, tmp_path, monkeypatch):
     pyarrow = pytest.importorskip("pyarrow")
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)
     of = pyarrow.list_(pyarrow.float32(), D) if kind == "fixed" else getattr(pyarrow, kind)(pyarrow.float64())
     content = pyarrow.table({"v": pyarrow.array(X.tolist(), of), "y": Y.astype(np.float64)})
     made = to_rows(store(tmp_path / f"t{suffix}", content), tmp_path / "mine", x="v", y="y")
@@ -385,7 +385,7 @@ def _null(values, row):
 def test_columns_that_cannot_be_converted_are_refused_and_the_holder_told_which_row(
     columns, options, words, row, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)
     asked = {"x": ["a", "b", "c"], "y": "label"} | options
     source = store(tmp_path / ("t.parquet" if row is None else "t.arrow"), table(**columns))
     with pytest.raises(DataError, match=words) as refusal:

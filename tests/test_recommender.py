@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.data import store
+from dpmcmc.data import generated
 from dpmcmc.targets.shipped_models import Recommender
 from dpmcmc.testing import check_target
 from experiments import recommender
@@ -88,11 +88,11 @@ def test_the_recommender_passes_the_public_check():
 def test_the_generated_users_follow_their_own_model():
     """Squared lengths of ratings in the metric of their covariance are chi-square, one degree for each rating."""
     data = dpmcmc.data.load("ratings")
-    films = store.ratings_films()
-    covariance = films @ films.T + store.RATINGS_NOISE**2 * np.eye(store.ITEMS)
+    films = generated.ratings_films()
+    covariance = films @ films.T + generated.RATINGS_NOISE**2 * np.eye(generated.ITEMS)
     total = degrees = 0
     for row, y in zip(data.train["x"][:500].astype(float), data.train["y"], strict=False):
-        shown, mask, asked = row.reshape(3, store.ITEMS)
+        shown, mask, asked = row.reshape(3, generated.ITEMS)
         rated = mask + asked > 0
         ratings = (shown + asked * y)[rated]
         total += ratings @ np.linalg.solve(covariance[np.ix_(rated, rated)], ratings)

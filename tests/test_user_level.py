@@ -10,7 +10,7 @@ import yaml
 
 import dpmcmc
 from dpmcmc import data
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.engine import result as result_room
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.data.one_record import read
+from dpmcmc.data.one_record import read_record
 from dpmcmc.diagnostics.per_instance.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.result import Result
@@ -43,7 +43,7 @@ def receipt(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
         plan, request = config_room.released(folder, saved, allow_code or ())
-    encoded, moved = read(Path(record), request, result.columns)
+    encoded, moved = read_record(Path(record), request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:
         say(text)

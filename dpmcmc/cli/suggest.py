@@ -19,7 +19,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.config.model import SCHEMES, Config, Promise, to_yaml
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
-from dpmcmc.data.checks import with_public_facts
+from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.errors import printable
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
@@ -178,7 +178,7 @@ class _ConfigRequest:
         target = target_of(config, spec)
         given: Given = {"adjacency": promise.adjacency}
         if self.mechanism and isinstance(config.mechanism, Derived):
-            given["mechanism"] = with_public_facts(config.mechanism.built(), spec.facts)
+            given["mechanism"] = add_public_facts(config.mechanism.built(), spec.facts)
         elif self.of_fit:
             given |= settings_of(target, self.goal, spec.num_features)
         delta = promise.delta if self.delta else None

@@ -29,7 +29,7 @@ from dpmcmc.config.sections import (
     schedule_section,
 )
 from dpmcmc.data import DataRequest, DataSet, DataSpec
-from dpmcmc.data.checks import with_public_facts
+from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.engine.hardware import mesh, on_device
 from dpmcmc.engine.work import work_of
 from dpmcmc.errors import InputError
@@ -104,7 +104,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
+        metric = None if config.metric is None else add_public_facts(_built(config.metric), spec.facts, target)
         promise = _privacy(config)
         schema = spec.schema
         return plan(
@@ -187,7 +187,7 @@ def _mechanism_plan(
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
+            mechanism = add_public_facts(_built(config.mechanism), spec.facts, target)
         else:
             mechanism = _hybrid(config.mechanism, _sampler(config), promise, length)
         return mechanism.plan(
@@ -311,7 +311,7 @@ def target_of(config: Config, spec: DataSpec) -> Target:
             )
     else:
         with located(config.sections("target", "data"), "target"):
-            target = with_public_facts(config.target.built(), spec.facts)
+            target = add_public_facts(config.target.built(), spec.facts)
     for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
     return PerOwner(target, spec.records_per_owner) if for_owners else target
 

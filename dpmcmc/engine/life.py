@@ -42,8 +42,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.data.columnar import is_stored
-from dpmcmc.data.tables import in_memory
+from dpmcmc.data.table_files import is_stored
+from dpmcmc.data.tables import load_table
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.blocks import BoundPlan, with_charged_again
 from dpmcmc.engine.chains import Chains, Given, run_together
@@ -241,7 +241,7 @@ class Life:
     def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
         people = self._partitions(data)
         if people is None and self.plan.schema is not None and is_stored(data):
-            data = in_memory(data)  # once, for the records and for the ledger
+            data = load_table(data)  # once, for the records and for the ledger
         given = data
         data = mapped(self.plan.records_of(data)) if people is None else people
         if people is None:

@@ -1,6 +1,6 @@
 """Records of a table in partitions, of which sums alone can be asked: each partition is read and summed by a worker.
 
-    people = partitioned("people/*.parquet", schema)
+    people = find_partitions("people/*.parquet", schema)
     with workers() as engine:
         records = PartitionedRecords(people, engine).checked(check, num_records=10_000_000)
         records.total(gram)                       # exact integers, as of the whole table
@@ -48,13 +48,8 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from dpmcmc.data.encoded_partitions import Digest, EncodedPartition, EncodedPartitions, in_partition
 from dpmcmc.data.known_columns import as_bytes, as_known, sums_of_words
-from dpmcmc.data.partitions import (
-    Digest,
-    EncodedPartition,
-    EncodedPartitions,
-    in_partition,
-)
 from dpmcmc.engine.workers import LostPartition, Workers
 from dpmcmc.errors import DataError, InputError
 from dpmcmc.privacy.query.record_sums import (
@@ -511,7 +506,7 @@ class PartitionedRecords:
         return {"records": as_bytes(total)}
 
     def known_columns(self) -> dict[str, np.ndarray]:
-        """Return the table's columns as a ledger knows them, before encoding (``data/tables.py``)."""
+        """Return the table's columns as a ledger knows them, before encoding (``data/known_columns.py``)."""
         names = tuple(self.data.schema.columns)
         totals: dict[str, int | None] = dict.fromkeys(names, 0)
         for answer in self._answers(_Words(names)):

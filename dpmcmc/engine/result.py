@@ -24,7 +24,7 @@ import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
-from dpmcmc.data.tables import Table, is_table, no_schema
+from dpmcmc.data.tables import Table, is_table, refuse_no_schema
 from dpmcmc.engine.program import Means
 from dpmcmc.engine.result_folder import (
     DRAWS,
@@ -416,7 +416,7 @@ class Result:
         """
         if (is_table(x) or isinstance(x, Mapping)) and not arguments:
             if self.plan.schema is None:
-                raise no_schema(x)
+                raise refuse_no_schema(x)
             return self.plan.schema.label_of(self.predict(**self.plan.schema.encode_inputs(x)))
         target, _ = by_row(self.plan.target, {})
         if isinstance(target, NumPyroTarget):

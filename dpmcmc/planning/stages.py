@@ -19,10 +19,11 @@ import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_other
+from dpmcmc.data.encoded_partitions import EncodedPartitions
 from dpmcmc.data.known_columns import texts
-from dpmcmc.data.partitions import EncodedPartitions, partitioned
+from dpmcmc.data.partitions import find_partitions
 from dpmcmc.data.schema import Schema
-from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
+from dpmcmc.data.tables import EncodedTable, Table, is_table, refuse_no_schema
 from dpmcmc.errors import DataError, printable
 from dpmcmc.planning.description import Verdict, html_table
 from dpmcmc.privacy.accounting.charging import Earlier, Privacy
@@ -222,7 +223,7 @@ class AnyPlan(abc.ABC):
                 refuse_other(leaf, f"data{jax.tree_util.keystr(path)}")
             return records
         if self.schema is None:
-            raise no_schema(data)
+            raise refuse_no_schema(data)
         return self.schema.encode(data)
 
     def partitions_of(self, data: PyTree | Table | DataSet) -> EncodedPartitions | None:
@@ -233,7 +234,7 @@ class AnyPlan(abc.ABC):
             return data
         if self.schema is None or not is_table(data):
             return None
-        return partitioned(data, self.schema)
+        return find_partitions(data, self.schema)
 
     def columns_of(self, data: PyTree | Table | DataSet | EncodedTable) -> dict[str, np.ndarray]:
         """Return every column that the schema declares, as bytes before encoding; none of data that are no table.

@@ -16,7 +16,7 @@ from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from dpmcmc.data.base import Privatised
+from dpmcmc.data.request import Privatised
 from dpmcmc.errors import InputError, check_fields, printable
 from dpmcmc.planning.description import INTERVALS, PREDICTION
 from dpmcmc.planning.saved import SavedPlan

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from dpmcmc.data.base import DataSpec, Privatised
+from dpmcmc.data.base import DataSpec
+from dpmcmc.data.request import Privatised
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.description import IF_TRUE, INTERVALS, PREDICTION, Verdict

@@ -23,7 +23,7 @@ import numpy as np
 from annotated_types import Ge
 from jax.flatten_util import ravel_pytree
 
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.errors import Checked, InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt

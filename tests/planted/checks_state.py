@@ -21,7 +21,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data.partitions import partitioned
+from dpmcmc.data.partitions import find_partitions
 from dpmcmc.engine import compilation
 from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import result as result_room
@@ -438,7 +438,7 @@ def no_record_counts_twice(scene: Scene) -> None:
             (files / "1.parquet").symlink_to(files / "0.parquet")
         with contextlib.suppress(InputError, LostPartition), pytest.MonkeyPatch.context() as patch, workers() as crew:
             patch.setenv(partitioned_room.KEEP_MB, "0")
-            table = partitioned(files, test_partitions.SCHEMA)
+            table = find_partitions(files, test_partitions.SCHEMA)
             records = partitioned_room.PartitionedRecords(table, crew)
             records = records.checked(test_partitions.fine, test_partitions.N)
             if happens == "rewrite":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import run, verify
-from dpmcmc.data import columnar
+from dpmcmc.data import table_files
 from dpmcmc.engine import chains, life
 from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import program as traced_room
@@ -355,7 +355,7 @@ FAULTS = (
     Fault(
         "a file under two names",
         "Somebody links a file into its own folder, and each of its records is summed twice.",
-        lambda patch: patch.setattr(columnar, "_check_once", lambda parts: None),
+        lambda patch: patch.setattr(table_files, "_check_once", lambda parts: None),
         (checks.no_record_counts_twice,),
     ),
     Fault(
