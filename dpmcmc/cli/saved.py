@@ -442,7 +442,7 @@ class ConfiguredRun:
 
 
 class _Fits:
-    """The last non-private fit of this process: cells of a sweep have one target and one set of records."""
+    """The last non-private fit of this process: configs of a sweep have one target and one set of records."""
 
     def __init__(self) -> None:
         self._of: tuple[object, list[np.ndarray]] | None = None
@@ -451,7 +451,7 @@ class _Fits:
         """Return the fit of a config's target to records, which are compared with the last ones."""
         from dpmcmc.diagnostics import reference
 
-        # The data's section has the facts that a target takes from them; a path is written from each cell's folder.
+        # The data's section has the facts that a target takes from them; a path is written from each config's folder.
         told = config.model_dump(mode="json", include={"target", "data"}, exclude={"data": {"path"}})
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
         same = (

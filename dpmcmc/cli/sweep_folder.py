@@ -1,6 +1,6 @@
 """The folder of a sweep: what it may hold before, the grid in it, and what is released at the end.
 
-Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a cell ended,
+Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a config ended,
 which depends on records.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.cli.swept_cell import status_of
+from dpmcmc.cli.swept_config import status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid
 from dpmcmc.config.model import in_database, to_yaml
@@ -70,7 +70,7 @@ def released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
 
 
 def remove_unbegun(folder: Path, whole: bool) -> None:
-    """Empty the folder of a sweep of which no cell has begun, and remove it where the sweep has made it."""
+    """Empty the folder of a sweep of which no config has begun, and remove it where the sweep has made it."""
     if all(status_of(path) == "waiting" for path in (folder / CELLS).glob("*")):
         for name in (CELLS, CONFIDENTIAL):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -90,7 +90,7 @@ def publish(
 
     Args:
         rows: of the table; public facts and released values alone.
-        page: None: a cell has ended in a way that only the data holder may learn, so neither is there.
+        page: None: a config has ended in a way that only the data holder may learn, so neither is there.
         released: folder of the sweep.
         columns: of the table.
     """
@@ -104,7 +104,7 @@ def publish(
 
 
 def date(folder: Path) -> None:
-    """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
+    """Give the folders the day of the first start: the time of a file would tell when the last config ended."""
     if (folder / GRID).exists():
         within = (folder / name for name in (CELLS, CONFIDENTIAL))
         there = [path for path in within if path.exists()]

@@ -114,9 +114,9 @@ def _notebook(run: Running, console: Console) -> Iterator[Report]:
     def bar(done: int, total: int) -> HTML:
         return HTML(f"<progress value={done} max={total}></progress> {done:,} of {total:,} steps")
 
-    cell = display(HTML("<progress></progress> compiling"), display_id=True)
-    yield lambda done, total: cell.update(bar(done, total))
-    cell.update(HTML(""))
+    line = display(HTML("<progress></progress> compiling"), display_id=True)
+    yield lambda done, total: line.update(bar(done, total))
+    line.update(HTML(""))
 
 
 @contextlib.contextmanager

@@ -35,10 +35,10 @@ class Point:
 
     Attributes:
         number: of the commit.
-        block: first cell of the block that is running.
+        block: first chain of the block that is running.
         step: its next step.
         until: step that it may reach before the next commit.
-        shape: (cells in a block, steps in a chunk); a resumed run keeps them.
+        shape: (chains in a block, steps in a chunk); a resumed run keeps them.
         states: leaves of the block's states, or None where it has not started.
         norms: last norm of every chain.
         pieces: per chain the leaves of each piece of its draws.

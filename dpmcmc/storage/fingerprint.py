@@ -186,8 +186,8 @@ def _each(values: Iterable[object], seen: set[int]) -> list[bytes]:
 
 def enclosed(function: Any) -> list[Any]:
     """Return the defaults of a function's arguments, and what it closes over."""
-    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-    return [*(function.__defaults__ or ()), *cells]
+    contents = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return [*(function.__defaults__ or ()), *contents]
 
 
 def _filled(cell: CellType) -> bool:

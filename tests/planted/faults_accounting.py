@@ -208,10 +208,10 @@ FAULTS = (
         (accounting.a_plan_meets_its_epsilon_whatever_was_planned_before,),
     ),
     Fault(
-        "a sweep costs its largest cell",
-        "The page of a sweep states the largest of the epsilons, as if nobody saw more than one cell.",
+        "a sweep costs its largest config",
+        "The page of a sweep states the largest of the epsilons, as if nobody saw more than one config.",
         _costs_its_largest_cell,
-        (accounting.cells_of_a_sweep_cost_all_together,),
+        (accounting.configs_of_a_sweep_cost_all_together,),
     ),
     Fault(
         "adjacencies mixed in a composition",

@@ -1,13 +1,13 @@
-"""One cell of a sweep: its folder, its reservation, and its run by a worker.
+"""One config of a sweep: its folder, its reservation, and its run by a worker.
 
-A cell is an ordinary run in a folder of its own, ``cells/0007``. The sweep makes the folder with its config and its
-checkpoint, reserves the cell's budget under a name that the checkpoint holds, and then sends the folder's path to a
+A config is an ordinary run in a folder of its own, ``cells/0007``. The sweep makes the folder with its config and its
+checkpoint, reserves the config's budget under a name that the checkpoint holds, and then sends the folder's path to a
 worker. A worker is given nothing else, and answers with an exit code. So neither records nor keys nor results travel: a
 worker reads the data by the path in the config, takes its keys from its own system, and writes the run folder, which
-every worker must see under one path. Why a cell ended as it did may depend on the records, and is left in a
+every worker must see under one path. Why a config ended as it did may depend on the records, and is left in a
 confidential file.
 
-How far a cell has come is read from its folder, so that nothing is lost with the process that watched it:
+How far a config has come is read from its folder, so that nothing is lost with the process that watched it:
 
 =============  =====================================================================================
 ``waiting``    nothing was computed from a record; what is reserved can be given back
@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple
 from dpmcmc.cli import run as run_room
 from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import exit_code
-from dpmcmc.config.grid import Cell
+from dpmcmc.config.grid import SweptConfig
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.ledger import Ledger, LedgerError
@@ -43,7 +43,7 @@ from dpmcmc.storage.files import read_table, read_text
 from dpmcmc.storage.released_files import CONFIDENTIAL, PRIVACY, is_sealed
 
 Status = Literal["waiting", "stopped", "lost", "released", "withheld", "diverged", "failed"]
-#: Those of a cell that is done, and those of one that is charged.
+#: Those of a config that is done, and those of one that is charged.
 DONE = ("released", "withheld", "diverged", "failed")
 CHARGED = ("stopped", "lost", *DONE)
 
@@ -60,12 +60,12 @@ class Sent:
     """All that a worker is given.
 
     Attributes:
-        number: of the cell.
+        number: of the config.
         folder: of its run.
         token: confidential file that the worker makes, and in which it says how the run ended. An executor that tries
-            a cell again finds it there, and the cell is left alone: the first try may have begun.
+            a config again finds it there, and the config is left alone: the first try may have begun.
         allow_code: as of ``dpmcmc run``.
-        pictures: whether the cell's page has pictures.
+        pictures: whether the config's page has pictures.
     """
 
     number: int
@@ -75,17 +75,17 @@ class Sent:
     pictures: bool
 
 
-#: JAX's settings and a process's output are not of one thread, so a process carries out one cell at a time.
+#: JAX's settings and a process's output are not of one thread, so a process carries out one config at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def carry_out(sent: Sent) -> Ended:
-    """Run a cell, in a worker; a failure is an answer and no exception."""
+    """Run a config, in a worker; a failure is an answer and no exception."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         os.close(os.open(sent.token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        return Ended(1, "the executor sent this cell a second time, and it was left alone")
+        return Ended(1, "the executor sent this config a second time, and it was left alone")
     except OSError as error:
         return Ended(
             2,
@@ -133,7 +133,7 @@ def _run(sent: Sent) -> None:
 
 
 def status_of(folder: Path) -> Status:
-    """Return how far the cell in a folder has come."""
+    """Return how far the config in a folder has come."""
     kept = folder / CONFIDENTIAL / "checkpoint"
     if kept.is_dir():
         return "stopped" if has_begun(kept) else "waiting"
@@ -149,27 +149,27 @@ def status_of(folder: Path) -> Status:
     return "diverged" if told else "failed"
 
 
-def made(cell: Cell, plan: AnyPlan, folder: Path) -> Reservation | None:
-    """Make the folder of a cell that waits, and reserve its budget where the config names a ledger.
+def made(swept: SweptConfig, plan: AnyPlan, folder: Path) -> Reservation | None:
+    """Make the folder of a config that waits, and reserve its budget where the config names a ledger.
 
     A start that was killed in between has left the folder, or the folder and the reservation; both are found again.
 
     Raises:
         CommandError: the folder cannot be made.
-        LedgerError: the budget does not allow the cell.
+        LedgerError: the budget does not allow the config.
     """
     begun = (folder / "config.yaml").exists()
     place = Place(folder, folder / CONFIDENTIAL, resumed=begun, named=str(folder / "config.yaml"))
-    place.make(cell.config)
+    place.make(swept.config)
     try:
-        promise = cell.config.privacy
+        promise = swept.config.privacy
         if promise is None or promise.ledger is None:
             return None
         secret = promise.insecure_noise_seed is None
         return Reservation(
             promise.ledger,
             plan.guarantee if secret else None,
-            cell.config.name,
+            swept.config.name,
             place.checkpoint,
             plan.num_records,
         )
@@ -178,7 +178,7 @@ def made(cell: Cell, plan: AnyPlan, folder: Path) -> Reservation | None:
 
 
 def give_back(reservation: Reservation) -> str:
-    """Void the reservation of a cell that has not begun; return why that failed, or nothing."""
+    """Void the reservation of a config that has not begun; return why that failed, or nothing."""
     try:
         # Another look: a copy in a worker may have begun meanwhile, and then the entry stays.
         Ledger(reservation.ledger.path).give_back(reservation.receipt)
@@ -188,7 +188,7 @@ def give_back(reservation: Reservation) -> str:
 
 
 # ------------------------------------------------------------------------------------
-# Rows of a cell in the tables: released numbers, and those of the data holder alone.
+# Rows of a config in the tables: released numbers, and those of the data holder alone.
 
 #: Names in the table, and how a run's JSON files say them.
 MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -202,7 +202,7 @@ MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def released_row(folder: Path) -> dict[str, Any]:
-    """Return what a finished cell has released: its verdict, and scores of its draws on public test rows."""
+    """Return what a finished config has released: its verdict, and scores of its draws on public test rows."""
     said = read_table(folder / "metrics.json")
     row = {name: of(said) for name, of in MEASURES.items()}
     return row | {"usable_for": " ".join(said.get("usable_for") or [])}
@@ -219,5 +219,5 @@ def confidential_row(folder: Path) -> dict[str, Any]:
 
 
 def stated(folder: Path) -> dict[str, Any]:
-    """Return what the ``privacy.json`` of a cell says; an empty object where it has none."""
+    """Return what the ``privacy.json`` of a config says; an empty object where it has none."""
     return read_table(folder / PRIVACY)
