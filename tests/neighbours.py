@@ -29,8 +29,8 @@ from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.record_sums import Whole
-from dpmcmc.report import console
 from dpmcmc.report import figures as plots
+from dpmcmc.report import progress
 from dpmcmc.targets import bind, record_shapes
 
 #: Training records, owners and columns.
@@ -254,7 +254,7 @@ def quick(pictures: bool = False) -> Any:
 
 def known_clock(patch: pytest.MonkeyPatch) -> None:
     """Before the first record is read, no time passes; after it, what a run takes."""
-    patch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    patch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     patch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 

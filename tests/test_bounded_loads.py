@@ -194,7 +194,7 @@ def test_tables_that_are_too_long_or_too_deep_are_refused(copy, name):
 
 def test_large_results_are_loaded():
     from dpmcmc.engine.result_folder import Group, _held
-    from dpmcmc.planning.description import UNJUDGED
+    from dpmcmc.planning.permitted_uses import UNJUDGED
 
     leaves = {"weights": np.zeros((4, 1000, 300)), "used": np.ones((4, 1000), bool), "draw": np.ones((4, 1000, 2))}
     columns = [f"level {k} é 漢" for k in range(300)]

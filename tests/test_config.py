@@ -13,7 +13,8 @@ from annotated_types import Ge, Gt, Le, Lt
 
 import dpmcmc
 from dpmcmc.config import ConfigError, load, make_plan
-from dpmcmc.config.model import ONE_SHOT, SCHEMES, Devices, HybridStart, Promise, Run
+from dpmcmc.config.model import ONE_SHOT, SCHEMES, HybridStart, Promise
+from dpmcmc.config.run_section import Devices, Run
 from dpmcmc.config.sections import derived, keys
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError, alternatives, check_fields

@@ -15,7 +15,8 @@ from dpmcmc.privacy.accounting import correlated, pld
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_order, split_delta
+from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta
+from dpmcmc.privacy.ledger.terms import BUDGET_OVERFLOW_SHARE
 from experiments.calibration import scores
 from experiments.panel import summary
 from tests.coverage_tables import filled, results

@@ -37,7 +37,7 @@ SMALL = {
 
 
 def values(config):
-    return config_file.parse_yaml(config.read_text(encoding="utf-8"), str(config))
+    return config_room.parse_yaml(config.read_text(encoding="utf-8"), str(config))
 
 
 def problems(config):

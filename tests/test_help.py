@@ -9,7 +9,7 @@ import typer
 from dpmcmc.audit import procedure
 from dpmcmc.cli import commands, options
 from dpmcmc.diagnostics import receipt
-from dpmcmc.planning.description import INTERVALS, PREDICTION
+from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.ledger.filters import FILTERS
 

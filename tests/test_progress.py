@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.report import console
-from dpmcmc.report.console import shown
+from dpmcmc.report import progress
+from dpmcmc.report.progress import show_progress
 
 
 class Clock(threading.Event):
@@ -27,10 +27,10 @@ class Clock(threading.Event):
 def logged(monkeypatch, begun, steps=100, seconds=3):
     """Lines in a log of a run of 100 steps, reported one by one."""
     monkeypatch.setattr(Clock, "times", seconds)
-    monkeypatch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    monkeypatch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
-    with shown(True, run, Console(file=out, width=200)) as report:
+    with show_progress(True, run, Console(file=out, width=200)) as report:
         for done in range(steps):
             report(done + 1, steps)
     return out.getvalue().splitlines()
@@ -52,7 +52,7 @@ def test_the_bar_of_a_log_grows_by_a_tenth_of_the_steps():
             return super().write(text)
 
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=100), begun=True)
-    with shown(True, run, Console(file=Watched(), width=200)) as report:
+    with show_progress(True, run, Console(file=Watched(), width=200)) as report:
         for done in range(99):
             report(done + 1, 100)
     assert [piece for piece in pieces if piece] == ["━━"] * 9
@@ -82,7 +82,7 @@ def test_a_terminal_has_a_bar_that_stays():
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
     console = Console(file=out, force_terminal=True, width=80)
-    with shown(None, run, console) as report:
+    with show_progress(None, run, console) as report:
         report(4, 10)
         report(10, 10)
     assert "10/10" in out.getvalue()
@@ -103,7 +103,7 @@ def test_a_notebook_has_one_cell_that_moves(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=10), begun=True)
-    with shown(None, run, Console(file=io.StringIO(), force_jupyter=True)) as report:
+    with show_progress(None, run, Console(file=io.StringIO(), force_jupyter=True)) as report:
         report(4, 10)
     assert cells[1] == "<progress value=4 max=10></progress> 4 of 10 steps"
     assert cells[-1] == ""
@@ -113,8 +113,8 @@ def test_a_notebook_has_one_cell_that_moves(monkeypatch):
 def test_a_release_without_steps_shows_that_it_draws(given):
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=False), begun=True)
     out = io.StringIO()
-    with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
+    with show_progress(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)
-        console.report_steps(24, 48)
+        progress.report_steps(24, 48)
     assert "24/48" in out.getvalue()
-    console.report_steps(48, 48)  # nobody hears it
+    progress.report_steps(48, 48)  # nobody hears it

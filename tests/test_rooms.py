@@ -12,7 +12,7 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import COMMANDS, main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.shipped import located, shipped
+from dpmcmc.config.shipped import find_config, list_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dpmcmc"
@@ -118,10 +118,10 @@ def test_a_bare_command_shows_its_help(capsys):
 
 def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert set(shipped()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+    assert set(list_shipped()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
     assert config_file.load("two_normals").name == "two_normals"
     (tmp_path / "two_normals").touch()  # a file of that name is the file
-    assert located("two_normals") == Path("two_normals")
+    assert find_config("two_normals") == Path("two_normals")
 
 
 def test_the_way_of_one_minibatch_is_what_a_step_executes():

@@ -16,10 +16,11 @@ from rich.console import Console
 from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.report import console as room
+from dpmcmc.report import progress
 from dpmcmc.report.lines import rows
 
 LINES, COLUMNS = 15, 80
@@ -52,13 +53,13 @@ def facts_of(name: str) -> room.PublicFacts:
     )
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
     facts = facts_of(name)
     text = io.StringIO()
     console = Console(file=text, highlight=False, soft_wrap=True, markup=False)
     room.print_plan(facts, (2, 2), {"platform": "gpu", "kind": "NVIDIA H100 80GB HBM3"}, console)
-    with room.shown(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
+    with progress.show_progress(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
         for done in range(0, 101, 7):
             report(min(done, 100), 100)
         report(100, 100)
@@ -80,7 +81,7 @@ def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
         assert any(line.startswith("intervals 1.23 × as wide") for line in lines)
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
     assert main(["plan", name]) == 0
     lines = check(capsys.readouterr().out)

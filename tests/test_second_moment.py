@@ -16,7 +16,7 @@ from dpmcmc.privacy.accounting.charging import Schedule, account, charged_guaran
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment, multiples
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.samplers import SGFS
 from tests.pairs import slow_pairs
 from tests.second_moments import D, Given, charged, one_event_per_minibatch, queries_of, query_plan

@@ -18,7 +18,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.query.metric import PrivateSecondMoment, PublicMatrix, SecondMoment, multiples
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.samplers.sgfs import renews
 from tests.planted.benches import CLIP, REPLACEMENTS, plan, rows, with_first
 from tests.replay import FAST, Replay

@@ -15,7 +15,7 @@ import yaml
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.sweep import sweep
-from dpmcmc.config import ConfigError, sections
+from dpmcmc.config import ConfigError, named_code
 from dpmcmc.config import file as config_file
 from dpmcmc.config import grid as grids
 from dpmcmc.engine import cells
@@ -241,7 +241,7 @@ def test_what_a_module_of_ours_looks_for_is_not_found_in_the_current_folder(tmp_
     """A folder may hold ``numpyro.py`` for a machine that has none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
-    assert sections.found("target", "dpmcmc.targets.shipped_models:poisson_regression")
+    assert named_code.find_code("target", "dpmcmc.targets.shipped_models:poisson_regression")
     assert str(tmp_path) not in sys.path
 
 

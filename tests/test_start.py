@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 import dpmcmc.__main__ as installed
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
 
 MODEL_LIBRARIES = {"flax", "numpyro"}
 #: Each takes from 0.1 to 1 s.
@@ -56,7 +56,7 @@ PROGRAM = """
 
 def test_libraries_wait_for_their_first_use(tmp_path):
     """The draws are saved before a library for pictures is imported."""
-    assert "two_normals" in shipped()
+    assert "two_normals" in list_shipped()
     program = textwrap.dedent(PROGRAM).replace("@SLOW", repr(SLOW))
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)
 

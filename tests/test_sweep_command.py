@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dpmcmc.cli import sweep as sweep_room
-from dpmcmc.cli import swept_config
+from dpmcmc.cli import sweep_cost, swept_config
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import grid as grids
 from dpmcmc.engine import cells as queue
@@ -166,7 +166,7 @@ def test_a_lost_config_without_a_checkpoint_runs_again_on_request_alone_and_is_c
     assert done.complete
     assert entries(tmp_path) == ["released", "open", "released"]
     assert done.together.epsilon > first.together.epsilon
-    assert sweep_room.RUN_AGAIN in (out / "report.html").read_text()
+    assert sweep_cost.RUN_AGAIN in (out / "report.html").read_text()
 
 
 def test_a_lost_config_that_the_budget_does_not_allow_again_stays_lost(write, tmp_path):

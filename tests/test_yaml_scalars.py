@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import yaml
 
-from dpmcmc.config.file import apply, parse_yaml, read_values
-from dpmcmc.config.model import to_yaml
+from dpmcmc.config.file import apply, read_values
+from dpmcmc.config.yaml_reading import parse_yaml
+from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.errors import InputError
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.cli.verify import unit_of, verified
+from dpmcmc.cli.verify import unit_of, verify_file
 from dpmcmc.errors import InputError
 from dpmcmc.report.lines import rows, yaml_of
 from dpmcmc.storage.atomic import write_atomically
@@ -189,7 +189,7 @@ def export(
     if not registry:
         raise CommandError(f"export: {run} can be exported in one form, that of OpenDP's registry; add --registry.")
     folder = Path(run)
-    privacy, guarantee = verified(folder / PRIVACY)
+    privacy, guarantee = verify_file(folder / PRIVACY)
     plan = _plan(folder, privacy)
     if not math.isfinite(guarantee.epsilon):
         raise CommandError(f"{folder}: its ε is not finite, so there is nothing to register.")

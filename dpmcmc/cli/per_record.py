@@ -23,9 +23,9 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.report.per_record import plot
 from dpmcmc.storage.atomic import check_room
 from dpmcmc.storage.checkpoint import Checkpoint

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dpmcmc import config as config_room
 from dpmcmc.cli import refusals
-from dpmcmc.cli.options import named, note
+from dpmcmc.cli.options import command_words, note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
@@ -44,7 +44,7 @@ class RunOptions(NamedTuple):
     @property
     def named(self) -> str:
         """Words that name the config on a command line, its changes included."""
-        return named(self.config or "", self.overrides)
+        return command_words(self.config or "", self.overrides)
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Place:
         return f"dpmcmc run --resume {self.folder}{together}{elsewhere}{allowed}"
 
 
-def new(asked: RunOptions) -> tuple[Config, Place]:
+def make_place(asked: RunOptions) -> tuple[Config, Place]:
     """Return the config of a new run, and its folders."""
     if asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
@@ -176,7 +176,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     apart = wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     if _left_unbegun(wanted, apart) and (asked.confidential is None or not inside(apart, wanted)):
         if (wanted / CONFIG).exists():
-            return resumed(asked._replace(out=None, resume=str(wanted)))
+            return resume_place(asked._replace(out=None, resume=str(wanted)))
         return config, Place(
             wanted,
             apart,
@@ -203,7 +203,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     )
 
 
-def resumed(asked: RunOptions) -> tuple[Config, Place]:
+def resume_place(asked: RunOptions) -> tuple[Config, Place]:
     """The config of a run that was stopped, and its folders.
 
     Raises:

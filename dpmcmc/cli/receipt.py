@@ -42,7 +42,7 @@ def receipt(
     assert isinstance(saved, SavedPlan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
-        plan, request = config_room.released(folder, saved, allow_code or ())
+        plan, request = config_room.load_released_plan(folder, saved, allow_code or ())
     encoded, moved = read_record(Path(record), request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:

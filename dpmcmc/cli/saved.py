@@ -33,18 +33,19 @@ from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few, flat
-from dpmcmc.planning.description import INTERVALS, NO_DRAWS
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
+from dpmcmc.planning.permitted_uses import INTERVALS, NO_DRAWS
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
-from dpmcmc.report.console import Declared, PublicFacts
-from dpmcmc.report.page import Circumstances, privacy_json
+from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.pictures import Pictures
 from dpmcmc.report.prior import BesidePrior
+from dpmcmc.report.privacy_json import privacy_json
+from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.record_blocks import on_disk

@@ -16,18 +16,19 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import SCHEMES, Config, Promise, to_yaml
+from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
+from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.errors import printable
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
-from dpmcmc.estimators.suggestion import picture as save_picture
+from dpmcmc.estimators.width_picture import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
-from dpmcmc.planning.description import settings
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.settings_json import settings
 from dpmcmc.report.lines import WIDTH
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.atomic import write_atomically

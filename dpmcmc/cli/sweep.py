@@ -5,14 +5,14 @@
     results.csv, report.html        a row for each config, and a page: public facts and released values alone
     confidential/                   results.csv with what is for the data holder alone, and why a config ended as it did
 
-Every config is planned before anything is written, and reserved in its ledger before any is sent: all of them, or none. A
-config is tried once. One whose worker died stays charged, and the table says ``lost``; the same command goes on with its
-checkpoint at no further charge. Where that is gone too, a further run is a further charge, which ``--again-lost`` asks
-for. ``swept_config.py`` is one config.
+Every config is planned before anything is written, and reserved in its ledger before any is sent: all of them, or
+none. A config is tried once. One whose worker died stays charged, and the table says ``lost``; the same command goes on
+with its checkpoint at no further charge. Where that is gone too, a further run is a further charge, which
+``--again-lost`` asks for. ``swept_config.py`` is one config.
 
-**Cost.** Configs that are published together cost their composition, not the largest of them: the page states the epsilon
-of all that were charged, where an accountant covers them together. A person may be in the data of every config, whatever
-the configs name as their data, so all configs are composed.
+**Cost.** Configs that are published together cost their composition, not the largest of them: the page states the
+epsilon of all that were charged, where an accountant covers them together (``sweep_cost.py``). A person may be in the
+data of every config, whatever the configs name as their data, so all configs are composed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,21 +31,24 @@ from typing import Any
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli import sweep_folder, swept_config
+from dpmcmc.cli import sweep_folder, sweep_scores, swept_config
+from dpmcmc.cli.faults import keep_in
 from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder, own_modules
-from dpmcmc.cli.refusals import CODE, CommandError, keep_in
-from dpmcmc.cli.swept_config import CHARGED, DONE, MEASURES, Ended, Sent, status_of
+from dpmcmc.cli.refusals import CODE, CommandError
+from dpmcmc.cli.sweep_cluster import connect_cluster
+from dpmcmc.cli.sweep_cost import charge_of, together
+from dpmcmc.cli.sweep_scores import MEASURES
+from dpmcmc.cli.swept_config import CHARGED, DONE, Ended, Sent, status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid, SweptConfig
 from dpmcmc.engine.cells import Lost, Row, Table, outcomes
 from dpmcmc.engine.hardware import check_devices
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.engine.workers import connected, is_cluster
-from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up
-from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.report import sweep_page
 from dpmcmc.report.console import Screen
@@ -53,14 +56,10 @@ from dpmcmc.report.lines import say
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.storage.released_files import CELLS, CONFIDENTIAL, GRID, RESULTS
 
-#: Seconds that the scheduler of ``--on`` may take to answer.
-_ANSWER = 10.0
 #: Most processes of ``--workers``.
 _MOST_WORKERS = 256
 #: A config that ended without being done: it was refused before anything was computed from a record.
 REFUSED = "refused"
-#: Assumption of a sweep of which a config was run again.
-RUN_AGAIN = "a config was lost, and run again, for reasons that do not depend on the records."
 
 
 @dataclass
@@ -125,7 +124,7 @@ def command(
     with contextlib.ExitStack() as stack:
         executor = None
         if on is not None:
-            executor, there = stack.enter_context(_cluster(on))
+            executor, there = stack.enter_context(connect_cluster(on))
             workers = workers or there
         done = carry_out(
             loaded,
@@ -207,32 +206,6 @@ def sweep(
         raise InputError(str(error)) from None
 
 
-# ------------------------------------------------------------------------------------
-# A cluster of Dask. Its links carry the path of a config's folder and the worker's answer, and nothing of the records.
-
-
-@contextlib.contextmanager
-def _cluster(url: str) -> Iterator[tuple[Executor, int]]:
-    """Yield (an executor of the scheduler at ``dask://HOST:PORT``, threads of its workers)."""
-    if not is_cluster(url):
-        raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")
-    with connected(url, "--on", _ANSWER) as client:
-        client.run_on_scheduler(_try_once)
-        there = sum(client.nthreads().values())
-        if not there:
-            raise CommandError(f"--on: {url} has no worker; start some with dask worker.")
-        yield client.get_executor(pure=False, retries=0), there
-
-
-def _try_once(dask_scheduler: Any) -> None:
-    """Let a scheduler give a task up when its first worker dies."""
-    dask_scheduler.allowed_failures = 0
-
-
-# ------------------------------------------------------------------------------------
-# The sweep.
-
-
 def carry_out(
     grid: Grid,
     folder: Path,
@@ -257,8 +230,8 @@ def carry_out(
         console: to print on; None: nothing is printed.
 
     Raises:
-        CommandError, InputError: a config's plan is refused, with the config's values; the folder is another sweep's or in
-            use; the ledger does not allow all configs. Then nothing is charged.
+        CommandError, InputError: a config's plan is refused, with its values; the folder is another sweep's or in use;
+            the ledger does not allow all configs. Then nothing is charged.
         KeyboardInterrupt: stopped; what has not begun is given back.
     """
     console = Screen(quiet=True) if console is None else console
@@ -408,7 +381,7 @@ class _Sweep:
                     again.append(swept)
                     status = "waiting"
                 if status == "waiting":
-                    reservation = swept_config.made(swept, self.plan(swept), folder)
+                    reservation = swept_config.make_run_folder(swept, self.plan(swept), folder)
                     if reservation is not None:
                         held[swept.number] = reservation
         except BaseException as error:
@@ -483,12 +456,12 @@ class _Sweep:
         status = self.status(swept)
         row = self._row(swept, status) | {"reason": self._ends.get(swept.number, "")}
         if status in DONE:
-            row |= swept_config.confidential_row(self.folder(swept))
+            row |= sweep_scores.confidential_row(self.folder(swept))
         self._table.add([row])
         return status
 
     def _row(self, swept: SweptConfig, status: str) -> Row:
-        said = swept_config.stated(self.folder(swept)) if status in DONE else {}
+        said = swept_config.read_statement(self.folder(swept)) if status in DONE else {}
         planned = self.plan(swept).guarantee if config_room.is_secret(swept.config) else None
         epsilon = said.get("epsilon") if said else getattr(planned, "epsilon", None)
         delta = said.get("delta") if said else getattr(planned, "delta", None)
@@ -513,56 +486,13 @@ class _Sweep:
             if status in (REFUSED, "failed") or swept.number in self._faults:
                 private.append(swept.number)
             if status in DONE:
-                row |= swept_config.released_row(self.folder(swept))
+                row |= sweep_scores.released_row(self.folder(swept))
             rows.append(row)
             for folder in self.folders(swept):
                 if status_of(folder) in CHARGED:
-                    charged.append((swept, _as_charged(self.plan(swept), folder)))
+                    charged.append((swept, charge_of(self.plan(swept), folder)))
         guarantee, why = together(charged)
         return Swept(self._folder, rows, guarantee, why, private)
-
-
-@dataclass(frozen=True)
-class _Charged:
-    """A plan's unit with the guarantee that its run came to cost, which is more where it went on elsewhere."""
-
-    guarantee: Guarantee | None
-    unit: str
-
-
-def _as_charged(plan: AnyPlan, folder: Path) -> _Charged:
-    said = swept_config.stated(folder)
-    planned = plan.guarantee
-    if planned is None or not said.get("events"):
-        return _Charged(planned, plan.unit)
-    if said["events"] == [event.to_json() for event in planned.events]:
-        return _Charged(planned, plan.unit)
-    return _Charged(Guarantee.from_json(said), plan.unit)
-
-
-def together(
-    configs: Iterable[tuple[SweptConfig, AnyPlan | _Charged]],
-) -> tuple[Guarantee | None, str]:
-    """Return (guarantee of all configs together, or None; why there is none).
-
-    The losses of configs add, whatever data they name: a person may be in all of them (:func:`composed`).
-    """
-    found = list(configs)
-    if not found:
-        return None, "no config was charged"
-    without = [swept.number for swept, plan in found if plan.guarantee is None or not config_room.is_secret(swept.config)]
-    if without:
-        return None, f"{len(without)} of {len(found)} configs have no guarantee"
-    if len({plan.unit for _, plan in found}) > 1:
-        return None, "configs protect different units, records and owners"
-    try:
-        whole = composed([plan.guarantee for _, plan in found if plan.guarantee])
-    except UnsupportedCombination as error:
-        return None, f"nothing covers all configs ({str(error).removesuffix('.')})"
-    if len({swept.number for swept, _ in found}) == len(found):
-        return whole, ""
-    # The events do not cover a decision to run a config once more that looked at the records.
-    return whole.assuming(RUN_AGAIN), ""
 
 
 def _structure(swept: SweptConfig) -> tuple[str, ...]:

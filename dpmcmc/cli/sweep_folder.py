@@ -1,7 +1,7 @@
 """The folder of a sweep: what it may hold before, the grid in it, and what is released at the end.
 
-Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a config ended,
-which depends on records.
+Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a config
+ended, which depends on records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.swept_config import status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid
-from dpmcmc.config.model import in_database, to_yaml
+from dpmcmc.config.model import in_database
+from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.engine.cells import Row, csv_of
 from dpmcmc.report import sweep_page
 from dpmcmc.storage.released_files import ABOUT, CELLS, CONFIDENTIAL, GRID, RESULTS

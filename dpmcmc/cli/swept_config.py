@@ -26,7 +26,6 @@ import contextlib
 import io
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,7 +35,7 @@ from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import exit_code
 from dpmcmc.config.grid import SweptConfig
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import has_begun
 from dpmcmc.storage.files import read_table, read_text
@@ -149,7 +148,7 @@ def status_of(folder: Path) -> Status:
     return "diverged" if told else "failed"
 
 
-def made(swept: SweptConfig, plan: AnyPlan, folder: Path) -> Reservation | None:
+def make_run_folder(swept: SweptConfig, plan: AnyPlan, folder: Path) -> Reservation | None:
     """Make the folder of a config that waits, and reserve its budget where the config names a ledger.
 
     A start that was killed in between has left the folder, or the folder and the reservation; both are found again.
@@ -187,37 +186,6 @@ def give_back(reservation: Reservation) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------
-# Rows of a config in the tables: released numbers, and those of the data holder alone.
-
-#: Names in the table, and how a run's JSON files say them.
-MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "accuracy": lambda said: (said.get("accuracy") or {}).get("posterior_predictive"),
-    "rmse": lambda said: (said.get("rmse") or {}).get("posterior_predictive"),
-    "log_predictive_density": lambda said: said.get("log_predictive_density"),
-    "expected_calibration_error": lambda said: said.get("expected_calibration_error"),
-    "ess": lambda said: said.get("ess"),
-    "rhat": lambda said: said.get("rhat"),
-}
-
-
-def released_row(folder: Path) -> dict[str, Any]:
-    """Return what a finished config has released: its verdict, and scores of its draws on public test rows."""
-    said = read_table(folder / "metrics.json")
-    row = {name: of(said) for name, of in MEASURES.items()}
-    return row | {"usable_for": " ".join(said.get("usable_for") or [])}
-
-
-def confidential_row(folder: Path) -> dict[str, Any]:
-    """Return :func:`released_row` with scores that are for the data holder alone in the place of those that lack."""
-    rows = [released_row(folder)]
-    rows += [released_row(folder / CONFIDENTIAL)]
-    said = read_table(folder / CONFIDENTIAL / "diagnostics.json")
-    rows += [{name: of(said) for name, of in MEASURES.items()}]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: next((row[name] for row in rows if row.get(name) not in (None, "")), None) for name in names}
-
-
-def stated(folder: Path) -> dict[str, Any]:
+def read_statement(folder: Path) -> dict[str, Any]:
     """Return what the ``privacy.json`` of a config says; an empty object where it has none."""
     return read_table(folder / PRIVACY)

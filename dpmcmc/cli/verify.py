@@ -19,18 +19,10 @@ from typing import Any, NamedTuple
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
-from dpmcmc.errors import InputError, quoted
+from dpmcmc.errors import InputError, UnsupportedCombination, quoted
 from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
 from dpmcmc.privacy.accounting.correlated import sensitivity_squared
-from dpmcmc.privacy.accounting.events import (
-    MOST_BLENDED,
-    QUERIES,
-    TooMuchWork,
-    UnsupportedCombination,
-    at_most,
-    grouped,
-    round_up,
-)
+from dpmcmc.privacy.accounting.events import MOST_BLENDED, QUERIES, TooMuchWork, at_most, grouped, round_up
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
@@ -342,10 +334,10 @@ def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> N
             f"with --allow-code {module}."
         )
     # It waits for JAX, which no other file needs.
-    from dpmcmc.config.sections import imported
+    from dpmcmc.config.named_code import import_named
 
     try:
-        imported(name)
+        import_named(name)
     except InputError as error:
         raise CommandError(f"--allow-code: {name} {error}.") from None
 
@@ -370,7 +362,7 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
         raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
 
 
-def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
+def verify_file(path: Path) -> tuple[dict[str, Any], Guarantee]:
     """Return (the JSON of a privacy.json, the guarantee that its events have).
 
     Raises:
@@ -416,10 +408,10 @@ def verify(
             after = _afterwards(found.guarantee, delta)
     remarks = list(_remarks(body, found))
     if not as_json:
-        print(rows([*_computed(found, together), *_told(after), *remarks]))
+        print(rows([*_lines_of_epsilon(found, together), *_lines_of_delta(after), *remarks]))
     _refuse_shortfall(path, found)
     if as_json:
-        stated = _stated(found, together, [*remarks, files])
+        stated = _as_json(found, together, [*remarks, files])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
             stated["after"] = {
@@ -459,7 +451,7 @@ def _afterwards(guarantee: Guarantee, delta: float) -> dict[str, float | str]:
     return said | {"deviation": trade_off.deviation}
 
 
-def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
+def _lines_of_delta(after: dict[str, float | str] | None) -> Iterator[Row]:
     """Yield lines of :func:`_afterwards`; no number is rounded toward less privacy."""
     if after is None:
         return
@@ -472,7 +464,7 @@ def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
     yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
-def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
+def _lines_of_epsilon(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
     stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
@@ -520,7 +512,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         )
 
 
-def _stated(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]) -> dict[str, object]:
+def _as_json(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from dpmcmc.config import file
 from dpmcmc.config.model import Config
-from dpmcmc.config.sections import ConfigError
+from dpmcmc.config.refusals import ConfigError
 from dpmcmc.errors import meant
 
 SECTION = "sweep"
@@ -58,7 +58,7 @@ class SweptConfig:
     config: Config
 
     def __str__(self) -> str:
-        return f"config {self.number}{said(self.values)}"
+        return f"config {self.number}{describe_values(self.values)}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Grid:
     about: dict[str, Any]
 
 
-def said(values: Values) -> str:
+def describe_values(values: Values) -> str:
     """Return the values of a config in parentheses; empty where nothing is swept."""
     each = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
     return f" ({each})" if each else ""
@@ -130,9 +130,9 @@ def of_values(values: dict[str, Any], base: Path) -> Grid:
             SECTION,
             f"makes {count:,} configs, and a sweep has at most {MOST_CONFIGS:,}; take fewer values, or several sweeps",
         )
-    configs = [(combined, _config(plain, combined, base)) for combined in _combinations(axes)]
+    combinations = [(combined, _config(plain, combined, base)) for combined in _combinations(axes)]
     configs: list[SweptConfig] = []
-    for combined, config in configs:
+    for combined, config in combinations:
         for repeat in range(1, repeats + 1):
             number = len(configs) + 1
             own = config.model_copy(update={"name": f"{name}-{number:04d}"})
@@ -165,7 +165,7 @@ def _config(plain: dict[str, Any], combined: Values, base: Path) -> Config:
         hint = (
             f" Values to sweep over are written sweep: {{over: {{{error.about}: {_text(place)}}}}}." if listed else ""
         )
-        raise ConfigError(f"{str(error).removesuffix('.')}{said(combined)}.{hint}", error.about) from None
+        raise ConfigError(f"{str(error).removesuffix('.')}{describe_values(combined)}.{hint}", error.about) from None
 
 
 def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:

@@ -22,7 +22,7 @@ from dpmcmc.data.adult_steps import LEVELS_OF_BINS, STEPS, make_steps
 from dpmcmc.data.base import DataSet, DataSpec
 from dpmcmc.data.request import DataRequest
 from dpmcmc.data.row_maps import add_intercept, normalise_rows
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import DataError
 
 # Columns of a line, in file order; the last field is the label.

@@ -12,7 +12,8 @@ import numpy as np
 from dpmcmc.data.checks import check_name
 from dpmcmc.data.encoded_partitions import EncodedPartitions
 from dpmcmc.data.request import ENCODINGS, DataRequest, Privatised
-from dpmcmc.data.schema import RowStructure, Schema
+from dpmcmc.data.schema import Schema
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import DataError
 from dpmcmc.storage.stamps import Stamps
 

@@ -37,8 +37,8 @@ from dpmcmc.engine.rows_on_disk import one_ahead
 from dpmcmc.engine.work import Progress, Release, Session, Within, Work, released, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.planning.stages import Stage, Start
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event

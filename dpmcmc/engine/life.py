@@ -71,15 +71,15 @@ from dpmcmc.engine.uncharged import Uncharged, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError, RunFailed
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.ledger.place import place
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
-from dpmcmc.report.console import shown
+from dpmcmc.report.progress import show_progress
 from dpmcmc.storage.blas import one_blas_thread
 from dpmcmc.storage.checkpoint import Checkpoint, open_checkpoint
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
@@ -503,7 +503,7 @@ def sample(
         warn_unless_for_intervals(plan)
         if out is not None:
             said_by_first(lambda: Path(out).mkdir(parents=True, exist_ok=True))
-        with life, shown(progress, life) as report:
+        with life, show_progress(progress, life) as report:
             life.read(data, starts)
             result = life.carry_out(report).named(data)
             if out is not None and jax.process_index() == 0:

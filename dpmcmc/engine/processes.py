@@ -34,7 +34,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine.hardware import on_host
 from dpmcmc.engine.workers import is_loopback
 from dpmcmc.errors import InputError, SaidByFirst
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.arrays import arrays_of
 from dpmcmc.storage.checkpoint import Checkpoint

@@ -45,22 +45,21 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
-from dpmcmc.planning.description import INTERVALS, Verdict, html_table
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
+from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.circumstances import Circumstances
+from dpmcmc.report.coefficients import Reading
 from dpmcmc.report.effects import Effects, effects_of
 from dpmcmc.report.page import FILE as PAGE
-from dpmcmc.report.page import (
-    Circumstances,
-    Context,
-    page,
-    privacy_json,
-)
-from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
+from dpmcmc.report.page import Context, page
+from dpmcmc.report.privacy_json import privacy_json
+from dpmcmc.report.summary import ROWS, Posterior, Summary
 from dpmcmc.report.words import title
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread

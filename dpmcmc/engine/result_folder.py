@@ -34,7 +34,7 @@ from dpmcmc.inference.names import ALONE, axes, leaf_names
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.description import INTERVALS, PREDICTION, REFUSED, Verdict
+from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION, REFUSED, Verdict
 from dpmcmc.planning.saved import SavedPlan, target_of
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.files import read_bytes, read_json

@@ -7,6 +7,7 @@
 """
 
 from dpmcmc.estimators.fitting import fit as fit
+from dpmcmc.estimators.folds import PublicKFold as PublicKFold
 from dpmcmc.estimators.regressions import (
     PrivateLinearRegression as PrivateLinearRegression,
 )
@@ -16,8 +17,7 @@ from dpmcmc.estimators.regressions import (
 from dpmcmc.estimators.regressions import (
     PrivatePoissonRegression as PrivatePoissonRegression,
 )
-from dpmcmc.estimators.regressions import PublicKFold as PublicKFold
-from dpmcmc.estimators.regressions import expected_failed_checks as expected_failed_checks
+from dpmcmc.estimators.scikit_checks import expected_failed_checks as expected_failed_checks
 from dpmcmc.estimators.suggestion import NotAchievable as NotAchievable
 from dpmcmc.estimators.suggestion import default_delta as default_delta
 from dpmcmc.estimators.suggestion import suggest as suggest

@@ -16,12 +16,8 @@ from dpmcmc.mechanisms.noise_aware import Normal
 from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import (
-    GeneralisedLinear,
-    LinearRegression,
-    LogisticRegression,
-    SoftmaxRegression,
-)
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.linear_predictor import GeneralisedLinear
 from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Share of the prior that a sentence is about, its standard normal quantile, and most columns that it names.

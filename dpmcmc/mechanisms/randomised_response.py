@@ -25,7 +25,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import convergence
 from dpmcmc.mechanisms.base import MechanismPlan, OneShot, check_leaves
 from dpmcmc.mechanisms.engines import DrawError, nuts
-from dpmcmc.planning.description import IF_TRUE, REFUSED, Use
+from dpmcmc.planning.permitted_uses import IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS, RHAT
 from dpmcmc.privacy.accounting.charging import refuse_floats
 from dpmcmc.privacy.accounting.events import Adjacency, Event

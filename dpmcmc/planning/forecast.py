@@ -32,14 +32,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.curvature import AverageLaw
 from dpmcmc.inference.noise_aware import Local, noise_left, predicted, usual_spectrum
 from dpmcmc.inference.released_metric import ReleasedMetric, metric_floor, metric_roots
-from dpmcmc.inference.scores import LabelBlind, Linear, score_of
-from dpmcmc.planning.noise import PlannedMetric
+from dpmcmc.inference.scores import Linear, score_of
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.linear_predictor import GeneralisedLinear
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,14 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
-from dpmcmc.planning.description import (
-    INTERVALS,
-    UNJUDGED,
-    Verdict,
-    guaranteed,
-    labelled,
-    section,
-    settings,
-)
-from dpmcmc.planning.noise import PlannedMetric, own_noise
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import guaranteed, labelled
+from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.own_code import assumed
-from dpmcmc.planning.stages import AnyPlan, GivenStarts, Private, Stage, Start
+from dpmcmc.planning.permitted_uses import INTERVALS, UNJUDGED, Verdict
+from dpmcmc.planning.private_metric import PlannedMetric
+from dpmcmc.planning.settings_json import section, settings
+from dpmcmc.planning.stages import GivenStarts, Private, Stage, Start
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu

@@ -10,8 +10,8 @@ import jax
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.description import Verdict
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.permitted_uses import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.names import few
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.glm import (
     LinearRegression,

@@ -49,8 +49,8 @@ def cost(together: Guarantee | None, why: str) -> str:
     """Return a sentence on what all configs cost together."""
     if together is None:
         return (
-            f"No epsilon is proved for all configs together: {why}. Each config states its own promise, and whoever sees "
-            "several learns more than any one of them allows."
+            f"No epsilon is proved for all configs together: {why}. Each config states its own promise, and whoever "
+            "sees several learns more than any one of them allows."
         )
     assumed = " ".join(together.assumptions)
     return (

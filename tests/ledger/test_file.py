@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, OverBudget
-from dpmcmc.privacy.ledger import BrokenChain, chain, file
+from dpmcmc.privacy.ledger import BrokenChain, chain, file, locked_file, sqlite_versions
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from tests.ledger.ledgers import TERMS, refused, release
 
@@ -82,7 +82,7 @@ def test_a_ledger_that_is_moved_while_a_run_reserves_is_said_to_be(ledger, path,
 
 
 def test_a_moved_ledger_is_locked_under_its_new_name(ledger, path, monkeypatch):
-    monkeypatch.setattr(file, "_PATIENCE", 0.05)
+    monkeypatch.setattr(ledger, "_PATIENCE", 0.05)
     other = path.with_name("moved")
     with file.change(path):
         path.rename(other)
@@ -222,7 +222,7 @@ def test_a_database_whose_change_was_killed_holds_what_was_told(path):
         settled(db)
     new = path.read_bytes()
     start = max(len(old), len(new))
-    footer = file._FOOTER.pack(start, len(new), hashlib.sha256(new).digest(), file._MAGIC)
+    footer = locked_file._FOOTER.pack(start, len(new), hashlib.sha256(new).digest(), locked_file._MAGIC)
     appendix = bytes(start - len(old)) + new + footer
     for cut, there in ((0, 6), (1, 5), (len(footer), 5), (len(appendix) // 2, 5), (len(appendix), 5)):
         path.write_bytes(old + appendix[: len(appendix) - cut])
@@ -314,7 +314,7 @@ def test_an_older_ledger_in_use_or_mounted_alone_is_refused(path, monkeypatch):
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="older version of this library is using"):
             Ledger(path)
-    monkeypatch.setattr(file, "_mounted", lambda path: True)
+    monkeypatch.setattr(sqlite_versions, "_mounted", lambda path: True)
     with pytest.raises(LedgerError, match="mounted as a single file"):
         Ledger(path)
     monkeypatch.undo()

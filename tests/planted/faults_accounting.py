@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc.cli import sweep
+from dpmcmc.cli import sweep_cost
 from dpmcmc.mechanisms import OPS, checked_records
 from dpmcmc.mechanisms.base import PrivacySpec
 from dpmcmc.planning import making, noise
@@ -46,12 +46,12 @@ def _kept_steps_alone(patch: Patch) -> None:
 
 
 def _charged_before_rounding(patch: Patch) -> None:
-    real = noise.charged
+    real = noise.charge_noise
 
     def charged(noise_std: np.ndarray, *more: Any) -> Any:
         return real(np.nextafter(noise_std, np.float32(np.inf)), *more)
 
-    patch.setattr(noise, "charged", charged)
+    patch.setattr(noise, "charge_noise", charged)
 
 
 def _second_for_free(patch: Patch) -> None:
@@ -100,7 +100,7 @@ def _stale_calibration(patch: Patch) -> None:
 
 
 def _costs_its_largest_cell(patch: Patch) -> None:
-    patch.setattr(sweep, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
+    patch.setattr(sweep_cost, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
 
 
 def _composes_anything(patch: Patch) -> None:

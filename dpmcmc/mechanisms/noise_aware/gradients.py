@@ -35,7 +35,7 @@ from dpmcmc.privacy.query.integer_rows import (
     weighted_sum,
 )
 from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.report import console
+from dpmcmc.report import progress
 
 # ----------------------------------------------------------------------------------------------------
 # Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
@@ -632,5 +632,5 @@ class Descent:
             precisions = self.stds[window] ** -2.0
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, self.square)
             now = noise_aware.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
-            console.report_steps(done + k + 1, steps)
+            progress.report_steps(done + k + 1, steps)
         return now, release

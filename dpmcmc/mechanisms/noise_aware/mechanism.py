@@ -45,7 +45,7 @@ from dpmcmc.mechanisms.sufficient import (
     calibrate_statistics,
     release_statistics,
 )
-from dpmcmc.planning.description import BEST_FIT, IF_TRUE, REFUSED, Use
+from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams

@@ -10,10 +10,11 @@
 ``chain``     entries that cannot be removed or edited unnoticed
 """
 
-from dpmcmc.privacy.ledger.book import Run, State
+from dpmcmc.privacy.ledger.book import Run
 from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt
-from dpmcmc.privacy.ledger.filters import Terms
 from dpmcmc.privacy.ledger.ledger import Ledger, OverBudget
+from dpmcmc.privacy.ledger.state import State
+from dpmcmc.privacy.ledger.terms import Terms
 
 __all__ = [
     "BrokenChain",
