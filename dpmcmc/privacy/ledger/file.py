@@ -10,6 +10,7 @@ content after. No journal or log lies beside the file, and a copy of it is whole
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any
 
 from dpmcmc.privacy.ledger import chain
 from dpmcmc.privacy.ledger.chain import Append, BrokenChain, Entry, LedgerError
-from dpmcmc.privacy.ledger.file_refusals import DAMAGED, NO_LEDGER, PATIENCE, VERSION, refuse_version, refusing
 from dpmcmc.privacy.ledger.locked_file import Inode, open_locked, write_new
-from dpmcmc.privacy.ledger.sqlite_versions import SQLITE, Found, entries_of_database, may_have_log, without_log
 
-#: Name of the format in the first line.
+#: Name of the format in the first line, and its version; 1 and 2 were databases, which begin with ``_DATABASE``.
 _FORMAT = "dpmcmc ledger"
+_VERSION = 3
+_DATABASE = b"SQLite format 3\0"
+#: Seconds that a process waits for the others.
+_PATIENCE = 120.0
 
 
 def create(path: Path, key: bytes, entries: Sequence[Entry]) -> None:
@@ -50,7 +53,7 @@ def read(path: Path) -> tuple[list[Entry], bytes]:
         LedgerError: missing, damaged, of another version, or not a ledger.
         BrokenChain: edited or truncated.
     """
-    with refusing(path), open_locked(path, PATIENCE) as file:
+    with _refusing(path), open_locked(path, _PATIENCE) as file:
         return _read(file)
 
 
@@ -61,7 +64,7 @@ def change(path: Path) -> Iterator[tuple[list[Entry], Append]]:
     Raises:
         LedgerError: as :func:`read`; or another process kept it for too long, the disk is full, or the file was moved.
     """
-    with refusing(path), open_locked(path, PATIENCE) as file:
+    with _refusing(path), open_locked(path, _PATIENCE) as file:
         entries, key = _read(file)
         before = len(entries)
 
@@ -80,7 +83,7 @@ def _lines(entries: Sequence[Entry], key: bytes) -> bytes:
     last = entries[-1]
     about = {
         "format": _FORMAT,
-        "version": VERSION,
+        "version": _VERSION,
         "entries": last.sequence,
         "hash": last.hash,
         "key": key.hex(),
@@ -90,32 +93,26 @@ def _lines(entries: Sequence[Entry], key: bytes) -> bytes:
 
 def _read(file: Inode) -> tuple[list[Entry], bytes]:
     """Return entries and key of a locked file; damage of any kind is one sentence."""
-    content = file.content()
-    if may_have_log(content):
-        with without_log(file):
-            file.replace(_lines(*_verified(file.content(), file.path)))
-        content = file.content()
-    return _verified(content, file.path)
-
-
-def _verified(content: bytes, path: Path) -> tuple[list[Entry], bytes]:
+    path = file.path
     try:
-        entries, head, key = (entries_of_database if content.startswith(SQLITE) else _of_lines)(content, path)
+        entries, head, key = _of_lines(file.content(), path)
         chain.verify(entries, head, path)
     except LedgerError:
         raise
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:  # a value of another type, or text that is none
-        raise LedgerError(f"{path}: {DAMAGED}.") from error
+    except (TypeError, ValueError, RecursionError) as error:  # a value of another type, or text that is none
+        raise LedgerError(f"{path}: {_DAMAGED}.") from error
     if key is None:
         raise BrokenChain(f"{path}: the ledger's key was removed; restore an untouched copy.")
     return entries, key
 
 
-def _of_lines(content: bytes, path: Path) -> Found:
+def _of_lines(content: bytes, path: Path) -> tuple[list[Entry], tuple[int, str], bytes | None]:
+    """Return entries, (number, hash) of the last one that was written, and the key, or None without one."""
+    if content.startswith(_DATABASE):
+        raise LedgerError(
+            f"{path}: is a database, as ledgers of versions 1 and 2 were; the library that made it says what is left "
+            "of its budget (dpmcmc ledger show): make a new ledger of that."
+        )
     # Text holds no zero: one is where a change was killed before it was made.
     *lines, rest = content.partition(b"\0")[0].split(b"\n")
     try:
@@ -124,9 +121,12 @@ def _of_lines(content: bytes, path: Path) -> Found:
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         known = False
     if not known:
-        raise LedgerError(f"{path}: {NO_LEDGER}.")
-    if about.get("version") != VERSION:
-        raise refuse_version(about.get("version"), path)
+        raise LedgerError(f"{path}: {_NO_LEDGER}.")
+    if about.get("version") != _VERSION:
+        version = about.get("version")
+        raise LedgerError(
+            f"{path}: is a ledger of version {version} and this library reads version {_VERSION}; update it."
+        )
     if rest:
         raise BrokenChain(f"{path}: the ledger's last line is cut off; {chain.MEND}")
     key = about.get("key")
@@ -136,3 +136,29 @@ def _of_lines(content: bytes, path: Path) -> Found:
         (about.get("entries", 0), about.get("hash", "")),
         None if key is None else bytes.fromhex(key),
     )
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise LedgerError for what the system refuses inside."""
+    try:
+        yield
+    except BlockingIOError:
+        raise LedgerError(
+            f"{path}: other processes kept the ledger locked for {_PATIENCE:g} seconds; try again."
+        ) from None
+    except OSError as error:
+        raise LedgerError(f"{path}: {_REFUSALS.get(error.errno or 0, _OTHERWISE).format(error.strerror)}.") from error
+
+
+_DAMAGED = "the ledger is damaged; restore a copy that its receipts confirm"
+_NO_LEDGER = "is not a ledger of this library; make one with dpmcmc ledger init"
+_FULL = "the disk is full ({}), and the ledger is as it was before; free space and try again"
+_CLOSED = "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
+_OTHERWISE = "the ledger cannot be used ({}); keep it on a local disk, see to the file and try again"
+_REFUSALS = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EFBIG: _FULL}
+_REFUSALS |= {errno.EACCES: _CLOSED, errno.EPERM: _CLOSED, errno.EROFS: _CLOSED}
+_REFUSALS |= dict.fromkeys(
+    (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
+    "the ledger cannot be locked ({}), so two runs could take the same budget; keep it on a local disk",
+)
