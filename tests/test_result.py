@@ -220,20 +220,6 @@ def test_a_plan_json_has_the_sections_of_a_config():
     assert target_of(plan.to_json()) == plan.target
 
 
-def test_a_folder_without_sections_says_so_where_they_are_needed(tmp_path):
-    folder = chain().save(tmp_path / "run")
-    older = {key: value for key, value in json.loads((folder / "plan.json").read_text()).items() if key != "config"}
-    (folder / "plan.json").write_text(json.dumps(older))
-    facts = json.loads((folder / "privacy.json").read_text())
-    (folder / "privacy.json").write_text(json.dumps({key: value for key, value in facts.items() if key != "files"}))
-    with pytest.warns(UserWarning, match="earlier version"):
-        loaded = dpmcmc.Result.load(folder)
-    assert isinstance(loaded.plan.target, SavedTarget)
-    assert str(loaded.summary())
-    with pytest.raises(ValueError, match=r"plan\.json: an earlier version of dpmcmc wrote it"):
-        loaded.page()
-
-
 def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(tmp_path):
     mine = dpmcmc.targets.Custom(
         init=lambda key: np.zeros(3, np.float32),

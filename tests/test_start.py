@@ -33,7 +33,7 @@ PROGRAM = """
         importlib.import_module(room)
         check(room, *SLOW)
 
-    from dpmcmc.storage.files import RunFolder
+    from dpmcmc.storage.run_folder import RunFolder
     write = RunFolder.write
 
     def written(folder, name, content):
@@ -81,11 +81,11 @@ def test_commands_need_no_docstrings(tmp_path):
     program = """
         from dpmcmc.cli.commands import COMMANDS, main
         from dpmcmc.config import file
-        from dpmcmc.config.file import shipped
+        from dpmcmc.config.shipped import list_shipped
         codes = {name: main([name, "--help"]) for name in COMMANDS}
         codes |= {name: main(["plan", name]) for name in ("two_normals", "diabetes_noise_aware", "numpyro_poisson")}
         codes["ledger"] = main(["ledger", "init", "people.ledger", "--epsilon", "1", "--delta", "1e-6"])
-        for name in shipped():
+        for name in list_shipped():
             file.load(name)
         raise SystemExit(str(codes) if any(codes.values()) else 0)
     """

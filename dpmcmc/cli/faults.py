@@ -1,6 +1,6 @@
 """Exceptions that nobody meant to raise: the traceback goes to a private file, one sentence to the terminal.
 
-A traceback may quote records, so it is never printed. What a user can mend is told by ``refusals.py``.
+A traceback may quote records, so it is never printed. ``refusals.py`` tells what a user can mend.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ from dpmcmc.inference.names import few, flat
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.permitted_uses import INTERVALS, NO_DRAWS
-from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
@@ -104,11 +103,6 @@ class ConfiguredRun:
         return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day, **declared)
 
     @property
-    def trace(self) -> Plan | None:
-        """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return self.plan if isinstance(self.plan, Plan) else None
-
-    @property
     def target(self) -> Target:
         """The plan's target, bound to the shapes of the records."""
         return self.facts.target
@@ -129,8 +123,8 @@ class ConfiguredRun:
             self._check_on_disk()
             check(self.plan.target, self.data.train)
             predictive.check(self.target, self.data.train)
-            if self.trace is not None:
-                check_fit(self.target, self.trace.sampler)
+            if self.facts.trace is not None:
+                check_fit(self.target, self.facts.trace.sampler)
         except TargetError as error:
             raise CommandError(f"target: {error}.") from None
         except InputError as error:
@@ -156,7 +150,7 @@ class ConfiguredRun:
         if not on_disk(self.data.train):
             return
         mechanism = self.config.mechanism
-        plan = self.trace
+        plan = self.facts.trace
         if mechanism is not None:
             raise CommandError(
                 f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
@@ -327,7 +321,7 @@ class ConfiguredRun:
     def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, object]:
         """Return the seconds before a record was read, and for public records those of a sampler's run."""
         wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
-        if self.trace is None:
+        if self.facts.trace is None:
             return {"wall_seconds": wall}
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
@@ -343,7 +337,7 @@ class ConfiguredRun:
         if self._drawn == (guarantee,):
             return
         self._drawn = (guarantee,)
-        plan = self.trace
+        plan = self.facts.trace
         draw = self.pictures.begin
         said = (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max():
@@ -354,7 +348,7 @@ class ConfiguredRun:
     def _draw_draws(self, result: Result) -> None:
         """Begin the pictures of the draws, and draw the planned ones again if the run has come to cost more."""
         guarantee = result.guarantee
-        plan = self.trace
+        plan = self.facts.trace
         said = self.facts.title(guarantee), self.facts.note(guarantee)
         if plan is not None:
             shown = few(result.released, result.columns)

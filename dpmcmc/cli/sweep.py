@@ -465,7 +465,7 @@ class _Sweep:
         planned = self.plan(swept).guarantee if config_room.is_secret(swept.config) else None
         epsilon = said.get("epsilon") if said else getattr(planned, "epsilon", None)
         delta = said.get("delta") if said else getattr(planned, "delta", None)
-        values = {key: _plain(value) for key, value in swept.values.items()}
+        values = {key: grids.text_of(value) for key, value in swept.values.items()}
         return {
             "cell": swept.number,
             **values,
@@ -497,11 +497,7 @@ class _Sweep:
 
 def _structure(swept: SweptConfig) -> tuple[str, ...]:
     """Return the values of a config that are no numbers: configs that agree in them mostly share a program."""
-    return tuple(_plain(value) if not isinstance(value, int | float) else "" for value in swept.values.values())
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return tuple(grids.text_of(value) if not isinstance(value, int | float) else "" for value in swept.values.values())
 
 
 def _where(done: Swept) -> str:

@@ -1,6 +1,6 @@
 """Cost of all configs of a sweep together: the guarantee of whoever sees several of them.
 
-What one config costs alone is in its own ``privacy.json``.
+Its own ``privacy.json`` states what one config costs alone.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
 from dpmcmc.report.lines import YES, Row, rows
-from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_digests, has_ended, list_released
+from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_ended, list_released
 
 #: A run has at most some hundred kinds of event (``MOST_BLENDED``).
 _MOST_EVENTS = 2_000
@@ -258,11 +258,6 @@ def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed
         raise CommandError(f"{where}; get the whole folder again.", code=1) from None
     if wrong is not None:
         raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
-    if not has_digests(body):
-        return (
-            "unchecked",
-            "an earlier version wrote it, without digests, so the files beside it may be of other runs",
-        )
     if not has_ended(body):
         return (
             "not ended",

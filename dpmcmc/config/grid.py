@@ -82,11 +82,12 @@ class Grid:
 
 def describe_values(values: Values) -> str:
     """Return the values of a config in parentheses; empty where nothing is swept."""
-    each = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
+    each = ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
     return f" ({each})" if each else ""
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a value of a swept key as tables and messages write it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -163,7 +164,7 @@ def _config(plain: dict[str, Any], combined: Values, base: Path) -> Config:
             place = place.get(part) if isinstance(place, dict) else None
         listed = isinstance(place, list) and error.about not in combined
         hint = (
-            f" Values to sweep over are written sweep: {{over: {{{error.about}: {_text(place)}}}}}." if listed else ""
+            f" Values to sweep over are written sweep: {{over: {{{error.about}: {text_of(place)}}}}}." if listed else ""
         )
         raise ConfigError(f"{str(error).removesuffix('.')}{describe_values(combined)}.{hint}", error.about) from None
 
@@ -240,7 +241,7 @@ def _lists(given: object, where: str) -> dict[str, list[Any]]:
             if value in listed[:at]:
                 raise ConfigError.at(
                     f"{where}.{key}",
-                    f"holds {_text(value)} twice; runs that differ in their noise alone are written repeats",
+                    f"holds {text_of(value)} twice; runs that differ in their noise alone are written repeats",
                 )
     return given
 

@@ -2,7 +2,7 @@
 
 A path is never guessed. pydantic says where in the mapping a value stands; a constructor says which of its arguments
 its refusal is about (``InputError.about``), and whoever called it knows the section that the arguments came from.
-Which values are refused is for the constructors and ``model.py`` to say.
+The constructors and ``model.py`` say which values are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """YAML of configs, read: 1e-6 is a number, a repeated key is an error, and every error is one sentence.
 
 YAML 1.1 reads some texts as other values than they say (``no``, ``01234``, ``10:30``, ``2001-02-03``); these are
-refused. Which keys a config has is not known here (``model.py``).
+refused. The keys of a config are not known here (``model.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Types of this room: public facts of a data set, and its records. What a user asks for is in ``request.py``."""
+"""Types of this room: public facts of a data set, and its records. ``request.py`` has what a user asks for."""
 
 from __future__ import annotations
 

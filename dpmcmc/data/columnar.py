@@ -1,8 +1,8 @@
 """Parquet and Arrow IPC files, streamed in batches of rows; none is kept open, for there may be thousands.
 
 ``pyarrow.dataset`` would read both kinds in fewer lines, but it reads a Parquet row group whole: 372 MiB of memory
-for a file of one row group of 288 MB, where ``iter_batches`` takes 12 MiB (pyarrow 26). Which files a path stands for
-is in ``table_files.py``.
+for a file of one row group of 288 MB, where ``iter_batches`` takes 12 MiB (pyarrow 26). ``table_files.py`` finds
+the files that a path stands for.
 """
 
 from __future__ import annotations

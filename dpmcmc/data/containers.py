@@ -3,7 +3,7 @@
 Values keep their kind, and a missing value is told by that value alone. A container's own conversion to NumPy is not
 used where it looks at the whole column: it turns whole numbers into reals where one is missing, and takes the last
 entry of a dictionary for a missing value. A type of columns that holds no numbers, texts or truth values is refused
-by its name, whatever the values are. Which columns a table has is in ``tables.py``.
+by its name, whatever the values are. The columns of a table are found in ``tables.py``.
 """
 
 from __future__ import annotations

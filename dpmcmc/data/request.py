@@ -1,6 +1,6 @@
 """The request for a data set: a known set by name, or a user's own file, each with its options.
 
-A request opens no file. What is public about the data set follows in ``DataSpec`` (``base.py``).
+A request opens no file. ``DataSpec`` (``base.py``) has what is public about the data set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train and test rows by a public permutation that no record can influence.
 
-Which rows a batch of a sampler has is not decided here (``privacy/query/selection.py``).
+The rows of a sampler's batch are chosen elsewhere (``privacy/query/selection.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The store of known public files: the ``DPMCMC_DATA`` folder, then the cache, then the official UCI address.
 
 A file is accepted only if its SHA-256 is the known one. A file with another SHA-256 stops the search. Another
-source, or generated data, would hide that something is wrong with it. What a file's lines mean is for the module of
-its data set to say.
+source, or generated data, would hide that something is wrong with it. The module of
+a data set knows what the lines of its file mean.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A value is a text, a truth value, a number (whole, real or decimal) or missing, and it is of no other kind: a date, a
 list or an object of a class of one's own is refused. Every function here looks at one value, so that no row decides
-how another is read. What a column declares of its values is in ``column_kinds.py``.
+how another is read. ``column_kinds.py`` has what a column declares of them.
 """
 
 from __future__ import annotations

@@ -560,9 +560,6 @@ class Result:
             folder: of the run.
             target: the model, where it is of your own and the result is to predict.
 
-        Warns:
-            UserWarning: an earlier version wrote the folder, without digests of its files.
-
         Raises:
             ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
         """

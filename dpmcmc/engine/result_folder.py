@@ -18,7 +18,6 @@ import dataclasses
 import io
 import json
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -27,7 +26,7 @@ import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, printable, quoted
+from dpmcmc.errors import InputError, quoted
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.names import ALONE, axes, leaf_names
@@ -39,7 +38,7 @@ from dpmcmc.planning.saved import SavedPlan, target_of
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.files import read_bytes, read_json
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.released_files import PRIVACY, check_result, has_digests
+from dpmcmc.storage.released_files import PRIVACY, check_result
 from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
@@ -231,16 +230,9 @@ def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
     except OSError as error:
         raise _none_there(folder, error) from None
     try:
-        result = _loaded(make, folder, facts, target)
+        return _loaded(make, folder, facts, target)
     except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
         raise _none_there(folder, error) from None
-    if not has_digests(facts):
-        warnings.warn(
-            f"{printable(str(folder))}: an earlier version wrote it, without digests of its files; nothing shows that "
-            "they are those that were released together.",
-            stacklevel=3,
-        )
-    return result
 
 
 def _none_there(folder: Path, error: Exception) -> InputError:

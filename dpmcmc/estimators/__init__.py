@@ -1,9 +1,9 @@
 """From a table and an ε to a result, with no setting chosen by hand.
 
-``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone; settings of a chain
-``outlook``      width of intervals and accuracy to expect, over simulated rows
+``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone;  ``suggested_chain`` of a chain
+``outlook``      width of intervals and accuracy to expect, over ``simulated_rows``;  ``width_picture`` of it
 ``fitting``      ``dpmcmc.fit``: from a table to a result
-``regressions``  the same with scikit-learn's interface, its folds and its checks
+``regressions``  the same with scikit-learn's interface;  ``folds``, ``row_checks`` and ``scikit_checks`` of it
 """
 
 from dpmcmc.estimators.fitting import fit as fit

@@ -2,7 +2,7 @@ r"""Forecast of what a budget buys a chain and costs any answer, from public fac
 
 **Relaxations.** At temperature 1 a private chain may run for a time τ (``Plan.private_time``), whatever its steps. A
 direction of curvature λ relaxes in 1/λ, so the budget buys n = τ λ relaxations of it. Nominal 90 % intervals of draws
-that span n of them cover .76 of the slowest direction at 7 and .86 at 25 (``verdict.py``). R-hat is below
+that span n of them cover .76 of the slowest direction at 7 and .86 at 25 (``obstacles.py``). R-hat is below
 1.3 from 25 on.
 
 * Identity metric: the records may say nothing of some direction, whose curvature is that of the prior, m.

@@ -1,6 +1,6 @@
 """A Verdict: the permitted uses of draws, which a plan stores, in its sentences.
 
-Which uses are permitted is decided in ``verdict.py``.
+``verdict.py`` decides which uses are permitted.
 """
 
 from __future__ import annotations
@@ -132,7 +132,6 @@ class Verdict:
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""
         facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
-        # Files of version 0.2.0 and before do not say what a prediction is from.
         return cls(
             tuple(said["usable_for"]),
             said["usable_for_reasons"],

@@ -9,7 +9,7 @@ release holds little: simulated logistic regressions (d = 4 to 100) kept 4 to 32
 at 3, and 43 to 91 % at 20. A chain is also refused where heat makes its draws more than 20 times as wide as the prior.
 Both are necessary and not sufficient.
 
-Intervals: ``verdict.py``. A plan says intervals only where every condition is known to hold.
+Intervals: ``obstacles.py``. A plan says intervals only where every condition is known to hold.
 """
 
 from __future__ import annotations

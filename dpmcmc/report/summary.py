@@ -1,6 +1,6 @@
 """A posterior by name, and the table of each parameter's mean, spread and quantiles, with the verdict on the draws.
 
-Which numbers are shown, and in which units, is decided in ``coefficients.py``.
+``coefficients.py`` decides which numbers are shown, and in which units.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files that are complete or absent, even after a kill, a full disk or a loss of power.
 
-What is written, and who may read it, is for the caller to say: ``run_folder.py`` does so for a run.
+The caller says what is written, and who may read it: ``run_folder.py`` does so for a run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records read block by block, so that a memory-mapped file never has to fit in memory.
 
-Which rows a step of a sampler reads is not decided here (``engine/rows_on_disk.py``).
+The rows that a step of a sampler reads are read elsewhere (``engine/rows_on_disk.py``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
     "files": null                       the run has not ended; nothing in the folder is a result yet
     "files": {"draws.nc": "5f0c…", …}   it has: these files, and no other of a released name
-    no "files"                          a version without digests wrote it
 
 ``privacy.json`` is written twice, before the first and after the last of the others (``run_folder.py``). So a kill at
 any moment leaves a folder that says that it is unfinished, or a whole result. The digests are those of the bytes that
@@ -69,11 +68,6 @@ def list_released(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in names if os.path.lexists(folder / name))
 
 
-def has_digests(said: dict[str, Any]) -> bool:
-    """Whether a ``privacy.json`` states digests, or that the run has not ended."""
-    return KEY in said
-
-
 def has_ended(said: dict[str, Any]) -> bool:
     """Whether a ``privacy.json`` is of a run that has ended, as far as it tells."""
     return said.get(KEY, {}) is not None
@@ -94,15 +88,13 @@ def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
     Raises:
         OSError: a file cannot be read.
     """
-    if not has_digests(said):
-        return None
     lying = list_released(folder)
     if not has_ended(said):
         computed = [name for name in lying if name not in STATED]
         return f"{computed[0]} lies beside it, and the run has not ended" if computed else None
-    stated = said[KEY]
+    stated = said.get(KEY)
     if not isinstance(stated, dict):
-        return "its digests are not a table of files"
+        return "it states no digests of its files, so they may be of other runs"
     for name in (*lying, *sorted(stated)):
         if name not in stated:
             return f"{_shown(name)} is not a file of this result"

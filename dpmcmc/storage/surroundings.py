@@ -1,4 +1,4 @@
-"""What a path lies in: a result, a checkpoint, or a folder with other files that this library wrote.
+"""Folders that a path lies in: a result, a checkpoint, or a folder with other files that this library wrote.
 
 A path is looked at by its name and by what links lead to. Nothing is opened but ``privacy.json`` and ``run.json``.
 """
@@ -19,10 +19,10 @@ from dpmcmc.storage.released_files import (
     DRAWN,
     GRID,
     HELD,
+    KEY,
     PICTURES,
     PRIVACY,
     TABLES,
-    has_digests,
     has_ended,
     is_left_over,
 )
@@ -96,7 +96,7 @@ def checkpoint_around(folder: Path) -> Path | None:
 
 def results_around(path: Path) -> Iterator[Path]:
     """Yield the folders of results, or of runs that go on, that a path is or lies in."""
-    return (parent for parent in _around(path) if has_digests(read_table(parent / PRIVACY)))
+    return (parent for parent in _around(path) if KEY in read_table(parent / PRIVACY))
 
 
 def _around(folder: Path) -> Iterator[Path]:

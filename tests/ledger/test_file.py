@@ -76,7 +76,7 @@ def test_a_ledger_that_is_moved_while_a_run_reserves_is_said_to_be(ledger, path,
 
 
 def test_a_moved_ledger_is_locked_under_its_new_name(ledger, path, monkeypatch):
-    monkeypatch.setattr(ledger, "_PATIENCE", 0.05)
+    monkeypatch.setattr(file, "_PATIENCE", 0.05)
     other = path.with_name("moved")
     with file.change(path):
         path.rename(other)

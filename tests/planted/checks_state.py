@@ -30,7 +30,7 @@ from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.engine.workers import LostPartition, workers
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, OverBudget
-from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file, ledger
+from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.storage.run_folder import RunFolder
@@ -108,7 +108,7 @@ def a_ledger_is_locked_under_every_name(scene: Scene) -> None:
     book = _ledger(scene)
     other = book.path.with_name("moved.ledger")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "_PATIENCE", 0.05)
+        patch.setattr(file, "_PATIENCE", 0.05)
         with file.change(book.path):
             book.path.rename(other)
             try:

@@ -51,7 +51,7 @@ from dpmcmc.privacy.accounting.events import (
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpmcmc.privacy.ledger.event_cost import gdp_cost, renyi_cost, sum_costs, zcdp_cost
 
-#: Budgets are rounded down by this much, costs up (``filters.py``).
+#: Budgets are rounded down by this much, costs up.
 _ROUNDING = 1e-12
 #: Orders at which zCDP is converted.
 _ORDERS = 1 + np.geomspace(1e-2, 1e9, 4000)
@@ -151,7 +151,7 @@ class GaussianFilter:
         return math.sqrt(max(0.0, amount))
 
 
-#: Filters that ``init`` may choose; ``programme`` is its own (``filters.py``).
+#: Filters that ``init`` may choose; ``programme`` has none of these (``programme.py``).
 FILTERS = ("renyi", "zcdp", "gdp", "programme")
 
 

@@ -444,7 +444,7 @@ class Ledger:
     def fitting_epsilon(self, guarantee: Guarantee) -> float | None:
         """ε to ask for so that a run of the same shape is admitted, at the guarantee's own δ and accountant.
 
-        Its noise is scaled up by one factor until it fits (``filters.py``). None where no noise is enough.
+        Its noise is scaled up by one factor until it fits (``largest_epsilon.py``). None where no noise is enough.
         """
         if self.terms.filter == "programme":
             return guarantee.epsilon if self.fits(guarantee) else None

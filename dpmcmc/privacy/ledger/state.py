@@ -1,6 +1,6 @@
 """Account of a ledger, for people: its terms, its runs, and what they have spent.
 
-What the entries add up to is decided in ``book.py``.
+``book.py`` adds the entries up.
 """
 
 from __future__ import annotations

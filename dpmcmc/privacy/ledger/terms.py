@@ -83,7 +83,7 @@ class Terms(Promise):
     Attributes:
         budget: in the filter's unit; of a programme, its number of runs.
         overflow: budget of the probability that a step or a draw was not the one that is charged.
-        items: of a programme, see ``programme.item``.
+        items: of a programme, see ``programme.key_of_run``.
         joint_epsilon: of a programme.
 
     Example:

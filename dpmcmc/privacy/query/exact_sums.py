@@ -198,7 +198,7 @@ def parts_on_cpu(rows: int) -> int:
 #   (3·256 + 2)u in ANY order within a block, u = 2^-24. The leaves of a pytree add log₂ of their number. The square
 #   root halves this, and nine roundings of scalars and of the noise scale come to it: below ``KAPPA`` = 2^-15. The
 #   smallest normal number, added per coordinate, covers squares that underflow.
-# * Noise is integers on the same grid (``gaussian.py``), added BEFORE anything is rounded to float.
+# * Noise is integers on the same grid (``integer_noise.py``), added BEFORE anything is rounded to float.
 # * A row's rounding is taken not to depend on its place in the batch, for a record that is chosen moves the others by
 #   one. Poisson batches have room in multiples of 8, for XLA multiplies what is left of one in another order; and
 #   where a batch outgrows its usual room. 5e-6·C was seen. The proof here takes 2.4e-5 of ``KAPPA``, and leaves
