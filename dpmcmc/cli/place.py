@@ -265,13 +265,13 @@ def own_modules(config: Config) -> tuple[str, ...]:
 
 def _left_unbegun(folder: Path, confidential: Path) -> bool:
     """Whether the folders hold only the files of a start that ended before anything was computed from a record."""
-    kept = confidential / CHECKPOINT
+    checkpoint = confidential / CHECKPOINT
     try:
-        if not confidential.is_dir() or ((folder / CONFIG).exists() and not kept.is_dir()):
+        if not confidential.is_dir() or ((folder / CONFIG).exists() and not checkpoint.is_dir()):
             return False
         found = [
             *folder.iterdir(),
-            *kept.parent.rglob("*"),
+            *checkpoint.parent.rglob("*"),
             *(folder / "figures").rglob("*"),
         ]
     except OSError:  # whoever writes there says it
@@ -279,8 +279,8 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
     known = {
         folder: _STATED,
         confidential: (f"{CHECKPOINT}.lock",),
-        kept: ("run.json",),
-        kept.with_name(CHECKPOINT + REMOVED): ("run.json",),
+        checkpoint: ("run.json",),
+        checkpoint.with_name(CHECKPOINT + REMOVED): ("run.json",),
     }
     folders = (*known, folder / "figures")
     for path in found:
@@ -291,7 +291,7 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
             left = path.name in names or any(path.name.startswith(f".{name}.") for name in names)
         if not left:
             return False
-    return not has_begun(kept)
+    return not has_begun(checkpoint)
 
 
 def _free_folder(option: str, wanted: str | Path) -> Path:

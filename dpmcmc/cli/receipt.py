@@ -68,8 +68,8 @@ def _check_place(out: Path, folder: Path) -> None:
     if inside(out, folder):
         raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")
     try:
-        there = out.exists() or out.is_symlink()
+        exists = out.exists() or out.is_symlink()
     except OSError as error:
         raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
-    if there:
+    if exists:
         raise CommandError(f"--out: {out} is there already; give another file.")

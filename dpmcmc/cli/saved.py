@@ -352,8 +352,8 @@ class ConfiguredRun:
         said = self.facts.title(guarantee), self.facts.note(guarantee)
         if plan is not None:
             shown = few(result.released, result.columns)
-            kept = (plan.burn_in, plan.thin)
-            self.pictures.begin("traces", _TRACES, shown, kept, *said)
+            counts = (plan.burn_in, plan.thin)
+            self.pictures.begin("traces", _TRACES, shown, counts, *said)
         # A posterior that follows from the path does not wait for the chain to mix.
         if result.mixing is not None and not result.verdict.from_path:
             ess, rhat = result.mixing
@@ -447,18 +447,18 @@ class _Fits:
         from dpmcmc.diagnostics import reference
 
         # The data's section has the facts that a target takes from them; a path is written from each config's folder.
-        told = config.model_dump(mode="json", include={"target", "data"}, exclude={"data": {"path"}})
+        described = config.model_dump(mode="json", include={"target", "data"}, exclude={"data": {"path"}})
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
         same = (
             self._of is not None
-            and self._of[0] == told
+            and self._of[0] == described
             and len(self._of[1]) == len(leaves)
             and all(map(np.array_equal, self._of[1], leaves))
         )
         if not same:
             self._of = None
             self._fit: Fit = reference.fit(target, records)
-            self._of = (told, leaves)
+            self._of = (described, leaves)
         return self._fit
 
 

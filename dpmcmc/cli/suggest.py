@@ -165,8 +165,8 @@ class _ConfigRequest:
             dropped = known - {*_KEPT}
             self.anew += [f"privacy.{key}" for key in promise if key in dropped]
             self.delta = promise.get("delta") is not None
-            kept = {key: value for key, value in promise.items() if key not in dropped}
-            values = values | {"privacy": kept | ({} if self.delta else {"delta": _STAND_IN})}
+            remaining = {key: value for key, value in promise.items() if key not in dropped}
+            values = values | {"privacy": remaining | ({} if self.delta else {"delta": _STAND_IN})}
         return {"name": "suggested"} | values
 
     def request(self, config: Config) -> Request:

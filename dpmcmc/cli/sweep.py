@@ -124,8 +124,8 @@ def command(
     with contextlib.ExitStack() as stack:
         executor = None
         if on is not None:
-            executor, there = stack.enter_context(connect_cluster(on))
-            workers = workers or there
+            executor, threads = stack.enter_context(connect_cluster(on))
+            workers = workers or threads
         done = carry_out(
             loaded,
             folder,
@@ -144,10 +144,10 @@ def command(
 
 
 def _as_json(done: Swept) -> dict[str, Any]:
-    told = [] if done.private_end else done.rows
+    public_rows = [] if done.private_end else done.rows
     return {
         "folder": str(done.folder),
-        "cells": told,
+        "cells": public_rows,
         "together": None
         if done.together is None
         else {
@@ -265,8 +265,8 @@ def carry_out(
                 sweep.give_back(reservations)
                 done = sweep.done()
                 page = sweep_page.page(grid.name, released.day, grid.keys, done.rows, done.together, done.why)
-                told = None if done.private_end else page
-                sweep_folder.publish(done.rows, told, released, public)
+                shown = None if done.private_end else page
+                sweep_folder.publish(done.rows, shown, released, public)
     finally:
         keep_in(None)
         sweep_folder.date(folder)

@@ -24,10 +24,10 @@ def connect_cluster(url: str) -> Iterator[tuple[Executor, int]]:
         raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")
     with connected(url, "--on", _ANSWER) as client:
         client.run_on_scheduler(_try_once)
-        there = sum(client.nthreads().values())
-        if not there:
+        threads = sum(client.nthreads().values())
+        if not threads:
             raise CommandError(f"--on: {url} has no worker; start some with dask worker.")
-        yield client.get_executor(pure=False, retries=0), there
+        yield client.get_executor(pure=False, retries=0), threads
 
 
 def _try_once(dask_scheduler: Any) -> None:

@@ -34,8 +34,8 @@ def check_place(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise CommandError(f"--out: {folder} is no folder; give one that is new or empty.")
-    there = {path.name for path in folder.iterdir()}
-    if there and not (folder / CONFIDENTIAL / ABOUT).exists() and there != {CONFIDENTIAL}:
+    names = {path.name for path in folder.iterdir()}
+    if names and not (folder / CONFIDENTIAL / ABOUT).exists() and names != {CONFIDENTIAL}:
         raise CommandError(f"--out: {folder} holds something else than a sweep; give a folder that is new or empty.")
 
 
@@ -108,5 +108,5 @@ def date(folder: Path) -> None:
     """Give the folders the day of the first start: the time of a file would tell when the last config ended."""
     if (folder / GRID).exists():
         within = (folder / name for name in (CELLS, CONFIDENTIAL))
-        there = [path for path in within if path.exists()]
-        RunFolder(folder, day_of(folder / GRID)).date(*there, folder)
+        folders = [path for path in within if path.exists()]
+        RunFolder(folder, day_of(folder / GRID)).date(*folders, folder)

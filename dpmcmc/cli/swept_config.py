@@ -133,9 +133,9 @@ def _run(sent: Sent) -> None:
 
 def status_of(folder: Path) -> Status:
     """Return how far the config in a folder has come."""
-    kept = folder / CONFIDENTIAL / "checkpoint"
-    if kept.is_dir():
-        return "stopped" if has_begun(kept) else "waiting"
+    checkpoint = folder / CONFIDENTIAL / "checkpoint"
+    if checkpoint.is_dir():
+        return "stopped" if has_begun(checkpoint) else "waiting"
     if not (folder / "config.yaml").exists():
         return "waiting"
     if not is_sealed(folder):
@@ -144,8 +144,8 @@ def status_of(folder: Path) -> Status:
         return "released"
     if (folder / CONFIDENTIAL / "draws.nc").exists():
         return "withheld"
-    told = "diverged_at" in read_table(folder / "metrics.json")
-    return "diverged" if told else "failed"
+    diverged = "diverged_at" in read_table(folder / "metrics.json")
+    return "diverged" if diverged else "failed"
 
 
 def make_run_folder(swept: SweptConfig, plan: AnyPlan, folder: Path) -> Reservation | None:

@@ -124,10 +124,10 @@ def _of_plan(
 
 def _went_on(stated: dict[str, Any], body: dict[str, Any]) -> bool:
     """Return whether a run was charged for more than its plan, since it went on elsewhere, and says so."""
-    told = body.get("assumptions")
-    if not isinstance(told, list) or len(told) == len(stated["assumptions"]):
+    assumptions = body.get("assumptions")
+    if not isinstance(assumptions, list) or len(assumptions) == len(stated["assumptions"]):
         return False
-    if any(sentence not in told for sentence in stated["assumptions"]):
+    if any(sentence not in assumptions for sentence in stated["assumptions"]):
         return False
     try:
         planned, charged = _counts(stated["events"]), _counts(body["events"])
@@ -172,8 +172,8 @@ def _of_draws(path: Path, plan: dict[str, Any], body: dict[str, Any]) -> Iterato
     with open_regular(path) as stream, h5py.File(stream) as file:
         name = next(name for name in _RELEASED if name in file)
         shapes = {leaf.shape[:2] for leaf in file[name].values() if leaf.ndim > 1}
-        told = file[name].attrs
-        said = {key: told.get(key) for key in ("epsilon", "delta", "adjacency")}
+        attributes = file[name].attrs
+        said = {key: attributes.get(key) for key in ("epsilon", "delta", "adjacency")}
     if shapes != {(chains, draws)}:
         yield f"is of {chains} x {draws} draws by steps and chains, and draws.nc has others"
     for key, value in said.items():

@@ -242,7 +242,7 @@ def _without_the_old_choice(values: dict, parts: list[str]) -> list[str]:
             values["privacy"] = {k: v for k, v in promise.items() if k not in OF_SAMPLERS}
     known = CHOICES.get((parts[0], parts[-1])) if len(parts) > 1 else None
     if known is not None and section[parts[-1]] in known:
-        kept = {parts[-1], *(one.name for one in keys(known[section[parts[-1]]]))}
-        dropped += [f"{parts[0]}.{key}" for key in section if key not in kept]
-        values[parts[0]] = {key: one for key, one in section.items() if key in kept}
+        allowed = {parts[-1], *(one.name for one in keys(known[section[parts[-1]]]))}
+        dropped += [f"{parts[0]}.{key}" for key in section if key not in allowed]
+        values[parts[0]] = {key: one for key, one in section.items() if key in allowed}
     return dropped

@@ -61,11 +61,11 @@ def import_named(name: str) -> Any:
         ValueError: it cannot be imported.
     """
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
+    folder = str(Path.cwd())
     own = module_name.partition(".")[0] != "dpmcmc"
     # A module of this library may look for one that is not installed, and must not find it in this folder.
-    if own and not {"", here} & set(sys.path):
-        sys.path.append(here)  # at the end of the path, so that no file of this folder replaces a library's module
+    if own and not {"", folder} & set(sys.path):
+        sys.path.append(folder)  # at the end of the path, so that no file of this folder replaces a library's module
     try:
         item: Any = importlib.import_module(module_name)
         before = ""

@@ -60,8 +60,8 @@ class FilePart:
     def tables(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows; see :class:`Partition`."""
         file = columnar.open_columnar(self.path, self.groups)
-        there = [name for name in columns if name in file.schema.names]
-        yield from file.batches(there, ROWS)
+        present = [name for name in columns if name in file.schema.names]
+        yield from file.batches(present, ROWS)
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class FragmentPart:
 
     def tables(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows; see :class:`Partition`."""
-        there = [name for name in columns if name in self.schema.names]
+        present = [name for name in columns if name in self.schema.names]
         batches = self._read(
             self.fragment.to_batches,
             self.schema,
-            there,
+            present,
             batch_size=ROWS,
             batch_readahead=1,
             fragment_readahead=1,

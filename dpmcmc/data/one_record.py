@@ -63,21 +63,21 @@ def _rows(
     if source.suffix.lower() not in SUFFIXES:
         return user_file.load(_alone(source, request)).train, ()
     table = _table(source)
-    there = set(column_names(table))
+    present = set(column_names(table))
     raw = RAW_RECORDS.get(str(request.name))
-    if raw is not None and raw.label in there:
-        lacks = [name for name in raw.names if name not in there]
+    if raw is not None and raw.label in present:
+        lacks = [name for name in raw.names if name not in present]
         if lacks:
             raise DataError(
                 f"{source}: lacks the column {lacks[0]!r}; a record of this run is a row of {', '.join(raw.names)}: "
                 "write it so."
             )
         return raw.encoded(columns(table, raw.names), str(request.encoding)), ()
-    if names is None or LABEL not in there:
+    if names is None or LABEL not in present:
         own = "" if raw is None else f"{', '.join(raw.names)}; or of "
         encoded = f"{_said(names)} and {LABEL}" if names else "an .npz with x and y"
         raise DataError(f"{source}: a record of this run is a row of {own}{encoded}: write it so.")
-    lacks = [name for name in names if name not in there]
+    lacks = [name for name in names if name not in present]
     if lacks:
         raise DataError(
             f"{source}: lacks the column {lacks[0]!r}; a record of this run is a row of {_said(names)} and {LABEL}: "

@@ -57,13 +57,13 @@ def by_owner(
     order = np.argsort(owner, kind="stable")
     of_row = owner[order]
     place = np.arange(len(of_row)) - np.searchsorted(of_row, of_row)
-    kept = place < records_per_owner
-    at = of_row[kept], place[kept]
+    counted = place < records_per_owner
+    at = of_row[counted], place[counted]
     shape = (num_owners, records_per_owner)
     out = {}
     for name, array in arrays.items():
         out[name] = np.zeros((*shape, *array.shape[1:]), array.dtype)
-        out[name][at] = array[order[kept]]
+        out[name][at] = array[order[counted]]
     out[MASK] = np.zeros(shape, bool)
     out[MASK][at] = True
     return out

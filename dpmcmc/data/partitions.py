@@ -85,8 +85,8 @@ def _of_file(path: Path, name: str) -> list[FilePart]:
 
 def _of_dataset(data: Any) -> _Found:
     places = table_files.list_dataset_files(data)
-    here = [place for place in places if isinstance(place, Path)]
-    seen = stamps_of(here)
+    local = [place for place in places if isinstance(place, Path)]
+    seen = stamps_of(local)
     try:
         fragments = [*data.get_fragments()]
     except ValueError:
@@ -98,7 +98,7 @@ def _of_dataset(data: Any) -> _Found:
         FragmentPart(name or f"partition {number}", one, data.schema)
         for number, (one, name) in enumerate(zip(fragments, names, strict=True))
     ]
-    return parts, seen, UNSEEN if len(here) < len(places) else ""
+    return parts, seen, UNSEEN if len(local) < len(places) else ""
 
 
 def _of_dask(data: Any, columns: Sequence[str]) -> _Found:
@@ -107,8 +107,8 @@ def _of_dask(data: Any, columns: Sequence[str]) -> _Found:
             "data: the Dask DataFrame is persisted, so that Dask may write its rows to disk and send them about: give "
             "the DataFrame that reads its files."
         )
-    there = [name for name in columns if list(data.columns).count(name) == 1]
-    delayed = enumerate(data[there].to_delayed())
+    present = [name for name in columns if list(data.columns).count(name) == 1]
+    delayed = enumerate(data[present].to_delayed())
     parts = [DaskPart(f"partition {number}", one) for number, one in delayed]
     return parts, {}, UNSEEN
 

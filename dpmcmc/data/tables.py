@@ -112,9 +112,9 @@ def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Val
     Raises:
         DataError: a column is not there, is there twice, is longer than another, or has no row.
     """
-    there = _names(table)
-    count = Counter(map(str, there))
-    called = {str(name): name for name in there}
+    present = _names(table)
+    count = Counter(map(str, present))
+    called = {str(name): name for name in present}
     for name in names:
         if count[name] != 1:
             raise DataError(

@@ -197,11 +197,11 @@ def _split_owners(
             "row."
         )
     training, _ = split_rows(owners.count, _held_out(owners.count, request))
-    kept = np.isin(owner, training)
+    in_training = np.isin(owner, training)
     try:
         train = by_owner(
-            {name: array[kept] for name, array in rows.items()},
-            np.searchsorted(training, owner[kept]),
+            {name: array[in_training] for name, array in rows.items()},
+            np.searchsorted(training, owner[in_training]),
             num_owners=len(training),
             records_per_owner=owners.rows,
         )
@@ -212,7 +212,7 @@ def _split_owners(
             "fewer",
         ) from None
     # Owners without rows leave nothing to test on.
-    return train, None if kept.all() else {name: array[~kept] for name, array in rows.items()}
+    return train, None if in_training.all() else {name: array[~in_training] for name, array in rows.items()}
 
 
 def _read(path: Path, *names: str) -> dict[str, np.ndarray]:

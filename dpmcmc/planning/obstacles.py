@@ -123,7 +123,7 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     return Obstacle(clause, UNMIXED, True)
 
 
-def _kept(values: np.ndarray, plan: Plan) -> np.ndarray:
+def _after_burn_in(values: np.ndarray, plan: Plan) -> np.ndarray:
     return values[plan.burn_in :]
 
 
@@ -132,9 +132,9 @@ def _heat(plan: Plan) -> Obstacle | None:
 
 
 def _temperature(plan: Plan) -> Obstacle | None:
-    kept = _kept(plan.temperatures, plan)
-    low = float(kept.min())
-    high = float(kept.max())
+    temperatures = _after_burn_in(plan.temperatures, plan)
+    low = float(temperatures.min())
+    high = float(temperatures.max())
     if not (low >= 1 - VARIANCE_ERROR and high <= 1 + VARIANCE_ERROR):
         heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
         brief = "draws hotter than the posterior" if high > 1 else "draws colder than the posterior"
@@ -153,7 +153,7 @@ def _adapts(plan: Plan) -> bool:
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         twice = np.broadcast_to(plan.sampler.temperature_at(2 * noise, t), t.shape)
-    return bool(np.any(_kept(plan.temperatures, plan) == _kept(twice, plan)) and np.any(noise > 0))
+    return bool(np.any(_after_burn_in(plan.temperatures, plan) == _after_burn_in(twice, plan)) and np.any(noise > 0))
 
 
 def _minibatches(plan: Plan) -> Obstacle | None:
@@ -176,11 +176,11 @@ def _minibatches(plan: Plan) -> Obstacle | None:
             "the noise of minibatches heats the chain by an unknown amount",
             "minibatches heat the chain",
         )
-    kept = _kept(plan.temperatures, plan)
-    noise = _kept(plan.noise_std.astype(np.float64), plan)
+    temperatures = _after_burn_in(plan.temperatures, plan)
+    noise = _after_burn_in(plan.noise_std.astype(np.float64), plan)
     variance = plan.num_records * bound**2 * (1 - rate) / rate
     with np.errstate(all="ignore"):
-        hottest = float(np.max(kept * (1 + variance / noise**2)))
+        hottest = float(np.max(temperatures * (1 + variance / noise**2)))
     if hottest <= 1 + VARIANCE_ERROR:
         return None
     return Obstacle(
@@ -279,7 +279,7 @@ def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         share = np.asarray(eta(t)) * curvature / np.asarray(limit(plan.noise_std.astype(np.float64), t))
-    worst = float(np.max(_kept(np.broadcast_to(share, t.shape), plan)))
+    worst = float(np.max(_after_burn_in(np.broadcast_to(share, t.shape), plan)))
     if worst <= VARIANCE_ERROR:
         return None
     return Obstacle(

@@ -217,10 +217,10 @@ class Plan(AnyPlan):
     @property
     def temperature_range(self) -> dict[str, float] | None:
         """``min`` and ``max`` of :attr:`temperatures`, as JSON takes them; None for an optimiser."""
-        kept = self.temperatures
+        temperatures = self.temperatures
         if self.optimises:
             return None
-        return {"min": float(kept.min()), "max": float(kept.max())}
+        return {"min": float(temperatures.min()), "max": float(temperatures.max())}
 
     @property
     def own_temperatures(self) -> np.ndarray:
@@ -539,9 +539,9 @@ def _range(values: np.ndarray) -> str:
 def _temperature_line(plan: Plan, heat: str) -> str:
     own = plan.own_temperatures
     # A temperature as asked promises nothing where time or clipping disqualify the draws.
-    kept = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
+    of_what = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
     line = (
-        f"{heat}, {kept}"
+        f"{heat}, {of_what}"
         if np.all(plan.temperatures <= own * 1.001)
         else f"{heat}, and the sampler alone has {_range(own)}: privacy needs more noise than the sampler injects"
     )
@@ -557,10 +557,10 @@ def _with_minibatches(plan: Plan, line: str) -> str:
     return line
 
 
-def _width_clause(kept: np.ndarray) -> str:
+def _width_clause(temperatures: np.ndarray) -> str:
     """Return how wide draws at these temperatures are; empty where the posterior's own is kept, or none is known."""
-    low = float(kept.min())
-    high = float(kept.max())
+    low = float(temperatures.min())
+    high = float(temperatures.max())
     if not np.isfinite(low + high) or (low >= 1 - _SAME and high <= 1 + _SAME):
         return ""
     if high <= 1 + _SAME:

@@ -121,8 +121,8 @@ class Start(GivenStarts):
         """(label, sentence) pairs that describe it to a person."""
         epsilon = round_up(self.guarantee.epsilon)
         drawn = f"every chain starts at one draw of {self.release.label}, which alone has epsilon {epsilon}"
-        told = dict(self.release.lines()).get("settings", "none")
-        return [("start", f"{drawn}; its settings: {told}")]
+        settings = dict(self.release.lines()).get("settings", "none")
+        return [("start", f"{drawn}; its settings: {settings}")]
 
     def stated(self, secret: bool) -> dict[str, object]:
         """Return its part of ``plan.json``."""

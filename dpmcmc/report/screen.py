@@ -217,10 +217,10 @@ def width(observed: float | None, predicted: float | None) -> list[Row]:
     """Return the line on the width of intervals over that without privacy; none where nothing is known of it."""
     if observed is None and predicted is None:
         return []
-    told = "" if predicted is None else f"predicted {three_digits(predicted)}"
+    prediction = "" if predicted is None else f"predicted {three_digits(predicted)}"
     if observed is None:
-        return [("intervals", f"{told} × as wide as without privacy")]
-    more = f" ({told})" if told else ""
+        return [("intervals", f"{prediction} × as wide as without privacy")]
+    more = f" ({prediction})" if prediction else ""
     return [("intervals", f"{three_digits(observed)} × as wide as without privacy{more}")]
 
 

@@ -78,14 +78,16 @@ def check_free(folder: str | Path) -> None:
         OSError: it cannot be read.
     """
     place = Path(folder)
-    kept = checkpoint_around(place)
-    if kept is not None:
-        raise InputError(f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere")
+    checkpoint = checkpoint_around(place)
+    if checkpoint is not None:
+        raise InputError(
+            f"folder: {place} lies in {checkpoint}, which holds the keys of a run; give a folder elsewhere"
+        )
     if not place.exists():
         return
-    there = {path.name for path in place.iterdir() if not is_left_over(path.name)} - {CONFIDENTIAL}
-    if there and not (there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
-        what = "a result" if PRIVACY in there else "something"
+    names = {path.name for path in place.iterdir() if not is_left_over(path.name)} - {CONFIDENTIAL}
+    if names and not (names <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
+        what = "a result" if PRIVACY in names else "something"
         raise InputError(f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty")
 
 
