@@ -19,8 +19,8 @@ from .errors import NotForIntervals as NotForIntervals
 from .estimators.fitting import fit as fit
 from .estimators.suggestion import suggest as suggest
 from .planning.making import plan as plan
-from .planning.noise import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
+from .planning.private_metric import PrivateMetric as PrivateMetric
 from .privacy.accounting.charging import Privacy as Privacy
 from .privacy.accounting.guarantee import Guarantee as Guarantee
 from .privacy.accounting.sampling import FixedSize as FixedSize

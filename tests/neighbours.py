@@ -29,8 +29,8 @@ from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.record_sums import Whole
-from dpmcmc.report import console
 from dpmcmc.report import figures as plots
+from dpmcmc.report import progress
 from dpmcmc.targets import bind, record_shapes
 
 #: Training records, owners and columns.
@@ -115,9 +115,9 @@ def file(path: Path, second: bool, owners: bool) -> None:
 
 
 def _held_out_owners() -> np.ndarray:
-    from dpmcmc.data.base import fixed_split
+    from dpmcmc.data.split import split_rows
 
-    return fixed_split(OWNERS, OWNERS // 2)[1]
+    return split_rows(OWNERS, OWNERS // 2)[1]
 
 
 def write(folder: Path, case: dict[str, Any], second: bool) -> Path:
@@ -250,7 +250,7 @@ def quick(pictures: bool = False) -> Any:
 
 def known_clock(patch: pytest.MonkeyPatch) -> None:
     """Before the first record is read, no time passes; after it, what a run takes."""
-    patch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    patch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     patch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 

@@ -29,7 +29,7 @@ from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
-from dpmcmc.storage.pytree import from_text
+from dpmcmc.storage.leaves import from_text
 
 DEVICES = 8
 #: No multiple of any axis.

@@ -228,7 +228,7 @@ def test_a_release_that_was_stopped_is_made_again_to_the_same_bits(tmp_path, mon
     real = OutputPerturbation.draw
     monkeypatch.setattr(OutputPerturbation, "draw", lambda *a: drawn.append(real(*a)) or drawn[-1])
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "keep", stop)
+        patch.setattr(Checkpoint, "commit_stage", stop)
         for _ in range(2):
             with pytest.raises(Stop):
                 release(plan, DATA, checkpoint=tmp_path / "c")
@@ -262,7 +262,7 @@ def test_a_release_that_no_accountant_covers_twice_is_refused_elsewhere_before_i
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "keep", stop)
+        patch.setattr(Checkpoint, "commit_stage", stop)
         with pytest.raises(Stop):
             release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     spent = ledger.state().spent
@@ -318,7 +318,7 @@ def test_a_hybrid_elsewhere_has_other_keys_and_a_second_charge_of_what_was_not_c
         stopped_hybrid(hybrid, tmp_path / "c", 4)
     else:
         with monkeypatch.context() as patch, contextlib.suppress(Stop):
-            patch.setattr(Checkpoint, "keep", stop)
+            patch.setattr(Checkpoint, "commit_stage", stop)
             release(hybrid, DATA, checkpoint=tmp_path / "c")
     path = tmp_path / "c" / "run.json"
     words = json.loads(path.read_text())["keys"]

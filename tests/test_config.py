@@ -27,10 +27,13 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.commands import main
 from dpmcmc.config import ConfigError, load, make_plan
 from dpmcmc.config import file as config_file
-from dpmcmc.config.file import apply, parse_yaml, read_values
+from dpmcmc.config.file import apply, read_values
 from dpmcmc.config.for_editors import json_schema
-from dpmcmc.config.model import ONE_SHOT, SCHEMES, Devices, HybridStart, Promise, Run, to_yaml
+from dpmcmc.config.model import ONE_SHOT, SCHEMES, HybridStart, Promise
+from dpmcmc.config.run_section import Devices, Run
 from dpmcmc.config.sections import derived, keys
+from dpmcmc.config.yaml_reading import parse_yaml
+from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest, Levels, Range, Schema
 from dpmcmc.errors import InputError, alternatives, check_fields
 from dpmcmc.samplers import SAMPLERS, SCHEDULES

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release

@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, base, store
+from dpmcmc.data import abalone, adult, adult_steps, row_maps, split, store
 
 FILES = os.environ.get("DPMCMC_DATA")
 OFFICIAL = {"adult": ("adult.data", "adult.test"), "abalone": ("abalone.data",)}
@@ -288,7 +288,7 @@ def test_bins_of_adult_are_steps_at_round_numbers_and_every_row_has_the_same_sca
     assert reached["capital-loss 2400+"] == pytest.approx((down, up))
     assert reached["hours-per-week 40+"] == pytest.approx((up, down))
     np.testing.assert_allclose(rows[:, -1], 1 / np.sqrt(17), rtol=2e-6)  # no row tells its own scale
-    cuts = [cut for cuts in adult.CUTS.values() for cut in cuts]
+    cuts = [cut for cuts in adult_steps.CUTS.values() for cut in cuts]
     assert all(cut % 5 == 0 for cut in cuts if cut > 16)  # public constants, none read from the records
 
 
@@ -300,18 +300,18 @@ def test_an_abalone_file_that_is_not_one_is_refused():
 
 
 def test_a_split_is_a_partition_fixed_for_all_time():
-    train, test = base.fixed_split(4177, 1044)
+    train, test = split.split_rows(4177, 1044)
     assert train.size == 3133
     np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(4177))
     assert (np.diff(train) > 0).all()
     # Pinned: published figures depend on which rows these are.
-    assert base.fixed_split(12, 4)[1].tolist() == [2, 6, 9, 11]
-    assert base.fixed_split(5, 0)[1].size == 0
+    assert split.split_rows(12, 4)[1].tolist() == [2, 6, 9, 11]
+    assert split.split_rows(5, 0)[1].size == 0
 
 
 def test_normalised_float32_rows_never_exceed_one():
     rng = np.random.RandomState(0)
     rows = rng.normal(size=(20000, 109)) * 10.0 ** rng.uniform(-6, 6, size=(20000, 1))
-    length = norms(base.normalised_rows(rows))
+    length = norms(row_maps.normalise_rows(rows))
     assert length.max() <= 1.0
     assert length.min() > 1.0 - 2e-6

@@ -23,7 +23,7 @@ from dpmcmc.engine import processes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.errors import SaidByFirst
 from dpmcmc.privacy import Ledger
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit import Point
 from dpmcmc.storage.fingerprint import platform
 from tests.compiling import flags
 from tests.test_engine import DATA, make

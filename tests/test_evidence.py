@@ -8,7 +8,7 @@ from scipy.stats import kstest, multivariate_normal
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.normal_law import symmetric_noise

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.engine import recorded
 from dpmcmc.errors import NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import path_law

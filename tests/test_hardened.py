@@ -31,7 +31,7 @@ from dpmcmc.privacy.query import chacha, integer_noise
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from tests.hardened import CHACHA_KEY, DATA, LINEAR, LOGISTIC, D, N, make, without
 from tests.unproved import plan_any_epsilon
 

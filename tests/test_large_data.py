@@ -16,10 +16,10 @@ from dpmcmc import data
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import make_plan
-from dpmcmc.data import DataError, checks, columnar, to_rows
+from dpmcmc.data import DataError, checks, conversion, to_rows
 from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.privacy import Ledger
-from dpmcmc.storage import fingerprint
+from dpmcmc.storage import record_blocks
 from tests.peak_memory import printed
 
 N, D = 300, 3
@@ -59,10 +59,10 @@ def config(folder, path="mine", **sections):
 
 
 def test_a_folder_is_mapped_and_not_read(write, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1000)
     folder = write(y=Y.astype(np.float64), x_test=X[:5], y_test=Y[:5].astype(float))
     found = data.load(path=folder, config={}, num_records=N, row_bound=1.0)
-    assert fingerprint.on_disk(found.train)
+    assert record_blocks.on_disk(found.train)
     assert all(isinstance(array, np.memmap) and not array.flags.writeable for array in found.train.values())
     np.testing.assert_array_equal(found.train["x"], X)
     assert not any(isinstance(array, np.memmap) for array in found.test.values())
@@ -115,7 +115,7 @@ def _labels(value, *rows):
     ],
 )
 def test_an_unusable_folder_is_refused_and_its_holder_told_which_rows(write, arrays, options, words, rows, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1000)
     folder = write(**arrays)
     with pytest.raises(DataError, match=words) as refusal:
         data.load(path=folder, config={}, **options)
@@ -179,7 +179,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
         with numpyro.plate("rows", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(rate / (1 + rate)), obs=y)
 
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 2000)
     target = dpmcmc.targets.from_numpyro(model)
     good = data.load(path=write(), config={}).train
     target = target.bind(dpmcmc.targets.record_shapes(good))
@@ -264,10 +264,10 @@ def store(path, content):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
     source = store(tmp_path / f"t{suffix}", table())
     made = to_rows(source, tmp_path / "mine", x=["c", "a", "b"], y="label", test=source)
-    assert made == columnar.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
+    assert made == conversion.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
     for end in ("", "_test"):
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"x{end}.npy"), X[:, [2, 0, 1]])
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"y{end}.npy"), Y)
@@ -330,7 +330,7 @@ def _null(values, row):
 def test_columns_that_cannot_be_converted_are_refused_and_the_holder_told_which_row(
     columns, options, words, row, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)
     asked = {"x": ["a", "b", "c"], "y": "label"} | options
     source = store(tmp_path / ("t.parquet" if row is None else "t.arrow"), table(**columns))
     with pytest.raises(DataError, match=words) as refusal:

@@ -32,7 +32,8 @@ from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder, check_result
+from dpmcmc.storage.released_files import check_result
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests import neighbours
 
@@ -208,7 +209,7 @@ def committed(error: BaseException, last: bool) -> Any:
     def plant(patch: pytest.MonkeyPatch) -> None:
         fault = after if last else before
         fault(checkpoint.Checkpoint, "commit", error)(patch)
-        fault(checkpoint.Checkpoint, "keep", error, when=ends)(patch)
+        fault(checkpoint.Checkpoint, "commit_stage", error, when=ends)(patch)
 
     return plant
 
@@ -242,8 +243,8 @@ STEPS = {
     "keep the keys": (False, lambda error: before(checkpoint.Checkpoint, "begin", error)),
     "charge": (False, lambda error: before(Reservation, "start", error)),
     "charged": (True, lambda error: after(Reservation, "start", error)),
-    "keep the first stage": (True, lambda error: before(checkpoint.Checkpoint, "keep", error, when=begins)),
-    "kept the first stage": (True, lambda error: after(checkpoint.Checkpoint, "keep", error, when=begins)),
+    "keep the first stage": (True, lambda error: before(checkpoint.Checkpoint, "commit_stage", error, when=begins)),
+    "kept the first stage": (True, lambda error: after(checkpoint.Checkpoint, "commit_stage", error, when=begins)),
     "first commit": (True, lambda error: committed(error, last=False)),
     "look at the ledger again": (True, lambda error: before(Reservation, "finish", error)),
     "last commit": (True, lambda error: committed(error, last=True)),

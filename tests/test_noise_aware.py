@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference import normal_law
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.mechanisms import NoiseAware, release

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.estimators import fitting
 from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.evidence import Evidence

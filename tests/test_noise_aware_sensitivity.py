@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import DataError
 from dpmcmc.inference.count_score import CLIPS
 from dpmcmc.inference.scores import score_of

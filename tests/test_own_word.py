@@ -19,7 +19,7 @@ from dpmcmc.config import make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import Guarantee
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.targets import shipped_models, tempered
 from tests import own_models
 

@@ -23,10 +23,11 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
-from dpmcmc.planning.description import BEST_FIT, IF_TRUE
+from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE
 from dpmcmc.privacy import Event, Guarantee, account
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.report.page import Circumstances, Context, plain_numbers
+from dpmcmc.report.circumstances import Circumstances
+from dpmcmc.report.page import Context, plain_numbers
 from dpmcmc.report.screen import uses
 from tests.test_result import N, chain, classes, logistic, released
 

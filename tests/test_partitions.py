@@ -15,8 +15,8 @@ import yaml
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data import DataError, Levels, Range, Schema, columnar
-from dpmcmc.data.partitions import partitioned
+from dpmcmc.data import DataError, Levels, Range, Schema, partitions
+from dpmcmc.data.partitions import find_partitions
 from dpmcmc.engine import kept_partitions, processes
 from dpmcmc.engine import partitions as engine_partitions
 from dpmcmc.engine.partitions import PartitionedRecords
@@ -80,7 +80,7 @@ def fine(records):
 
 def total_of(data, engine=None, of=None):
     with workers(engine) as crew:
-        records = PartitionedRecords(partitioned(data, SCHEMA), crew).checked(fine, N)
+        records = PartitionedRecords(find_partitions(data, SCHEMA), crew).checked(fine, N)
         found = records.total(Squares() if of is None else of)
         records.forget()
     return found
@@ -95,12 +95,12 @@ WHOLE = summed(Squares(), SCHEMA.encode(TABLE))
 
 def test_totals_are_those_of_the_whole_table_however_it_is_cut(tmp_path, monkeypatch):
     dask = pytest.importorskip("dask.dataframe")
-    monkeypatch.setattr(columnar, "LARGE", 1, raising=False)
+    monkeypatch.setattr(partitions, "LARGE", 1, raising=False)
     for count, at in CUTS.items():
         made = cut(tmp_path / str(count), TABLE, at)
         given = [made, f"{made}/*.parquet", pyarrow.dataset.dataset(made), dask.read_parquet(made)]
         for data in given:
-            assert len(partitioned(data, SCHEMA).parts) == count
+            assert len(find_partitions(data, SCHEMA).parts) == count
             assert same(total_of(data), WHOLE)
     frame = dask.from_pandas(TABLE.to_pandas(), npartitions=4)
     assert same(total_of(frame), WHOLE)
@@ -109,17 +109,17 @@ def test_totals_are_those_of_the_whole_table_however_it_is_cut(tmp_path, monkeyp
 
 def test_row_groups_of_a_large_file_are_partitions(tmp_path, monkeypatch):
     monkeypatch.setattr("dpmcmc.data.partitions.LARGE", 100)
-    monkeypatch.setattr("dpmcmc.data.partitions.ROWS", 7)
+    monkeypatch.setattr("dpmcmc.data.one_partition.ROWS", 7)
     path = tmp_path / "people.parquet"
     pq.write_table(TABLE, path, row_group_size=60)
-    assert [part.name for part in partitioned(path, SCHEMA).parts] == [
+    assert [part.name for part in find_partitions(path, SCHEMA).parts] == [
         "people.parquet from row group 0",
         "people.parquet from row group 2",
         "people.parquet from row group 4",
     ]
     assert same(total_of(path), WHOLE)
     monkeypatch.setattr("dpmcmc.data.partitions.LARGE", N)
-    assert partitioned(path, SCHEMA) is None  # one part, read as before
+    assert find_partitions(path, SCHEMA) is None  # one part, read as before
 
 
 @pytest.mark.parametrize("numbers", [[0.0, -0.0], [0, 0], [-0.0, -0.0], [1.5, 1.5], [0.1, 0.2], [np.nan, np.nan]])
@@ -330,7 +330,7 @@ def test_a_cluster_has_the_draws_of_the_whole_table_and_a_killed_worker_costs_a_
         for data, engine in ((folder, url), (frame, client)):
             np.testing.assert_array_equal(dpmcmc.sample(plan, data, key=3, engine=engine).draws, want)
         with pytest.raises(DataError, match="is persisted"):
-            partitioned(frame.persist(), SCHEMA)
+            find_partitions(frame.persist(), SCHEMA)
         results = Cluster.results
 
         def killed(self, function, items, names):

@@ -18,7 +18,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from experiments import fig_per_record
 from tests.overlaps import no_overlaps
 

@@ -27,7 +27,7 @@ from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.query.second_moment import multiples
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from tests.planted import faults_query
 from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same

@@ -212,7 +212,7 @@ def test_run_that_goes_on_elsewhere_pays_again_for_a_metric_that_was_not_committ
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "keep"), stop)
+        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "commit_stage"), stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")

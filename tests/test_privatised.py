@@ -10,8 +10,8 @@ import yaml
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.plans import make_plan
-from dpmcmc.data.base import DataRequest, Privatised
 from dpmcmc.data.registry import describe
+from dpmcmc.data.request import DataRequest, Privatised
 from dpmcmc.engine.result import Result
 from dpmcmc.targets import LinearRegression
 

@@ -21,7 +21,7 @@ from dpmcmc.mechanisms.label_posterior import plan_labels
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, UnsupportedCombination
 from dpmcmc.privacy.query.randomised_response import VALUES, RandomisedTable
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.targets import LinearRegression, LogisticRegression, RandomisedLabels, SoftmaxRegression
 from tests.test_command_line import call
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
 
 
 def test_blocks_see_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcmc.storage.fingerprint._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dpmcmc.storage.record_blocks._BLOCK_BYTES", 1000)
     records = mapped(tmp_path, x=X, y=Y)
     assert fingerprint(b"k" * 32, records) == fingerprint(b"k" * 32, {"x": X, "y": Y})
     bad = X.copy()

@@ -17,7 +17,7 @@ from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 

@@ -11,7 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.shipped import located, shipped
+from dpmcmc.config.shipped import find_config, list_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dpmcmc"
@@ -77,7 +77,7 @@ def test_an_odd_command_line_is_refused_in_one_sentence(words, said, capsys):
 
 def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert set(shipped()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+    assert set(list_shipped()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
     assert config_file.load("two_normals").name == "two_normals"
     (tmp_path / "two_normals").touch()  # a file of that name is the file
-    assert located("two_normals") == Path("two_normals")
+    assert find_config("two_normals") == Path("two_normals")

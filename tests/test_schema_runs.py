@@ -15,8 +15,8 @@ import yaml
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataError, Levels, Range, Schema
-from dpmcmc.data.base import fixed_split
-from dpmcmc.data.tables import no_schema
+from dpmcmc.data.split import split_rows
+from dpmcmc.data.tables import refuse_no_schema
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger
 from tests.test_schema import SCHEMA, TABLE
@@ -25,21 +25,21 @@ from tests.test_schema import SCHEMA, TABLE
 def test_a_table_without_a_schema_gets_one_to_fill_in():
     enum = pl.DataFrame({"point": ["int"], "age": [3]}, schema={"point": pl.Enum(["int"]), "age": pl.Int8})
     for table in (pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE), TABLE):
-        said = str(no_schema(table))
+        said = str(refuse_no_schema(table))
         assert "\n" not in said
         assert "'job': Levels([...])" in said
         assert "office" not in said
         if table is not TABLE:
             assert "'age': Range(low, high)" in said
-    assert "'point': Levels([...]), 'age': Range(low, high)" in str(no_schema(enum))
+    assert "'point': Levels([...]), 'age': Range(low, high)" in str(refuse_no_schema(enum))
     frame = pd.DataFrame({"owns": [True], "age": [3], "late": ["no"], "job": ["office"]})
     for table in (frame, pl.from_pandas(frame), pa.table(frame)):
         with pytest.raises(InputError) as caught:
             dpmcmc.fit("late ~ owns + age:owns", table)
         made = "{'owns': Levels([False, True]), 'age': Range(low, high), 'late': Levels([...])}, label='late')"
         assert str(caught.value).endswith(f"schema=Schema({made}")
-    assert str(no_schema(frame, ["age", "no"])).endswith("Schema({'age': Range(low, high)}, label='...')")
-    assert "'job'" in str(no_schema(frame, "late ~ ."))
+    assert str(refuse_no_schema(frame, ["age", "no"])).endswith("Schema({'age': Range(low, high)}, label='...')")
+    assert "'job'" in str(refuse_no_schema(frame, "late ~ ."))
 
 
 def test_sample_takes_a_table_when_the_plan_has_a_schema():
@@ -196,7 +196,7 @@ def test_a_config_takes_a_csv(tmp_path):
     found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"], base_dir=str(tmp_path))
     schema = found.spec.schema
     whole = schema.encode(PEOPLE)
-    train, _ = fixed_split(50, 10)
+    train, _ = split_rows(50, 10)
     np.testing.assert_array_equal(found.train["x"], whole["x"][train])
     assert found.columns == schema.names == ("age", "job=a", "job=b", "job=other", "intercept")
     assert (found.spec.num_features, found.spec.row_bound, found.spec.num_classes) == (5, 1.0, 2)

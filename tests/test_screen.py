@@ -20,12 +20,12 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
+from dpmcmc.errors import shown
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.report import console
 from dpmcmc.report import console as room
-from dpmcmc.report.console import shown
+from dpmcmc.report import progress
 
 LINES, COLUMNS = 15, 80
 
@@ -57,13 +57,13 @@ def facts_of(name: str) -> room.PublicFacts:
     )
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
     facts = facts_of(name)
     text = io.StringIO()
     console = Console(file=text, highlight=False, soft_wrap=True, markup=False)
     room.print_plan(facts, (2, 2), {"platform": "gpu", "kind": "NVIDIA H100 80GB HBM3"}, console)
-    with room.shown(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
+    with progress.show_progress(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
         for done in range(0, 101, 7):
             report(min(done, 100), 100)
         report(100, 100)
@@ -85,7 +85,7 @@ def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
         assert any(line.startswith("intervals 1.23 × as wide") for line in lines)
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
     assert main(["plan", name]) == 0
     lines = check(capsys.readouterr().out)
@@ -167,7 +167,7 @@ class Clock(threading.Event):
 def logged(monkeypatch, begun, steps=100, seconds=3):
     """Lines in a log of a run of 100 steps, reported one by one."""
     monkeypatch.setattr(Clock, "times", seconds)
-    monkeypatch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    monkeypatch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
     with shown(True, run, Console(file=out, width=200)) as report:
@@ -209,6 +209,6 @@ def test_a_release_without_steps_shows_that_it_draws(given):
     out = io.StringIO()
     with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)
-        console.report_steps(24, 48)
+        progress.report_steps(24, 48)
     assert "24/48" in out.getvalue()
-    console.report_steps(48, 48)  # nobody hears it
+    progress.report_steps(48, 48)  # nobody hears it

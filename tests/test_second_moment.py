@@ -29,7 +29,7 @@ from dpmcmc.privacy.query.matrix_forms import DENSE
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.samplers import SGFS
 from tests.pairs import slow_pairs
 from tests.planted.benches import CLIP, REPLACEMENTS, plan, rows, with_first

@@ -12,9 +12,9 @@ import typer
 
 from dpmcmc.audit import procedure
 from dpmcmc.cli import commands, options
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
 from dpmcmc.diagnostics import receipt
-from dpmcmc.planning.description import INTERVALS, PREDICTION
+from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.ledger.filters import FILTERS
 
@@ -41,7 +41,7 @@ PROGRAM = """
         importlib.import_module(room)
         check(room, *SLOW)
 
-    from dpmcmc.storage.files import RunFolder
+    from dpmcmc.storage.run_folder import RunFolder
     write = RunFolder.write
 
     def written(folder, name, content):
@@ -64,7 +64,7 @@ PROGRAM = """
 
 def test_libraries_wait_for_their_first_use(tmp_path):
     """The draws are saved before a library for pictures is imported."""
-    assert "two_normals" in shipped()
+    assert "two_normals" in list_shipped()
     program = textwrap.dedent(PROGRAM).replace("@SLOW", repr(SLOW))
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)
 

@@ -15,7 +15,7 @@ from dpmcmc.engine import program as program_room
 from dpmcmc.engine.hardware import KINDS
 from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.storage.pytree import Structure
+from dpmcmc.storage.structure import Structure
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3

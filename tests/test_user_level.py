@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dpmcmc import data
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.privacy.query.selection import selector

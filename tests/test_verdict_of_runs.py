@@ -7,8 +7,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid
-from dpmcmc.planning import description as permitted
-from dpmcmc.planning import verdict
+from dpmcmc.planning import obstacles, permitted_uses, verdict
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.long_runs import BURN_IN, CUSTOM, LOGISTIC, PRECISION, STEP, STEPS, N, long_run, loose
 
@@ -107,10 +106,10 @@ def simulate(made, repeats):
 )
 def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     """.88 is due at the edge of the conditions; 180 intervals of 60 data sets have a standard error of .024."""
-    steps = verdict.BURN_IN + permitted.SPAN
+    steps = obstacles.BURN_IN + permitted_uses.SPAN
     probe = long_run(sampler=sampler, privacy=privacy, steps=2 * STEPS)
     per_step = float(probe.times[0]) * PRECISION
-    burn_in = int(verdict.BURN_IN / per_step) + 1
+    burn_in = int(obstacles.BURN_IN / per_step) + 1
     made = long_run(sampler=sampler, privacy=privacy, steps=burn_in + int(steps / per_step), burn_in=burn_in)
     assert "intervals" in made.usable_for
     coverage, width, said = simulate(made, 60)

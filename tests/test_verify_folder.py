@@ -21,7 +21,7 @@ from dpmcmc.cli import verified_folder, verify
 from dpmcmc.cli.commands import main
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.storage.files import digest
+from dpmcmc.storage.released_files import digest
 
 N = 400
 LOGISTIC = dpmcmc.targets.LogisticRegression(num_features=3, row_bound=1.0)

@@ -72,7 +72,7 @@ def attack(
     keep_compiled_programs()
     check_devices()
     asked = config_file.load(config, overrides, allow_code=allow_code or (), note=note)
-    plan = planned(
+    plan = plan_to_audit(
         asked,
         Problem(
             config,
@@ -83,7 +83,7 @@ def attack(
             options["method"] == "one_run",
         ),
     )
-    report = audited(plan, asked.name, options)
+    report = run_audit(plan, asked.name, options)
     if as_json:
         print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))
     else:
@@ -91,7 +91,7 @@ def attack(
     check_verdict(report, config)
 
 
-def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> AuditReport:
+def run_audit(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> AuditReport:
     """Run the audit; a refusal of one of its arguments names the option of the command line.
 
     Raises:
@@ -130,7 +130,7 @@ def check_verdict(report: AuditReport, config: str) -> None:
         )
 
 
-def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
+def plan_to_audit(config: Config, problem: Problem) -> Plan | MechanismPlan:
     """The config's plan; that of a mechanism on a problem of fewer records and features, at the same promise.
 
     Raises:

@@ -171,34 +171,34 @@ def sweep(
         int | None,
         typer.Option(
             metavar="N",
-            help="Processes of one thread each; by default the cells run in this process.",
+            help="Processes of one thread each; by default the configs run in this process.",
         ),
     ] = None,
     on: Annotated[
         str | None,
         typer.Option(
             metavar="dask://HOST:PORT",
-            help="Scheduler whose workers run the cells, and see DIR under the same path.",
+            help="Scheduler whose workers run the configs, and see DIR under the same path.",
         ),
     ] = None,
     again_lost: Annotated[
         bool,
         typer.Option(
             "--again-lost",
-            help="Run lost cells without a checkpoint again; each is charged again.",
+            help="Run lost configs without a checkpoint again; each is charged again.",
         ),
     ] = False,
     pictures: Annotated[
         bool,
         typer.Option(
             "--pictures",
-            help="Draw the pictures of each cell too; they take longer than most cells.",
+            help="Draw the pictures of each config too; they take longer than most configs.",
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the sweep.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run every cell of a grid of configurations, and write one table and one page."""
+    """Run every config of a grid of configurations, and write one table and one page."""
     with _libraries():
         from dpmcmc.cli import sweep as done_by
     return done_by.command(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
 from dpmcmc.errors import printable
 
 # ------------------------------------------------------------------------------------
@@ -35,10 +35,10 @@ FAILURE = 0.05
 
 def config_names(incomplete: str) -> list[str]:
     """Names of shipped configs that begin so, for a shell's completion."""
-    return [name for name in shipped() if name.startswith(incomplete)]
+    return [name for name in list_shipped() if name.startswith(incomplete)]
 
 
-def named(config: str, overrides: Iterable[str]) -> str:
+def command_words(config: str, overrides: Iterable[str]) -> str:
     """Return the words that name a config on a command line, its changes included."""
     return shlex.join([config, *(word for one in overrides for word in ("--set", one))])
 

@@ -23,9 +23,9 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 
@@ -75,7 +75,7 @@ class RecordAccount:
         if not kept.begun:
             start = self._account.start(life.streams)
             kept.note(start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)])
-        self._start = kept.noted("start")
+        self._start = kept.read_note("start")
 
     def kept(self, everything: Result) -> Result:
         """Return the draws that the plan keeps, out of all."""

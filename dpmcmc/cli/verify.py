@@ -19,31 +19,16 @@ from typing import Any, NamedTuple
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
-from dpmcmc.errors import InputError, quoted
+from dpmcmc.errors import InputError, UnsupportedCombination, quoted
 from dpmcmc.privacy.accounting import Event, gaussian
-from dpmcmc.privacy.accounting.events import (
-    MOST_BLENDED,
-    QUERIES,
-    TooMuchWork,
-    UnsupportedCombination,
-    at_most,
-    grouped,
-    round_up,
-)
+from dpmcmc.privacy.accounting.events import MOST_BLENDED, QUERIES, TooMuchWork, at_most, grouped, round_up
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.lines import YES, Row, rows
-from dpmcmc.storage.files import (
-    KEY,
-    PRIVACY,
-    discrepancy,
-    has_digests,
-    has_ended,
-    released,
-)
+from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_ended, list_released
 
 #: A run has at most some hundred kinds of event (``MOST_BLENDED``).
 _MOST_EVENTS = 2_000
@@ -217,7 +202,7 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
 def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed]) -> Row:
     """Return which files lie beside a privacy.json; refuse those with other digests, and those that contradict it."""
     folder = path.parent
-    alone = path.name != PRIVACY or not released(folder)
+    alone = path.name != PRIVACY or not list_released(folder)
     again = {
         "epsilon": lambda: _finite(recompute().guarantee.epsilon),
         "epsilon_lower": lambda: _lower(recompute().guarantee, patient=False),
@@ -232,11 +217,6 @@ def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed
         raise CommandError(f"{where}; get the whole folder again.", code=1) from None
     if wrong is not None:
         raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
-    if not has_digests(body):
-        return (
-            "unchecked",
-            "an earlier version wrote it, without digests, so the files beside it may be of other runs",
-        )
     if not has_ended(body):
         return (
             "not ended",
@@ -299,10 +279,10 @@ def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> N
             f"with --allow-code {module}."
         )
     # It waits for JAX, which no other file needs.
-    from dpmcmc.config.sections import imported
+    from dpmcmc.config.named_code import import_named
 
     try:
-        imported(name)
+        import_named(name)
     except InputError as error:
         raise CommandError(f"--allow-code: {name} {error}.") from None
 
@@ -359,10 +339,10 @@ def verify(
             after = _afterwards(found.guarantee, delta)
     remarks = list(_remarks(body, found))
     if not as_json:
-        print(rows([*_computed(found, together), *_told(after), *remarks]))
+        print(rows([*_lines_of_epsilon(found, together), *_lines_of_delta(after), *remarks]))
     _refuse_shortfall(path, found)
     if as_json:
-        stated = _stated(found, together, [*remarks, files])
+        stated = _as_json(found, together, [*remarks, files])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
             stated["after"] = {
@@ -402,7 +382,7 @@ def _afterwards(guarantee: Guarantee, delta: float) -> dict[str, float | str]:
     return said | {"deviation": trade_off.deviation}
 
 
-def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
+def _lines_of_delta(after: dict[str, float | str] | None) -> Iterator[Row]:
     """Yield lines of :func:`_afterwards`; no number is rounded toward less privacy."""
     if after is None:
         return
@@ -415,7 +395,7 @@ def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
     yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
-def _computed(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
+def _lines_of_epsilon(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
     stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
@@ -463,7 +443,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         )
 
 
-def _stated(found: _Recomputed, together: GroupGuarantee | None, remarks: list[Row]) -> dict[str, object]:
+def _as_json(found: _Recomputed, together: GroupGuarantee | None, remarks: list[Row]) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 

@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import yaml
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,149 +22,31 @@ from pydantic import (
 )
 
 from dpmcmc.config import sections
-from dpmcmc.config.sections import (
-    ConfigError,
-    Derived,
-    Keyed,
-    Open,
-    Section,
-    choice,
-    derived,
-    keys,
-    located,
-)
+from dpmcmc.config.refusals import ConfigError, with_yaml_path
+from dpmcmc.config.run_section import Run
+from dpmcmc.config.sections import Derived, Keyed, Open, Section, choice, derived, keys
+from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest
-from dpmcmc.engine.devices import Device
-from dpmcmc.engine.workers import check_engine
 from dpmcmc.errors import (
     Checked,
     DataError,
     InputError,
-    check_fields,
     meant,
-    printable,
 )
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
-from dpmcmc.planning.making import MOST_STEPS, length
-from dpmcmc.planning.noise import PrivateMetric
+from dpmcmc.planning.private_metric import PrivateMetric
 from dpmcmc.privacy.accounting.charging import (
     CalibratorName,
     Privacy,
     TraceAccountant,
 )
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.ledger.place import Address, place
 from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
-
-#: How a number with an exponent is written, which YAML 1.1 reads as a text without a point and a sign: 1e-6, 2e3.
-EXPONENT = (
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML in which a text that reads as a number is quoted."""
-
-
-_Dumper.add_implicit_resolver(*EXPONENT)
-
-# ----------------------------------------------------------------------------------------------------
-# The ``run:`` section of a config: how long a sampler runs, and on which devices.
-
-
-class Length(TypedDict):
-    """Arguments of :func:`dpmcmc.plan` that say how long; ``burn_in`` counts steps."""
-
-    sampling: Sampling
-    steps: int
-    chains: int
-    burn_in: int
-    thin: int
-    curvature: float | None
-
-
-@dataclass(frozen=True)
-class Devices(Checked):
-    """Devices that share the work: chains side by side along one axis, records split along the other.
-
-    Args:
-        chain: devices along the chains.
-        data: devices along the records; null: what the other axis leaves.
-    """
-
-    chain: Annotated[int, Gt(0)] = 1
-    data: Annotated[int, Gt(0)] | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``mesh``, ``device``,
-    ``engine`` and ``trusted_network`` alone.
-
-    Args:
-        passes: passes over the data: steps = ceil(passes·N/b).
-        steps: steps per chain.
-        chains: independent chains; each is charged.
-        burn_in: share of the steps before the first kept draw.
-        thin: one draw is kept every thin steps.
-        curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
-        mesh: devices that share the work; null: one device.
-        device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
-        engine: workers that compute on a table in partitions, for a mechanism that reads sums alone: threads of this
-            process, processes (one a core, or processes:8), or a Dask scheduler, dask://HOST:PORT or tls://HOST:PORT.
-            null: threads.
-        trusted_network: you vouch that nobody else reads or changes what links between workers or processes carry;
-            without it they must be local or encrypted.
-    """
-
-    passes: Annotated[float, Gt(0)] | None = None
-    steps: Annotated[int, Gt(0), Le(MOST_STEPS)] | None = None
-    chains: Annotated[int, Gt(0), Le(100_000)] = 1
-    burn_in: Annotated[float, Ge(0), Lt(1)] = 0.5
-    thin: Annotated[int, Gt(0)] = 1
-    curvature: Annotated[float, Gt(0)] | None = None
-    mesh: Devices | None = None
-    device: Device = "auto"
-    engine: str | None = None
-    trusted_network: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.engine is not None:
-            check_engine(self.engine)
-        # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
-        if self.passes is not None and self.steps is not None:
-            raise InputError("give exactly one of passes and steps")
-
-    def counted(self, sampling: Sampling, num_records: int) -> Length:
-        """Return the arguments of :func:`dpmcmc.plan` that say how long.
-
-        Raises:
-            InputError: more steps than a run may have, or none of which a draw is kept.
-        """
-        share = float(self.burn_in)
-        steps, burn_in = length(sampling, num_records, self.steps, self.passes, share)
-        if steps - burn_in < self.thin:
-            raise InputError(
-                f"{self.thin} keeps no draw of the {steps - burn_in} steps after burn-in; lower run.thin or "
-                "run.burn_in, or take more steps",
-                "thin",
-            )
-        return {
-            "sampling": sampling,
-            "steps": steps,
-            "chains": self.chains,
-            "burn_in": burn_in,
-            "thin": self.thin,
-            "curvature": self.curvature,
-        }
-
 
 SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "full": Full}
 
@@ -423,7 +304,7 @@ class Config(Keyed):
         for path, said in self._contradictions():
             raise ConfigError.at(path, said)
         for name, section in self.sections("data", "privacy", "run").items():
-            with located({name: section}, name):
+            with with_yaml_path({name: section}, name):
                 if isinstance(section, Derived):
                     section.built()
 
@@ -537,10 +418,3 @@ def dump(config: Config, folder: Path) -> str:
         if path is not None and not in_database(key, path):
             values[section][key] = os.path.relpath(path, folder)
     return to_yaml(values)
-
-
-def to_yaml(values: object) -> str:
-    """Return values as YAML that ``config/file.py`` reads back; a text that it would read as a number is quoted."""
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    plain = printable(text, "\n") == text
-    return text if plain else yaml.dump(values, Dumper=_Dumper, sort_keys=False)

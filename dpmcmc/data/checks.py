@@ -6,16 +6,13 @@ row of the records: which rows are bad is in ``DataError.rows``, for the data ho
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TypeVar
 
 import jax
 import numpy as np
 
 from dpmcmc.errors import DataError, InputError
-from dpmcmc.storage.fingerprint import blocks
+from dpmcmc.storage.record_blocks import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.
@@ -175,39 +172,3 @@ def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
         f"{where}: some rows have an l2 norm above data.row_bound = {bound:g}: rescale the features, or raise "
         "row_bound."
     )
-
-
-# ------------------------------------------------------------------------------------
-# Public facts of a source of records that a target, a mechanism or a metric takes where it says nothing itself.
-
-
-Made = TypeVar("Made")
-#: Facts that an argument may not contradict. A bound may be wider than the source's.
-_FIXED = ("num_features", "num_classes")
-
-
-def with_public_facts(made: Made, facts: Mapping[str, object]) -> Made:
-    """Return a dataclass whose fields that say nothing have the facts of the same names; anything else as it is.
-
-    Args:
-        made: a target, a mechanism or a metric.
-        facts: by name.
-
-    Raises:
-        InputError: about an argument that says another number of features or classes.
-    """
-    if not dataclasses.is_dataclass(made):
-        return made
-    known = {name: fact for name, fact in facts.items() if fact is not None}
-    own = {name: getattr(made, name, None) for name in known}
-    for name in _FIXED:
-        if name in known and own[name] not in (None, known[name]):
-            said = f"{name}: {type(made).__name__} has {own[name]}, and the data have {known[name]}"
-            raise InputError(f"{said}; give the same number, or another target", name)
-    unsaid = {name: fact for name, fact in known.items() if own[name] is None and name in _fields(made)}
-    return dataclasses.replace(made, **unsaid) if unsaid else made  # type: ignore[type-var]
-
-
-def _fields(item: object) -> set[str]:
-    """Return the names of a dataclass's arguments; none of another object."""
-    return {field.name for field in dataclasses.fields(item) if field.init} if dataclasses.is_dataclass(item) else set()

@@ -20,7 +20,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from dpmcmc.data.checks import check_name
-from dpmcmc.data.tables import (
+from dpmcmc.data.values import (
     LONGEST,
     OtherKind,
     Values,
@@ -261,14 +261,14 @@ class Levels:
         """
         column.refuse_missing(self.missing)
         known = self._known
-        cells = column.values.tolist()
+        objects = column.values.tolist()
         if column.values.dtype == object:
-            texts = {cell for cell in cells if type(cell) is str}
+            texts = {value for value in objects if type(value) is str}
             known = known | {
                 str: {text: self._of_text(text) for text in texts},
                 type(None): {},
             }
-        codes = np.array([known[type(cell)].get(cell, -1) for cell in cells], np.int64)
+        codes = np.array([known[type(value)].get(value, -1) for value in objects], np.int64)
         unknown = (codes < 0) & ~column.missing
         if not self.other:
             how = "complete the public list of levels, or give other=True, unless it is the label"

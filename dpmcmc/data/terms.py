@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmcmc.data.column_kinds import Column, Encoded, Levels, Range
 from dpmcmc.data.formula import Call, Parsed
-from dpmcmc.data.tables import Values
+from dpmcmc.data.values import Values
 from dpmcmc.errors import InputError
 
 #: Room for the rounding of an encoded block to float32, relative.
@@ -172,7 +172,7 @@ class Group:
 Factor = Range | Levels | Basis | Group
 
 
-def made_factors(found: Parsed, columns: dict[str, Column]) -> dict[str, Factor]:
+def make_factors(found: Parsed, columns: dict[str, Column]) -> dict[str, Factor]:
     """Return the factors of a formula that are no columns, by name.
 
     Raises:
@@ -212,7 +212,7 @@ def _is_slope(column: Column) -> bool:
     return isinstance(column, Range) and not column.missing
 
 
-def checked_exposure(name: str, column: Column) -> Range:
+def read_exposure(name: str, column: Column) -> Range:
     """Return the range of the column whose log is the offset.
 
     Raises:
@@ -226,7 +226,7 @@ def checked_exposure(name: str, column: Column) -> Range:
     return column
 
 
-def checked_weights(name: str, column: Column, mean: float | None) -> Range:
+def read_weights(name: str, column: Column, mean: float | None) -> Range:
     """Return the range of the column of weights.
 
     Args:
@@ -250,7 +250,7 @@ def checked_weights(name: str, column: Column, mean: float | None) -> Range:
     return column
 
 
-def clipped(column: Range, values: Values, positive: bool) -> Encoded:
+def clip_to_range(column: Range, values: Values, positive: bool) -> Encoded:
     """Return numbers within a range, (N,).
 
     Args:

@@ -29,9 +29,9 @@ from dpmcmc.diagnostics.per_record.account import Account, before_each_step
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms import MechanismPlan, ObjectivePerturbation
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.saved import SavedPlan, SavedTarget
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import Adjacency, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams

@@ -18,12 +18,14 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine.mesh import on_host
 from dpmcmc.errors import InputError, SaidByFirst
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.arrays import arrays_of
-from dpmcmc.storage.checkpoint import Checkpoint, CommittedDraws, Point
+from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.commit import CommittedDraws, Point
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
-from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
+from dpmcmc.storage.leaves import from_text, plain, to_text
+from dpmcmc.storage.pytree import PyTree
 
 
 def several() -> bool:
@@ -210,20 +212,20 @@ class CheckpointOfFirst:
 
         said_by_first(committed)
 
-    def kept(self, stage: int) -> _Arrays | None:
-        """Return what a stage released, or None; see :meth:`Checkpoint.kept`."""
+    def load_stage(self, stage: int) -> _Arrays | None:
+        """Return what a stage released, or None; see :meth:`Checkpoint.load_stage`."""
         found: list[_Arrays] = []
 
         def known() -> bool:
-            arrays = self._kept.kept(stage)
+            arrays = self._kept.load_stage(stage)
             found.extend([] if arrays is None else [arrays])
             return bool(found)
 
         return of_first(lambda: found[0]) if said_by_first(known) else None
 
-    def keep(self, stage: int, arrays: _Arrays, last: bool) -> None:
-        """Commit what a stage released, which every process has alike; see :meth:`Checkpoint.keep`."""
-        said_by_first(lambda: self._kept.keep(stage, arrays, last))
+    def commit_stage(self, stage: int, arrays: _Arrays, last: bool) -> None:
+        """Commit what a stage released, which every process has alike; see :meth:`Checkpoint.commit_stage`."""
+        said_by_first(lambda: self._kept.commit_stage(stage, arrays, last))
 
 
 #: The checkpoint of a run, of one process or of several.

@@ -33,9 +33,10 @@ from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Point
-from dpmcmc.storage.fingerprint import on_disk
-from dpmcmc.storage.pytree import PyTree, num_bytes, restored
+from dpmcmc.storage.commit import Point
+from dpmcmc.storage.leaves import restored
+from dpmcmc.storage.pytree import PyTree, num_bytes
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.whitened import Whitened, WhitenedRows
 

@@ -11,8 +11,8 @@ from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.storage.files import memory
-from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, size_of
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target
 
 

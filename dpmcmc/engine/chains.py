@@ -143,7 +143,7 @@ class Chains:
             until = min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
-        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.kept(at) is None]
+        lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.load_stage(at) is None]
         steps = charged_again(plan.private.guarantee, again)
         return (
             *itertools.chain(*lost),

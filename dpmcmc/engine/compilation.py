@@ -20,7 +20,8 @@ from dpmcmc.engine.sizes import ONE_THREAD
 from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
-from dpmcmc.storage.pytree import PyTree, hashable
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.structure import hashable
 
 #: Compiler options, sorted: by them an executable is kept.
 Options = tuple[tuple[str, str | bool], ...]

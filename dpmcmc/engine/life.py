@@ -42,8 +42,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.data.columnar import is_stored
-from dpmcmc.data.tables import in_memory
+from dpmcmc.data.table_files import is_stored
+from dpmcmc.data.tables import load_table
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.agreement import CheckpointOfFirst, Kept, check_alike, keys_of_first, said_by_first
 from dpmcmc.engine.devices import Device, device_used, on_device
@@ -57,20 +57,20 @@ from dpmcmc.engine.saving import check_apart, check_unpublished, save
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError, RunFailed
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.ledger.place import place
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
-from dpmcmc.report.console import shown
+from dpmcmc.report.progress import show_progress
 from dpmcmc.storage.blas import one_blas_thread
-from dpmcmc.storage.checkpoint import Checkpoint, opened
+from dpmcmc.storage.checkpoint import Checkpoint, open_checkpoint
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
-from dpmcmc.storage.files import today
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.run_folder import today
 from dpmcmc.targets.base import record_shapes
 
 Key = SecretKey | jax.Array | int | None
@@ -170,7 +170,7 @@ class Life:
 
     def _reserved(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         """Open the checkpoint and reserve, on process 0; return what all are told."""
-        kept = stack.enter_context(opened(self._checkpoint))
+        kept = stack.enter_context(open_checkpoint(self._checkpoint))
         self._own = kept
         if kept is not None and self._ledger is None:
             kept.check_uncharged()
@@ -225,7 +225,7 @@ class Life:
     def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
         people = self._partitions(data)
         if people is None and self.plan.schema is not None and is_stored(data):
-            data = in_memory(data)  # once, for the records and for the ledger
+            data = load_table(data)  # once, for the records and for the ledger
         given = data
         data = mapped(self.plan.records_of(data)) if people is None else people
         if people is None:
@@ -480,7 +480,7 @@ def sample(
         warn_unless_for_intervals(plan)
         if out is not None:
             said_by_first(lambda: Path(out).mkdir(parents=True, exist_ok=True))
-        with life, shown(progress, life) as report:
+        with life, show_progress(progress, life) as report:
             life.read(data, starts)
             result = life.carry_out(report).named(data)
             if out is not None and jax.process_index() == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -14,24 +13,19 @@ import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, printable, quoted
+from dpmcmc.errors import InputError, quoted
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.names import ALONE
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.description import Verdict
+from dpmcmc.planning.permitted_uses import Verdict
 from dpmcmc.planning.saved import SavedPlan, target_of
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.storage.files import (
-    PRIVACY,
-    check_result,
-    has_digests,
-    read_bytes,
-    read_json,
-)
+from dpmcmc.storage.files import read_bytes, read_json
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.released_files import PRIVACY, check_result
 from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
@@ -56,12 +50,6 @@ def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
         result = _loaded(make, folder, facts, target)
     except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
         raise _none_there(folder, error) from None
-    if not has_digests(facts):
-        warnings.warn(
-            f"{printable(str(folder))}: an earlier version wrote it, without digests of its files; nothing shows that "
-            "they are those that were released together.",
-            stacklevel=3,
-        )
     return result
 
 

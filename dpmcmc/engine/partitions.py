@@ -1,6 +1,6 @@
 """Records of a table in partitions, of which sums alone can be asked: each partition is read and summed by a worker.
 
-    people = partitioned("people/*.parquet", schema)
+    people = find_partitions("people/*.parquet", schema)
     with workers() as engine:
         records = PartitionedRecords(people, engine).checked(check, num_records=10_000_000)
         records.total(gram)                       # exact integers, as of the whole table
@@ -46,12 +46,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from dpmcmc.data.encoded_partitions import Digest, EncodedPartitions, in_partition
 from dpmcmc.data.known_columns import as_bytes, as_known, sums_of_words
-from dpmcmc.data.partitions import (
-    Digest,
-    EncodedPartitions,
-    in_partition,
-)
 from dpmcmc.engine.kept_partitions import KEPT, Keeping, prepared_batches
 from dpmcmc.engine.shares import Share, Steps
 from dpmcmc.engine.workers import LostPartition, Workers
@@ -64,7 +60,8 @@ from dpmcmc.privacy.query.record_sums import (
     summed,
 )
 from dpmcmc.storage.blas import one_blas_thread
-from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
+from dpmcmc.storage.fingerprint import rounding_facts
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
 
 #: Share -> value, and digest of the records that have been read for it.
@@ -284,7 +281,7 @@ class PartitionedRecords:
         return {"records": as_bytes(total)}
 
     def known_columns(self) -> dict[str, np.ndarray]:
-        """Return the table's columns as a ledger knows them, before encoding (``data/tables.py``)."""
+        """Return the table's columns as a ledger knows them, before encoding (``data/known_columns.py``)."""
         names = tuple(self.data.schema.columns)
         totals: dict[str, int | None] = dict.fromkeys(names, 0)
         for answer in self._answers(_Words(names)):

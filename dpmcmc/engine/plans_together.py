@@ -3,7 +3,7 @@
 An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
 records 80 times and drives one chain at a time; here the chains of many plans share each step. Plans of one program may
 differ in noise and its draws, steps, burn-in, thinning, chains, clip norm, room for a batch, and the numbers of the
-sampler and the target (``storage/pytree.py``). ``life.py`` is the life of each run.
+sampler and the target (``storage/structure.py``). ``life.py`` is the life of each run.
 
 **Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own
 query. So each result carries its own plan's guarantee, and what leaves a sweep costs the composition of them all, as

@@ -3,7 +3,7 @@
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
 one after another: in the same call, or beforehand where a core is free (``rows_on_disk.py``). Noise, keys and records
-are arguments, and so are numbers of the sampler, the target and C (``storage/pytree.py``): others compile nothing.
+are arguments, and so are numbers of the sampler, the target and C (``storage/structure.py``): others compile nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +23,12 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
 from dpmcmc.privacy.query.integer_noise import levels_of
 from dpmcmc.privacy.query.platforms import traced_for
-from dpmcmc.privacy.query.query import (
-    GradientQuery,
-    StepRandomness,
-    select_by,
-)
+from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import sampler_offers
-from dpmcmc.storage.pytree import (
-    Number,
-    PyTree,
-    Structure,
-)
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.structure import Number, Structure
 from dpmcmc.targets.base import Target, target_offers
 
 

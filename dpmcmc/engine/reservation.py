@@ -24,7 +24,7 @@ _FAILED = "failed"
 
 def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
     """Whether a ledger holds budget for the run that a checkpoint names, or cannot be asked."""
-    name = checkpoint.noted("reservation")
+    name = checkpoint.read_note("reservation")
     if ledger is None or name is None:
         return False
     try:
@@ -77,7 +77,7 @@ class Reservation:
                 f"{self.ledger.path}: the run is planned for {num_records} records and the ledger is about {planned}; "
                 "plan it for those, or take the ledger of its data."
             )
-        name = None if checkpoint is None else checkpoint.noted("reservation")
+        name = None if checkpoint is None else checkpoint.read_note("reservation")
         found = None if name is None else self.ledger.find(name, guarantee)
         if name is None:
             # Written before the ledger is, so that a run that is killed in between is found by this name.
@@ -132,7 +132,7 @@ class Reservation:
         if guarantee is None or run_length(guarantee.events) != self._events:
             raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
         # A run that failed at its end computes that end again, and nothing else.
-        complete = kept is not None and (kept.complete or bool(kept.noted(_FAILED)))
+        complete = kept is not None and (kept.complete or bool(kept.read_note(_FAILED)))
         self._name = self._claim(kept, claims, complete)
         self._settles = True
 

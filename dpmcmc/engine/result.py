@@ -24,7 +24,7 @@ import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
-from dpmcmc.data.tables import Table, is_table, no_schema
+from dpmcmc.data.tables import Table, is_table, refuse_no_schema
 from dpmcmc.engine.loaded_result import load
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
@@ -36,26 +36,27 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import PathPosterior, Trace
-from dpmcmc.planning.description import INTERVALS, Verdict, html_table
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
+from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.circumstances import Circumstances
+from dpmcmc.report.coefficients import Reading
 from dpmcmc.report.effects import Effects, effects_of
 from dpmcmc.report.page import FILE as PAGE
-from dpmcmc.report.page import (
-    Circumstances,
-    Context,
-    page,
-    privacy_json,
-)
-from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
+from dpmcmc.report.page import Context, page
+from dpmcmc.report.privacy_json import privacy_json
+from dpmcmc.report.summary import ROWS, Posterior, Summary
 from dpmcmc.report.words import title
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.run_folder import RunFolder, today
+from dpmcmc.storage.surroundings import check_free
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.predicting import by_row
@@ -374,7 +375,7 @@ class Result:
         """
         if (is_table(x) or isinstance(x, Mapping)) and not arguments:
             if self.plan.schema is None:
-                raise no_schema(x)
+                raise refuse_no_schema(x)
             return self.plan.schema.label_of(self.predict(**self.plan.schema.encode_inputs(x)))
         target, _ = by_row(self.plan.target, {})
         if isinstance(target, NumPyroTarget):
@@ -518,9 +519,6 @@ class Result:
         Args:
             folder: of the run.
             target: the model, where it is of your own and the result is to predict.
-
-        Warns:
-            UserWarning: an earlier version wrote the folder, without digests of its files.
 
         Raises:
             ValueError: the folder holds no such result, or a file is missing, changed, or of another result.

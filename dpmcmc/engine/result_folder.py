@@ -24,7 +24,7 @@ import numpy as np
 
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.planning.description import INTERVALS, PREDICTION, REFUSED, Verdict
+from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION, REFUSED, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 

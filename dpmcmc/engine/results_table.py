@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpmcmc.errors import InputError, printable
-from dpmcmc.storage.files import (
-    ABOUT,
-    RESULTS,
-    lock,
-    opened_text,
-    table_of,
-    write_atomically,
-)
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.files import open_text, read_table
+from dpmcmc.storage.lock import lock
+from dpmcmc.storage.released_files import ABOUT, RESULTS
 
 Row = dict[str, Any]
 #: File that holds the lock.
@@ -139,7 +135,7 @@ class Table:
             text = json.dumps(now, indent=1)
             write_atomically(path, lambda temporary: temporary.write_text(text))
             return
-        before = table_of(path)
+        before = read_table(path)
         if not before:
             raise InputError(f"--out: {path} is damaged; give another folder, or remove that one")
         changed = difference(before, now)
@@ -194,7 +190,7 @@ def read_rows(path: Path, columns: Sequence[str], option: str = "--out") -> list
         InputError: it cannot be read, or lacks a column; named by the option that it was found by.
     """
     try:
-        with opened_text(path, newline="") as file:
+        with open_text(path, newline="") as file:
             table = csv.DictReader(file)
             missing = set(columns) - set(table.fieldnames or ())
             rows = list(table)

@@ -13,7 +13,7 @@ Checks of every record (that rows are finite, that labels are classes, a ledger'
 done in blocks before the run.
 
 A file may not change from before these checks until its last row has been read: what was read of it for a chunk is
-thrown away where its stamps have changed (``storage/files.py``), and the run ends.
+thrown away where its stamps have changed (``storage/stamps.py``), and the run ends.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dpmcmc.engine.program import Cells, DrawnRandomness, Program
 from dpmcmc.engine.workers import LostPartition
 from dpmcmc.errors import DataError
 from dpmcmc.privacy.accounting.sampling import shard_rows
-from dpmcmc.storage.files import Stamps, check_unchanged, stamps_of
-from dpmcmc.storage.fingerprint import advise, give_back
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import advise, give_back
+from dpmcmc.storage.stamps import Stamps, check_unchanged, stamps_of
 
 #: Bytes of a mapped file that rows may keep in memory before its pages are given back.
 _MOST_MAPPED = 256 << 20

@@ -8,7 +8,8 @@ guarantee then states that assumption.
 from __future__ import annotations
 
 from dpmcmc.engine.agreement import Kept
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.checkpoint import CheckpointError
 

@@ -15,17 +15,9 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.ledger.place import place
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.files import (
-    CONFIDENTIAL,
-    KEY,
-    PRIVACY,
-    check_free,
-    check_result,
-    digest,
-    inside,
-    read_json,
-    results_around,
-)
+from dpmcmc.storage.files import read_json
+from dpmcmc.storage.released_files import CONFIDENTIAL, KEY, PRIVACY, check_result, digest
+from dpmcmc.storage.surroundings import check_free, inside, results_around
 
 
 def check_apart(

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpmcmc.data.partitions import (
-    Digest,
-    EncodedPartition,
-)
+from dpmcmc.data.encoded_partitions import Digest, EncodedPartition
 from dpmcmc.errors import DataError
 from dpmcmc.privacy.query.record_sums import (
     Preparation,

@@ -23,14 +23,14 @@ from dpmcmc.engine.blocks import BoundPlan
 from dpmcmc.engine.work import Release, Within, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.planning.noise import PlannedMetric
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.planning.stages import Stage, Start
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.gradient_rows import gradient_rows
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, metric_of_rows
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.normal_law import Local
-from dpmcmc.inference.scores import BoundedScore
 
 #: Normal rows that stand in for the real ones.
 _ROWS = 4000

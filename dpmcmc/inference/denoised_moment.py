@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.normal_law import bootstrapped_error, isotropic_error, symmetric_noise
 from dpmcmc.privacy.query.gram_release import NoisyGram

@@ -41,8 +41,7 @@ from typing import Self
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from dpmcmc.data.schema import RowStructure
-from dpmcmc.data.structure import contrasts
+from dpmcmc.data.structure import RowStructure, contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import saved_arrays
 from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, Whitening, beyond

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.denoised_moment import Denoised, projected
 from dpmcmc.inference.normal_law import symmetric_noise

@@ -46,11 +46,12 @@ from scipy.special import ndtri
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import normal_law, predicted_width
+from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.curvature import bent
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.denoised_moment import Denoised
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
-from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind
+from dpmcmc.inference.scores import LABEL_BLIND
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
 _NODES = ndtri((np.arange(400) + 0.5) / 400)[:, None]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.normal_law import Local, _informed
 
 #: Iterations of equation (2) of a predicted covariance.

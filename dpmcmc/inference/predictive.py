@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError, predicts, target_offers
 from dpmcmc.targets.predicting import by_row

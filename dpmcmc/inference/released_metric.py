@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.denoised_moment import Denoised, denoised
 from dpmcmc.privacy.query.gram_release import NoisyGram

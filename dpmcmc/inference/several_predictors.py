@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.normal_law import Local
-from dpmcmc.inference.scores import BoundedScore
 
 #: Logarithm to base 2 of the points of an average over K normal numbers.
 _LOG_POINTS = 12

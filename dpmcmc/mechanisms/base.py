@@ -30,17 +30,12 @@ from dpmcmc.engine.work import Progress, Session, Work, released, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.checked_records import Fits, checked
-from dpmcmc.planning.description import (
-    REFUSED,
-    Use,
-    Verdict,
-    guaranteed,
-    labelled,
-    section,
-)
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import guaranteed, labelled
 from dpmcmc.planning.own_code import assumed
+from dpmcmc.planning.permitted_uses import REFUSED, Use, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.verdict import of_one_shot
 from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee

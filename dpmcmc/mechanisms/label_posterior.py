@@ -22,7 +22,7 @@ from dpmcmc.inference import convergence
 from dpmcmc.mechanisms import nuts
 from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
 from dpmcmc.mechanisms.one_shot import check_leaves
-from dpmcmc.planning.description import IF_TRUE, Use
+from dpmcmc.planning.permitted_uses import IF_TRUE, Use
 from dpmcmc.planning.verdict import RHAT
 from dpmcmc.privacy.query.randomised_response import VALUES
 from dpmcmc.privacy.query.randomness import Streams

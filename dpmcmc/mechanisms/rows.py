@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.privacy.query.integer_rows import (
     IN_CACHE,
     MOMENT_PARTS_BITS,

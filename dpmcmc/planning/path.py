@@ -12,12 +12,13 @@ from typing import cast
 import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.path_law import Scheme, Score
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.inference.scores import LabelBlind, score_of
+from dpmcmc.inference.scores import score_of
 from dpmcmc.inference.trace import NO_SECOND_MOMENT, Trace, check_prior, check_steps
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.generalised_linear import GeneralisedLinear

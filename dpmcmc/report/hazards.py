@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 
 
 class Whose(Protocol):
-    """Whose records a run used, as :class:`dpmcmc.report.page.Circumstances` says."""
+    """Whose records a run used, as :class:`dpmcmc.report.circumstances.Circumstances` says."""
 
     @property
     def nobodys(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.targets.base import Target

@@ -30,7 +30,8 @@ from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment
 from dpmcmc.samplers.langevin import langevin_time, noise_variance, step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep, Schedule, check_every_step, evaluate
-from dpmcmc.storage.pytree import STATIC, PyTree, completed, rebuilt
+from dpmcmc.storage.completed import completed
+from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 
 if TYPE_CHECKING:
     from jaxtyping import Float

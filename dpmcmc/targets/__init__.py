@@ -1,6 +1,7 @@
 """Models with a prior and a per-record log-likelihood."""
 
-from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
+from dpmcmc.storage.structure import immutable
+from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, record_shapes
 from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax import from_flax

@@ -21,8 +21,11 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.compiled_programs import RUN_ONCE
-from dpmcmc.storage.fingerprint import blocks, check_not_forked
-from dpmcmc.storage.pytree import PyTree, Structure, completed, immutable
+from dpmcmc.storage.completed import completed
+from dpmcmc.storage.fork import check_not_forked
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import blocks
+from dpmcmc.storage.structure import Structure, immutable
 
 #: A function that builds something from a target.
 Built = TypeVar("Built", bound=Callable[..., Any])

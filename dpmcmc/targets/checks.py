@@ -19,7 +19,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import FixedPoint
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, check, missing_of_target, predicts, record_shapes, target_offers
 from dpmcmc.targets.predicting import by_row

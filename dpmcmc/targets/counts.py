@@ -22,9 +22,8 @@ from jax.scipy.special import gammaln
 
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Positive
-from dpmcmc.targets.generalised_linear import GeneralisedLinear as GeneralisedLinear
 from dpmcmc.targets.labels import check_counts
-from dpmcmc.targets.linear_predictor import LinearPredictor as LinearPredictor
+from dpmcmc.targets.linear_predictor import LinearPredictor
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Num

@@ -24,8 +24,8 @@ from annotated_types import Gt
 
 from dpmcmc.data.checks import Marked
 from dpmcmc.errors import InputError, check_fields
-from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
+from dpmcmc.storage.record_blocks import blocks
 from dpmcmc.targets.base import Positive, TargetError, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpmcmc.data.checks import Marked
-from dpmcmc.storage.fingerprint import blocks
+from dpmcmc.storage.record_blocks import blocks
 
 
 def check_labels(y: np.ndarray, num_classes: int, who: str) -> None:

@@ -20,8 +20,7 @@ import numpy as np
 
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Positive, require_bound
-from dpmcmc.targets.generalised_linear import GeneralisedLinear as GeneralisedLinear
-from dpmcmc.targets.linear_predictor import LinearPredictor as LinearPredictor
+from dpmcmc.targets.linear_predictor import LinearPredictor
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Num

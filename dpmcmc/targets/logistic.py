@@ -15,9 +15,8 @@ import jax
 import numpy as np
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.generalised_linear import GeneralisedLinear as GeneralisedLinear
 from dpmcmc.targets.labels import check_labels
-from dpmcmc.targets.linear_predictor import LinearPredictor as LinearPredictor
+from dpmcmc.targets.linear_predictor import LinearPredictor
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Num

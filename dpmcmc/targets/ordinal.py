@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
 
+from dpmcmc.data.owners import MASK
 from dpmcmc.data.structure import THRESHOLD
-from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import require_bound, require_classes

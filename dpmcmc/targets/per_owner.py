@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
 
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.errors import Checked
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Target, TargetError, TargetOffers, bind, target_offers

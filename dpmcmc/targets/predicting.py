@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetOffers
 from dpmcmc.targets.counts import LEAST_DISPERSION, NegativeBinomialRegression, PoissonRegression

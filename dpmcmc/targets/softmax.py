@@ -26,9 +26,8 @@ from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.privacy.query.outer_products import Outer, squared_norm
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import require_classes
-from dpmcmc.targets.generalised_linear import GeneralisedLinear as GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.labels import check_labels
-from dpmcmc.targets.linear_predictor import LinearPredictor as LinearPredictor
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Num

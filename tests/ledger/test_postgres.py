@@ -18,7 +18,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.saving import check_apart
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
-from dpmcmc.privacy.ledger import BrokenChain, file, postgres
+from dpmcmc.privacy.ledger import BrokenChain, file, postgres, postgres_refusals
 from dpmcmc.privacy.ledger.place import Address, place
 from tests.ledger.ledgers import ROOT, TERMS, call, refused, release
 from tests.ledger.proxy import Proxy
@@ -662,7 +662,7 @@ def test_what_is_no_ledger_is_refused_in_one_sentence(shared, url, server, schem
 def test_a_ledger_that_others_keep_locked_is_said_to_be(shared, server, schema, fifth, monkeypatch):
     import psycopg
 
-    monkeypatch.setattr(postgres, "_LOCK", postgres._LOCK.replace(f"'{postgres._PATIENCE}s'", "'100ms'"))
+    monkeypatch.setattr(postgres, "_LOCK", postgres._LOCK.replace(f"'{postgres_refusals.PATIENCE}s'", "'100ms'"))
     with psycopg.connect(server.url()) as other:
         other.execute(f"SELECT * FROM {schema}.head FOR UPDATE")
         with pytest.raises(LedgerError, match="kept the ledger locked"):

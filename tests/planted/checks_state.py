@@ -21,7 +21,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data.partitions import partitioned
+from dpmcmc.data.partitions import find_partitions
 from dpmcmc.engine import kept_partitions, sizes
 from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import result as result_room
@@ -33,7 +33,7 @@ from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter, test_partitions
 from tests.planted import Scene, require
@@ -438,7 +438,7 @@ def no_record_counts_twice(scene: Scene) -> None:
             (files / "1.parquet").symlink_to(files / "0.parquet")
         with contextlib.suppress(InputError, LostPartition), pytest.MonkeyPatch.context() as patch, workers() as crew:
             patch.setenv(kept_partitions.KEEP_MB, "0")
-            table = partitioned(files, test_partitions.SCHEMA)
+            table = find_partitions(files, test_partitions.SCHEMA)
             records = partitioned_room.PartitionedRecords(table, crew)
             records = records.checked(test_partitions.fine, test_partitions.N)
             if happens == "rewrite":

@@ -7,12 +7,12 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.inference import normal_law
+from dpmcmc.inference.bounded_score import Law
 from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Local
-from dpmcmc.inference.scores import Law
 from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms.noise_aware import gradients, model_rows
 from dpmcmc.mechanisms.noise_aware.gradients import Spread

@@ -70,9 +70,9 @@ from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import write_atomically
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
 

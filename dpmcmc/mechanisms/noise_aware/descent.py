@@ -15,7 +15,7 @@ import numpy as np
 from dpmcmc.inference import normal_law
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.privacy.query.gram_release import within
-from dpmcmc.report import console
+from dpmcmc.report import progress
 
 #: Gradients that the position settles in, at least.
 FEWEST_STEPS = 16
@@ -75,5 +75,5 @@ class Descent:
             precisions = self.stds[window] ** -2.0
             release = normal_law.weighted_mean(positions[window], gradients[window], precisions, self.square)
             now = normal_law.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
-            console.report_steps(done + k + 1, steps)
+            progress.report_steps(done + k + 1, steps)
         return now, release

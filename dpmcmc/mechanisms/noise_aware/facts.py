@@ -10,9 +10,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.mechanisms.noise_aware.descent import multipliers, shares
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import floor_of

@@ -35,7 +35,7 @@ from dpmcmc.mechanisms.noise_aware.scale import Scale
 from dpmcmc.mechanisms.noise_aware.statistics import Statistics
 from dpmcmc.mechanisms.noise_aware.strategy import Strategy
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
-from dpmcmc.planning.description import BEST_FIT, IF_TRUE, REFUSED, Use
+from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree

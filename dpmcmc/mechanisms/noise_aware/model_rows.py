@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.decompositions import eigh, roots
 from dpmcmc.inference.normal_score import Normal
-from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.mechanisms.rows import FINE_BITS
 from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.privacy.query.gram_release import gram_of

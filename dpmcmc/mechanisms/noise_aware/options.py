@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.targets.base import Positive
 
 

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference.scores import BoundedScore, Law
+from dpmcmc.inference.bounded_score import BoundedScore, Law
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std

@@ -33,11 +33,11 @@ import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import normal_law, predicted_width
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.inference.denoised_moment import denoised, spiked
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.normal_law import Local
-from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.inference.several_predictors import average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, multipliers

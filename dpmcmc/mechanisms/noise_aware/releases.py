@@ -53,7 +53,7 @@ from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.gram_release import GramRelease, SumRelease, symmetric, trace_of, within
 from dpmcmc.privacy.query.integer_rows import Exact, svec_of
 from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.report import console
+from dpmcmc.report import progress
 
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
 _SCALES, SCALE_PARTS = (0.25, 0.45), (0.15, 0.15, 0.7)
@@ -160,7 +160,7 @@ class Releases:
             part = FIRST if released else LAST_OF_NORMAL
             count = max(1, min(math.ceil(part * len(path.stds)), last))
             now = self._next(path, count, now, at)
-            console.report_steps(k + 1, steps)
+            progress.report_steps(k + 1, steps)
         return self._concluded(path, last, now, released)
 
     # ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.privacy.accounting import Adjacency
 
 

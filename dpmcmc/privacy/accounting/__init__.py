@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, rdp
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
     OBJECTIVES,
     Adjacency,
     Event,
-    UnsupportedCombination,
     overflow_probability,
     query_events,
     run_length,

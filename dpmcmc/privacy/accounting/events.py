@@ -32,8 +32,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dpmcmc.errors import InputError
-from dpmcmc.errors import UnsupportedCombination as UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
 
 # ----------------------------------------------------------------------------------------------------

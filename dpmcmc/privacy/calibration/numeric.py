@@ -30,8 +30,9 @@ from dpmcmc.privacy.accounting import (
 )
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.storage.cache import cache_folder, installed, make_private, refuse_unsafe
-from dpmcmc.storage.files import write_atomically
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
+from dpmcmc.storage.versions import installed
 
 # ----------------------------------------------------------------------------------------------------
 # Calibrations remembered on disk, keyed by all their inputs and by the versions and source that computed them.

@@ -34,7 +34,7 @@ from jax.flatten_util import ravel_pytree
 from dpmcmc.errors import InputError
 from dpmcmc.storage.arrays import read_array
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import opened
+from dpmcmc.storage.files import open_regular
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _read(value: MatrixLike, name: str) -> np.ndarray:
         return np.array(value.array)
     if isinstance(value, (str, Path)):
         try:
-            with opened(os.path.expanduser(value)) as stream:
+            with open_regular(os.path.expanduser(value)) as stream:
                 value = read_array(stream, os.fstat(stream.fileno()).st_size)
         except Exception as error:  # a file that is no array makes NumPy raise anything
             reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

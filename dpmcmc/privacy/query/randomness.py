@@ -5,7 +5,7 @@ cannot be pickled and are never written to a released folder. Streams are separa
 records, which noise, a sampler's own dynamics, starting points), then by chain, then by step.
 
 Two generators. A private run has ChaCha20 with 256-bit keys for every purpose, and its noise is drawn in integers
-(``gaussian.py``). A run without privacy has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
+(``integer_noise.py``). A run without privacy has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
 claimed to be cryptographic), and its noise is :func:`normal`, as is the noise that a sampler adds of itself.
 
 Claim: No key serves twice, whatever the purpose, chain and step.

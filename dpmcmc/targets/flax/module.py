@@ -25,7 +25,7 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import Positive, TargetError
 from dpmcmc.targets.flax import ghost_norms

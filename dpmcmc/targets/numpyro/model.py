@@ -27,8 +27,8 @@ from jax.typing import DTypeLike
 
 from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
-from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import blocks
 from dpmcmc.targets.base import Leaves, Positive, TargetError, TargetOffers, model_name, record_shapes
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.numpyro.densities import Site, is_masked, replay, unwrapped, zeros

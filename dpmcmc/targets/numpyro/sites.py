@@ -19,7 +19,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Leaves, TargetError, model_name
 from dpmcmc.targets.numpyro.densities import Site, Sites, zeros

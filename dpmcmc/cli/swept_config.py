@@ -1,13 +1,13 @@
-"""One cell of a sweep: its folder, its reservation, and its run by a worker.
+"""One config of a sweep: its folder, its reservation, and its run by a worker.
 
-A cell is an ordinary run in a folder of its own, ``cells/0007``. The sweep makes the folder with its config and its
-checkpoint, reserves the cell's budget under a name that the checkpoint holds, and then sends the folder's path to a
+A config is an ordinary run in a folder of its own, ``cells/0007``. The sweep makes the folder with its config and its
+checkpoint, reserves the config's budget under a name that the checkpoint holds, and then sends the folder's path to a
 worker. A worker is given nothing else, and answers with an exit code. So neither records nor keys nor results travel: a
 worker reads the data by the path in the config, takes its keys from its own system, and writes the run folder, which
-every worker must see under one path. Why a cell ended as it did may depend on the records, and is left in a
+every worker must see under one path. Why a config ended as it did may depend on the records, and is left in a
 confidential file.
 
-How far a cell has come is read from its folder, so that nothing is lost with the process that watched it:
+How far a config has come is read from its folder, so that nothing is lost with the process that watched it:
 
 =============  =====================================================================================
 ``waiting``    nothing was computed from a record; what is reserved can be given back
@@ -26,7 +26,6 @@ import contextlib
 import io
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,15 +33,16 @@ from typing import Any, Literal, NamedTuple
 from dpmcmc.cli import run as run_room
 from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import exit_code
-from dpmcmc.config.grid import Cell
+from dpmcmc.config.grid import SweptConfig
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import has_begun
-from dpmcmc.storage.files import CONFIDENTIAL, PRIVACY, is_sealed, read_text, table_of
+from dpmcmc.storage.files import read_table, read_text
+from dpmcmc.storage.released_files import CONFIDENTIAL, PRIVACY, is_sealed
 
 Status = Literal["waiting", "stopped", "lost", "released", "withheld", "diverged", "failed"]
-#: Those of a cell that is done, and those of one that is charged.
+#: Those of a config that is done, and those of one that is charged.
 DONE = ("released", "withheld", "diverged", "failed")
 CHARGED = ("stopped", "lost", *DONE)
 
@@ -59,12 +59,12 @@ class Sent:
     """All that a worker is given.
 
     Attributes:
-        number: of the cell.
+        number: of the config.
         folder: of its run.
         token: confidential file that the worker makes, and in which it says how the run ended. An executor that tries
-            a cell again finds it there, and the cell is left alone: the first try may have begun.
+            a config again finds it there, and the config is left alone: the first try may have begun.
         allow_code: as of ``dpmcmc run``.
-        pictures: whether the cell's page has pictures.
+        pictures: whether the config's page has pictures.
     """
 
     number: int
@@ -74,17 +74,17 @@ class Sent:
     pictures: bool
 
 
-#: JAX's settings and a process's output are not of one thread, so a process carries out one cell at a time.
+#: JAX's settings and a process's output are not of one thread, so a process carries out one config at a time.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def carry_out(sent: Sent) -> Ended:
-    """Run a cell, in a worker; a failure is an answer and no exception."""
+    """Run a config, in a worker; a failure is an answer and no exception."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         os.close(os.open(sent.token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        return Ended(1, "the executor sent this cell a second time, and it was left alone")
+        return Ended(1, "the executor sent this config a second time, and it was left alone")
     except OSError as error:
         return Ended(
             2,
@@ -131,10 +131,10 @@ def _run(sent: Sent) -> None:
 
 
 def status_of(folder: Path) -> Status:
-    """Return how far the cell in a folder has come."""
-    kept = folder / CONFIDENTIAL / "checkpoint"
-    if kept.is_dir():
-        return "stopped" if has_begun(kept) else "waiting"
+    """Return how far the config in a folder has come."""
+    checkpoint = folder / CONFIDENTIAL / "checkpoint"
+    if checkpoint.is_dir():
+        return "stopped" if has_begun(checkpoint) else "waiting"
     if not (folder / "config.yaml").exists():
         return "waiting"
     if not is_sealed(folder):
@@ -143,31 +143,31 @@ def status_of(folder: Path) -> Status:
         return "released"
     if (folder / CONFIDENTIAL / "draws.nc").exists():
         return "withheld"
-    told = "diverged_at" in table_of(folder / "metrics.json")
-    return "diverged" if told else "failed"
+    diverged = "diverged_at" in read_table(folder / "metrics.json")
+    return "diverged" if diverged else "failed"
 
 
-def made(cell: Cell, plan: AnyPlan, folder: Path) -> Reservation | None:
-    """Make the folder of a cell that waits, and reserve its budget where the config names a ledger.
+def make_run_folder(swept: SweptConfig, plan: AnyPlan, folder: Path) -> Reservation | None:
+    """Make the folder of a config that waits, and reserve its budget where the config names a ledger.
 
     A start that was killed in between has left the folder, or the folder and the reservation; both are found again.
 
     Raises:
         CommandError: the folder cannot be made.
-        LedgerError: the budget does not allow the cell.
+        LedgerError: the budget does not allow the config.
     """
     begun = (folder / "config.yaml").exists()
     place = Place(folder, folder / CONFIDENTIAL, resumed=begun, named=str(folder / "config.yaml"))
-    place.make(cell.config)
+    place.make(swept.config)
     try:
-        promise = cell.config.privacy
+        promise = swept.config.privacy
         if promise is None or promise.ledger is None:
             return None
         secret = promise.insecure_noise_seed is None
         return Reservation(
             promise.ledger,
             plan.guarantee if secret else None,
-            cell.config.name,
+            swept.config.name,
             place.checkpoint,
             plan.num_records,
         )
@@ -176,7 +176,7 @@ def made(cell: Cell, plan: AnyPlan, folder: Path) -> Reservation | None:
 
 
 def give_back(reservation: Reservation) -> str:
-    """Void the reservation of a cell that has not begun; return why that failed, or nothing."""
+    """Void the reservation of a config that has not begun; return why that failed, or nothing."""
     try:
         # Another look: a copy in a worker may have begun meanwhile, and then the entry stays.
         Ledger(reservation.ledger.path).give_back(reservation.receipt)
@@ -185,37 +185,6 @@ def give_back(reservation: Reservation) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------
-# Rows of a cell in the tables: released numbers, and those of the data holder alone.
-
-#: Names in the table, and how a run's JSON files say them.
-MEASURES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "accuracy": lambda said: (said.get("accuracy") or {}).get("posterior_predictive"),
-    "rmse": lambda said: (said.get("rmse") or {}).get("posterior_predictive"),
-    "log_predictive_density": lambda said: said.get("log_predictive_density"),
-    "expected_calibration_error": lambda said: said.get("expected_calibration_error"),
-    "ess": lambda said: said.get("ess"),
-    "rhat": lambda said: said.get("rhat"),
-}
-
-
-def released_row(folder: Path) -> dict[str, Any]:
-    """Return what a finished cell has released: its verdict, and scores of its draws on public test rows."""
-    said = table_of(folder / "metrics.json")
-    row = {name: of(said) for name, of in MEASURES.items()}
-    return row | {"usable_for": " ".join(said.get("usable_for") or [])}
-
-
-def confidential_row(folder: Path) -> dict[str, Any]:
-    """Return :func:`released_row` with scores that are for the data holder alone in the place of those that lack."""
-    rows = [released_row(folder)]
-    rows += [released_row(folder / CONFIDENTIAL)]
-    said = table_of(folder / CONFIDENTIAL / "diagnostics.json")
-    rows += [{name: of(said) for name, of in MEASURES.items()}]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: next((row[name] for row in rows if row.get(name) not in (None, "")), None) for name in names}
-
-
-def stated(folder: Path) -> dict[str, Any]:
-    """Return what the ``privacy.json`` of a cell says; an empty object where it has none."""
-    return table_of(folder / PRIVACY)
+def read_statement(folder: Path) -> dict[str, Any]:
+    """Return what the ``privacy.json`` of a config says; an empty object where it has none."""
+    return read_table(folder / PRIVACY)
