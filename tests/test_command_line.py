@@ -110,10 +110,10 @@ def test_a_picture_of_the_temperature_is_drawn_where_it_varies(varies):
 
     heat = np.geomspace(1, 3, 50) if varies else np.full(50, 1.25)
     plan = types.SimpleNamespace(temperatures=heat, noise_multipliers=np.ones(50))
-    facts = types.SimpleNamespace(title=lambda _: "a title", note=lambda _: None)
+    facts = types.SimpleNamespace(trace=plan, title=lambda _: "a title", note=lambda _: None)
     drawn = []
     pictures = types.SimpleNamespace(begin=lambda name, *_: drawn.append(name))
-    run = types.SimpleNamespace(_drawn=(), trace=plan, pictures=pictures, facts=facts)
+    run = types.SimpleNamespace(_drawn=(), pictures=pictures, facts=facts)
     saved.ConfiguredRun.draw_planned(run, None)
     assert drawn == (["temperature"] if varies else [])
 
