@@ -9,15 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, sufficient
+from dpmcmc.mechanisms import MechanismPlan, adassp, statistics
 from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.mechanisms.noise_aware import model, model_draws, owners, releases
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (owners, releases, sufficient, gaussian_release, model)
+_MODULES = (owners, releases, statistics, adassp, gram_release, model)
 
 
 def distance(one: np.ndarray | Exact, two: np.ndarray | Exact) -> float:

@@ -16,7 +16,7 @@ from dpmcmc.mechanisms.noise_aware import facts
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import RowFacts, SumRelease
 from dpmcmc.privacy.query.record_sums import Whole
 from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
@@ -83,7 +83,7 @@ def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
     """Opposite rows of norm 1 are 2 apart; rows beyond the bound are brought back to it."""
     told, sums = RowFacts(40, 3, 1.0), []
     monkeypatch.setattr(
-        gaussian_release, "gaussian_release", lambda value, std, key: sums.append(value.floats) or value.floats
+        gram_release, "gaussian_release", lambda value, std, key: sums.append(value.floats) or value.floats
     )
     released = SumRelease.calibrate(told, Adjacency.REPLACE_ONE, 1.0)
     x = rows(40, 3, np.random.default_rng(1))

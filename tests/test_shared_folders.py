@@ -164,7 +164,7 @@ def test_a_config_that_reaches_a_folder_of_ours_runs_no_code(here, seed):
 
 def test_every_name_that_a_sweep_and_its_runs_leave_is_known(written):
     left = [path.relative_to(written) for path in written.rglob("*")]
-    names = {part for path in left for part in path.parts} - {"0001", released_files.PICTURES, results_table.LOCK}
+    names = {part for path in left for part in path.parts} - {"0001", PICTURES, results_table.LOCK}
     assert {"results.csv", "draws.nc", "confidential", "diagnostics.json"} <= names
     pictures = {f"{path.parent.name}/{path.name}" for path in left if path.parent.name == PICTURES}
     assert names - set(OURS) <= {CONFIG, GRID} | {path.split("/")[1] for path in pictures}
