@@ -21,8 +21,8 @@ from .estimators.suggestion import suggest as suggest
 from .planning.making import plan as plan
 from .planning.plan import Plan as Plan
 from .planning.private_metric import PrivateMetric as PrivateMetric
-from .privacy.accounting.charging import Privacy as Privacy
 from .privacy.accounting.guarantee import Guarantee as Guarantee
+from .privacy.accounting.promise import Privacy as Privacy
 from .privacy.accounting.sampling import FixedSize as FixedSize
 from .privacy.accounting.sampling import Full as Full
 from .privacy.accounting.sampling import Poisson as Poisson

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.privacy import CalibrationError
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release, standard_normal
 
 

@@ -16,18 +16,13 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize
 
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, UnsupportedCombination
-from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS, Event, accountant_for, pld, rdp
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS, Event, accountant_for, hockey_stick, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.composition import Composed, Masses, window
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    bucket_down,
-    overflow_probability,
-    queries,
-    query_events,
-    run_length,
-)
+from dpmcmc.privacy.accounting.cost_of_run import account
+from dpmcmc.privacy.accounting.events import bucket_down, overflow_probability, query_events, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpmcmc.privacy.accounting.gaussian_queries import queries
 
 GOLDEN = {"steps": 2344, "num_records": 60_000, "delta": 1e-5}
 
@@ -42,7 +37,7 @@ def poisson(z: float, rate: float, count: int = 1) -> Event:
 
 def deltas_of_a_step(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
     """δ(ε) of one step at each ε, float64 in [0, 1]."""
-    curve = pld.excess(epsilons, z, q, direction)
+    curve = hockey_stick.excess(epsilons, z, q, direction)
     return np.minimum(curve - np.expm1(np.minimum(epsilons, 0.0)), 1.0)
 
 
@@ -151,7 +146,7 @@ def test_one_replace_one_step_matches_quadrature_of_its_pair(z, q, eps):
 @pytest.mark.parametrize(("z", "q"), [(0.7, 0.01), (3.0, 0.4), (1500.0, 0.01), (0.03, 1e-4)])
 def test_hockey_stick_curves_are_those_of_a_pair(direction, z, q):
     """Decreasing, convex in e^ε, at least 1 − e^ε, and tending to the ends they must."""
-    low, high = pld.loss_range(z, q, direction, -40.0)
+    low, high = hockey_stick.loss_range(z, q, direction, -40.0)
     eps = low + (high - low) * np.arange(401) / 400
     curve = deltas_of_a_step(eps, z, q, direction)
     assert np.all(np.diff(curve) <= 1e-15)
@@ -243,7 +238,7 @@ def test_the_replace_one_pair_dominates_every_pair_of_clipped_vectors(q, c):
 def test_an_upper_bound_of_the_rate_may_be_charged(adjacency):
     """Every hockey-stick divergence of one step grows with the rate."""
     eps = np.linspace(-3, 3, 61)
-    for direction in pld.pair_directions(adjacency):
+    for direction in hockey_stick.pair_directions(adjacency):
         curves = [deltas_of_a_step(eps, 0.8, q, direction) for q in (0.001, 0.01, 0.1, 0.5, 0.99)]
         for smaller, larger in itertools.pairwise(curves):
             assert np.all(smaller <= larger + 1e-15)

@@ -16,7 +16,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.config.plans import make_plan
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy import FixedSize, Full, Poisson
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import calibrate, closed_form, numeric
 

@@ -8,7 +8,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.privacy import FixedSize, Poisson
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from experiments.panel import summary
 from tests.coverage_tables import filled, results
 from tests.page_tables import said

@@ -13,7 +13,7 @@ from scipy.stats import ttest_ind_from_stats
 
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from experiments import efficiency
 from experiments.panel import config, summary
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error

@@ -11,7 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import Event, Poisson
 from dpmcmc.privacy.accounting import pld
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from experiments import from_scratch
 from tests.unproved import plan_any_epsilon
 

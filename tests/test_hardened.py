@@ -24,7 +24,7 @@ from dpmcmc.mechanisms import (
 )
 from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.planning import noise
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query import chacha, integer_noise
@@ -86,7 +86,7 @@ def test_noise_from_floats_is_refused_wherever_it_is_asked_for():
 def test_integer_noise_costs_its_deviation_and_no_more(plan):
     (draw,) = (e for e in plan.guarantee.events if e.mechanism == "approximate_draw")
     assert draw.count == D * 12 * 2
-    assert draw.rate >= discrete_gaussian.deviation(plan.levels[0])
+    assert draw.rate >= noise_tables.deviation(plan.levels[0])
     others = [e for e in plan.guarantee.events if e != draw]
     exact = dpmcmc.Guarantee.from_events(others, delta=1e-5, adjacency="replace_one", accountant="pld", release="trace")
     assert exact.epsilon <= plan.guarantee.epsilon <= min(exact.epsilon * (1 + 1e-6), 2.0)
@@ -137,7 +137,7 @@ def test_an_epsilon_is_taken_up_to_the_largest_that_integer_noise_is_proved_for(
     assert 30 < plan.guarantee.epsilon <= largest < 60
     (draw,) = plan.schedule.deviations
     # The sentence rounds down to hundredths.
-    assert 0.98 * DRAW_SHARE * 1e-5 < discrete_gaussian.price(draw, largest) <= DRAW_SHARE * 1e-5
+    assert 0.98 * DRAW_SHARE * 1e-5 < noise_tables.price(draw, largest) <= DRAW_SHARE * 1e-5
     with pytest.raises(dpmcmc.errors.InputError, match="is more than noise in integers is proved for"):
         make(epsilon=largest + 0.02, **asked)
     assert DRAW_SHARE < 1e-3
@@ -237,7 +237,7 @@ def test_a_config_that_says_hardened_is_read_and_one_that_denies_it_is_refused(t
 
 def one_by_one(key, size: int, std: float) -> list[int]:
     """Noise on the host by whole numbers: each draw compares 115 bits at once."""
-    rows, levels = discrete_gaussian.table().words.astype(object), discrete_gaussian.LEVELS[-1]
+    rows, levels = noise_tables.table().words.astype(object), noise_tables.LEVELS[-1]
     factors = [1, *np.asarray(integer_noise.coefficients(jnp.float32(std), levels)).tolist()]
     words = chacha.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
     total = [0] * size
@@ -301,7 +301,7 @@ def test_a_mechanism_charges_its_integer_noise():
         (ObjectivePerturbation(regularisation=10.0), LOGISTIC),
     ):
         guarantee = mechanism.plan(target, num_records=N, epsilon=2.0, delta=1e-5).guarantee
-        (draws,) = discrete_gaussian.releases_event(guarantee.events)
+        (draws,) = noise_tables.releases_event(guarantee.events)
         assert draws in guarantee.events
         # Without that charge, δ buys the same ε: nothing is spent on it.
         with pytest.MonkeyPatch.context() as patch:
@@ -321,7 +321,7 @@ def pure(epsilon: float):
 
 def test_what_integer_noise_is_not_charged_for_is_refused_with_a_way_out():
     with pytest.raises(ValueError, match=r"integer noise is charged for .* at most; release fewer"):
-        integer_noise.on_host(CHACHA_KEY, discrete_gaussian.MOST_NUMBERS + 1, 2.0**30)
+        integer_noise.on_host(CHACHA_KEY, noise_tables.MOST_NUMBERS + 1, 2.0**30)
 
 
 def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
@@ -330,9 +330,9 @@ def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
         OutputPerturbation().plan(LOGISTIC, epsilon=500.0, **common)
     (largest,) = map(float, re.findall(r"proved for, ([\d.]+) at delta", str(refusal.value)))
     plan = OutputPerturbation().plan(LOGISTIC, epsilon=largest, **common)
-    (draws,) = discrete_gaussian.releases_event(plan.guarantee.events)
+    (draws,) = noise_tables.releases_event(plan.guarantee.events)
     assert 25 < plan.guarantee.epsilon < 45
-    assert discrete_gaussian.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
+    assert noise_tables.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
     assert pure(500.0).guarantee.epsilon <= 500  # a draw without Gaussian noise
 
 

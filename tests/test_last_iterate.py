@@ -11,9 +11,11 @@ from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, largest, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.bisection import largest
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000

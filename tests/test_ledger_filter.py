@@ -19,9 +19,9 @@ from dpmcmc.privacy import (
     UnsupportedCombination,
     calibrate,
 )
-from dpmcmc.privacy.accounting import ADJACENCIES, one_sample, rdp
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting import ADJACENCIES, pure, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_mu
 from dpmcmc.privacy.ledger import event_cost, filters
 
@@ -208,7 +208,7 @@ def profile(event, epsilon):
     if epsilon < 0:
         return -math.expm1(epsilon) + math.exp(epsilon) * profile(event, -epsilon)
     if event.mechanism == "pure":
-        return one_sample.mixed([event], lambda e: 0.0, epsilon)
+        return pure.mixed([event], lambda e: 0.0, epsilon)
     return gaussian_delta(1 / event.noise_multiplier, epsilon)
 
 

@@ -15,8 +15,9 @@ from dpmcmc.engine.chains import Chains
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.targets import LogisticRegression
 from tests.test_command_line import ROOT, call, refused
 

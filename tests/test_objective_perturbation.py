@@ -15,7 +15,7 @@ from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.linear import LinearRegression

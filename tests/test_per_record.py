@@ -16,7 +16,8 @@ import dpmcmc
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, step
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression

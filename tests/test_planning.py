@@ -8,7 +8,7 @@ import pytest
 import dpmcmc
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.samplers import Polynomial

@@ -24,7 +24,7 @@ from dpmcmc.config.file import load
 from dpmcmc.data import by_owner
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import DEVIATIONS
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.report.privacy_json import privacy_json

@@ -19,8 +19,8 @@ from dpmcmc.mechanisms import (
     PrivateSelection,
 )
 from dpmcmc.privacy import Event, Guarantee, Poisson, UnsupportedCombination
-from dpmcmc.privacy.accounting import one_sample
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting import pure
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.targets import LogisticRegression
 
@@ -85,14 +85,14 @@ def test_beside_minibatch_steps():
 def test_negative_epsilon_of_the_rest_is_used():
     """A mixture without it would be too large: at ε = ε₁ half of the mass asks for δ(0) and more."""
     rest = lambda e: gaussian_delta(1.0, e)  # noqa: E731
-    value = one_sample.mixed([one(2.0)], rest, 1.0)
+    value = pure.mixed([one(2.0)], rest, 1.0)
     p = math.exp(2) / (1 + math.exp(2))
     assert value == pytest.approx(p * (1 - math.exp(-1) * (1 - rest(1.0))) + (1 - p) * rest(3.0))
 
 
 def test_too_many_different_losses_are_summed():
     events = [one(0.01 * (1 + k / 7), 20) for k in range(6)]
-    assert guarantee(*events).epsilon == pytest.approx(one_sample.total(events), rel=1e-4)
+    assert guarantee(*events).epsilon == pytest.approx(pure.total(events), rel=1e-4)
 
 
 def test_deviation_costs_as_batch_overflow_does():

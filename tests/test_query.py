@@ -11,7 +11,7 @@ from scipy import stats
 
 from dpmcmc import targets
 from dpmcmc.engine import sizes
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
 from dpmcmc.privacy.query import exact_sums, integer_noise, platforms, rows_in_place
@@ -405,7 +405,7 @@ def test_the_grid_leaves_room_for_the_noise(z):
     bits = fraction_bits(z)
     std = z * 2.0**bits
     zero = jnp.zeros(4000, jnp.int32)
-    levels = discrete_gaussian.levels_for(std, std)
+    levels = noise_tables.levels_for(std, std)
     stds = (FixedPoint(zero, zero) + drawn(std, zero, levels)).to_float64(1.0, 0) / std
     assert abs(np.std(stds) - 1) < 5 * math.sqrt(0.5 / 4000)
     assert np.max(np.abs(stds)) < 6

@@ -20,7 +20,8 @@ from dpmcmc.cli.commands import main
 from dpmcmc.planning import making
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
-from dpmcmc.privacy.accounting.charging import Schedule, account, charged_guarantee
+from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.calibration import closed_form

@@ -13,7 +13,7 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.engine import program
 from dpmcmc.privacy import FixedSize, Full, Poisson, Privacy
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.query import matrix_forms
 from dpmcmc.privacy.query.matrix_forms import DENSE

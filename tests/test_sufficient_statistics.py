@@ -10,8 +10,9 @@ from dpmcmc.mechanisms import AdaSSP, adassp, sufficient
 from dpmcmc.mechanisms.statistics import gram_and_moment, sensitivity_of, statistics
 from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression

@@ -29,7 +29,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.exact_sums import FixedPoint

@@ -48,8 +48,8 @@ from dpmcmc.engine.results_table import Row, Table
 from dpmcmc.engine.tasks import Lost, outcomes
 from dpmcmc.errors import InputError
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.report import sweep_page
 from dpmcmc.report.console import Screen

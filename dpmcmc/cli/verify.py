@@ -20,13 +20,16 @@ from typing import Any, NamedTuple
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
 from dpmcmc.errors import InputError, UnsupportedCombination, quoted
-from dpmcmc.privacy.accounting import Event, gaussian
-from dpmcmc.privacy.accounting.events import MOST_BLENDED, QUERIES, TooMuchWork, at_most, grouped, round_up
-from dpmcmc.privacy.accounting.events import queries as kinds
+from dpmcmc.privacy.accounting import Event, noise_tables
+from dpmcmc.privacy.accounting.events import MOST_BLENDED, QUERIES
+from dpmcmc.privacy.accounting.gaussian_queries import queries as kinds
 from dpmcmc.privacy.accounting.group import GroupGuarantee
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.privacy.accounting.shown_numbers import round_up
+from dpmcmc.privacy.accounting.work import TooMuchWork, at_most
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_ended, list_released
 
@@ -163,9 +166,9 @@ def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, .
         if body["hardened"]:
             numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
             numbers += _number((body.get("metric") or {}).get("numbers", 0))
-            need["approximate_draw"] = gaussian.deviation(gaussian.LEVELS[-1]) * numbers
+            need["approximate_draw"] = noise_tables.deviation(noise_tables.LEVELS[-1]) * numbers
     elif body.get("hardened"):
-        need["approximate_draw"] = sum(e.rate * e.count for e in gaussian.releases_event(events))
+        need["approximate_draw"] = sum(e.rate * e.count for e in noise_tables.releases_event(events))
     return need
 
 

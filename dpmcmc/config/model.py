@@ -36,12 +36,8 @@ from dpmcmc.errors import (
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.private_metric import PrivateMetric
-from dpmcmc.privacy.accounting.charging import (
-    CalibratorName,
-    Privacy,
-    TraceAccountant,
-)
 from dpmcmc.privacy.accounting.own import is_ones_own
+from dpmcmc.privacy.accounting.promise import CalibratorName, Privacy, TraceAccountant
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.ledger.place import Address, place
 from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON

@@ -33,8 +33,8 @@ from dpmcmc.mechanisms.label_posterior import plan_labels
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.own import is_ones_own
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind

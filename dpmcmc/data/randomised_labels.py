@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import DataError
-from dpmcmc.privacy.accounting.events import Adjacency, Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomised_response import RandomisedTable
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of

@@ -47,7 +47,7 @@ from annotated_types import Ge, Gt, Le
 from scipy.special import expit, ndtri
 
 from dpmcmc.errors import Checked, InputError
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 #: Share of the failure probability that each of |Z| and |Z'| has.

@@ -32,8 +32,9 @@ from dpmcmc.mechanisms import MechanismPlan, ObjectivePerturbation
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.saved import SavedPlan, SavedTarget
-from dpmcmc.privacy.accounting.events import Adjacency, round_up
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.report.lines import Row, rows
 from dpmcmc.storage.blas import on_one_blas_thread

@@ -27,7 +27,7 @@ from dpmcmc.planning.forecast import curvatures
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric
-from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full
 from dpmcmc.samplers import SGLD
 from dpmcmc.storage.blas import on_one_blas_thread

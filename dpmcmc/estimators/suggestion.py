@@ -31,8 +31,8 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric
 from dpmcmc.planning.verdict import SIGNAL
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.accounting.charging import AdjacencyName, Clipping, Privacy
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.promise import AdjacencyName, Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.blas import on_one_blas_thread

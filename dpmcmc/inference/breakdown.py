@@ -20,7 +20,7 @@ from dpmcmc.inference.curvature import mean_row
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.privacy.accounting.events import three_digits
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, facts_of, made_up, target_offers
 from dpmcmc.targets.linear_predictor import LinearPredictor

@@ -37,8 +37,9 @@ from dpmcmc.planning.permitted_uses import REFUSED, Use, Verdict
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.verdict import of_one_shot
-from dpmcmc.privacy.accounting.events import Event, round_up
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.blas import on_one_blas_thread

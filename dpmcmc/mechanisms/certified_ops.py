@@ -42,12 +42,9 @@ from dpmcmc.mechanisms.minimise import rounding
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.sums_in_blocks import check_losses, float64, in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.privacy.accounting import Event, noisy_descent
-from dpmcmc.privacy.accounting.events import (
-    KAPPA,
-    gaussian_parameter,
-    largest,
-    queries,
-)
+from dpmcmc.privacy.accounting.bisection import largest
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.privacy.query.gaussian_release import noise_on_grid
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams

@@ -29,8 +29,10 @@ from dpmcmc.mechanisms.minimise import tolerance_of
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.mechanisms.output_perturbation import noisy_minimiser
 from dpmcmc.privacy.accounting import Event, one_sample
-from dpmcmc.privacy.accounting.events import KAPPA, smallest, three_digits
+from dpmcmc.privacy.accounting.bisection import smallest
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.privacy.query.gaussian_release import mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of

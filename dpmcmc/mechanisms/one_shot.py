@@ -18,16 +18,12 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
-from dpmcmc.privacy.accounting import Adjacency, gaussian
-from dpmcmc.privacy.accounting.charging import (
-    DRAW_SHARE,
-    check_delta,
-    check_proved,
-    refuse_floats,
-)
+from dpmcmc.privacy.accounting import Adjacency, noise_tables
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_proved
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import check_delta, refuse_floats
 from dpmcmc.privacy.query.gaussian_release import gaussian_event
 from dpmcmc.privacy.query.gram_release import GramRelease
 from dpmcmc.privacy.query.integer_noise import check_numbers
@@ -38,7 +34,7 @@ from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, target_offers
 
 #: Integer noise of more releases than a mechanism has, which leaves room for its own in δ.
-_MANY = gaussian.draws_event(gaussian.MOST_NUMBERS << 20)
+_MANY = noise_tables.draws_event(noise_tables.MOST_NUMBERS << 20)
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class PrivacySpec:
     @property
     def of_events(self) -> PrivacySpec:
         """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
-        spent = gaussian.price(_MANY, self.epsilon)
+        spent = noise_tables.price(_MANY, self.epsilon)
         return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
 
     @property
@@ -199,7 +195,7 @@ class OneShot(Checked, MechanismOffers):
         check_absent(target, spec.adjacency, schema is not None)
         check_leaves(informed, target)
         plan = informed.calibrate(target, spec.of_events)
-        check_proved(epsilon, delta, gaussian.releases_event(plan.guarantee.events))
+        check_proved(epsilon, delta, noise_tables.releases_event(plan.guarantee.events))
         return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, spec))
 
     def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
@@ -246,7 +242,7 @@ def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:
     Each release is charged for ``MOST_NUMBERS`` numbers, and one of more is refused (``integer_noise.py``).
     """
     return Guarantee.from_events(
-        (*guarantee.events, *gaussian.releases_event(guarantee.events)),
+        (*guarantee.events, *noise_tables.releases_event(guarantee.events)),
         delta=spec.delta,
         adjacency=guarantee.adjacency,
         accountant=guarantee.accountant,

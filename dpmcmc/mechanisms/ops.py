@@ -39,9 +39,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convexity import strong_convexity
 from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-)
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree

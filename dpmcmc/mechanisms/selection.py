@@ -43,9 +43,9 @@ from dpmcmc.mechanisms.sums_in_blocks import Loss, check_loss
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.charging import Privacy
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.samplers.base import Sampler

@@ -30,7 +30,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.gram_release import entries, symmetric
 from dpmcmc.privacy.query.integer_rows import Exact, stacked, svec_of

@@ -17,16 +17,10 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.private_metric import PrivateMetric, planned_metric
 from dpmcmc.planning.stages import GivenStarts, Stage, Start
 from dpmcmc.planning.verdict import with_verdict
-from dpmcmc.privacy.accounting.charging import (
-    UNKNOWN_COORDINATES,
-    Earlier,
-    Privacy,
-    Schedule,
-    check_delta,
-    check_proved,
-)
+from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Earlier, Schedule, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
+from dpmcmc.privacy.accounting.promise import Privacy, check_delta
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.query import PrivateGradient

@@ -12,15 +12,11 @@ import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.planning.stages import Private, Stage
-from dpmcmc.privacy.accounting import gaussian
-from dpmcmc.privacy.accounting.charging import (
-    Privacy,
-    Schedule,
-    charged_guarantee,
-    check_proved,
-)
+from dpmcmc.privacy.accounting import noise_tables
+from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits
@@ -140,12 +136,12 @@ def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) ->
     quietest = float(z.min())
     loudest = float(z.max())
     grid = 2.0 ** bits[0]
-    gradient = gaussian.levels_for(quietest * grid, loudest * grid)
+    gradient = noise_tables.levels_for(quietest * grid, loudest * grid)
     if second is None:
         return gradient, 0
     unit = second.ratio * 2.0 ** bits[1]
     # Entries off the diagonal have 1/√2 of its noise.
-    return gradient, gaussian.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
+    return gradient, noise_tables.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
 
 
 def _round_up(values: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures
 from dpmcmc.planning.permitted_uses import SPAN
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import three_digits
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.targets.tempered import Tempered
 
 #: Relaxation times of directions left to the prior before the first draw.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
-from dpmcmc.privacy.accounting.events import three_digits
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 
 PREDICTION, INTERVALS = "prediction", "intervals"
 

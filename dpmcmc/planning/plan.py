@@ -18,11 +18,13 @@ from dpmcmc.planning.permitted_uses import INTERVALS, UNJUDGED, Verdict
 from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.planning.settings_json import section, settings
 from dpmcmc.planning.stages import GivenStarts, Private, Stage, Start
-from dpmcmc.privacy.accounting.charging import Privacy, Schedule
-from dpmcmc.privacy.accounting.events import Adjacency, three_digits
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS

@@ -26,13 +26,12 @@ from annotated_types import Gt, Lt
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
-from dpmcmc.privacy.accounting.charging import (
-    Earlier,
-    Privacy,
-)
-from dpmcmc.privacy.accounting.events import Adjacency, Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import Earlier
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.own import named
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.query.gram_release import GramRelease, RowFacts
 from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of

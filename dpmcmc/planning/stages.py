@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.privacy.accounting.charging import Earlier, Privacy
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
 if TYPE_CHECKING:
     pass

@@ -31,9 +31,9 @@ from dpmcmc.planning.obstacles import UNMIXED, Obstacle, clip_bias, obstacles
 from dpmcmc.planning.path import check_path
 from dpmcmc.planning.permitted_uses import FACTS, IF_TRUE, INTERVALS, PREDICTION, REFUSED, Use, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dpmcmc.errors import printable
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
 if TYPE_CHECKING:
     from dpmcmc.privacy.accounting.guarantee import Guarantee

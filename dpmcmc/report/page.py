@@ -18,8 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from dpmcmc.errors import printable
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION
-from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.effects import Effects
 from dpmcmc.report.hazards import hazards

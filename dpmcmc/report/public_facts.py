@@ -31,8 +31,8 @@ import numpy as np
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.report.circumstances import Circumstances, Kind, Settings
 from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets import bind, record_shapes

@@ -17,9 +17,9 @@ from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted_uses import IF_TRUE, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import round_up, three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, expected_batch
+from dpmcmc.privacy.accounting.shown_numbers import round_up, three_digits
 from dpmcmc.report.lines import LABEL, NO, WIDTH, YES, Row
 from dpmcmc.report.words import model
 from dpmcmc.samplers.optax import Optax

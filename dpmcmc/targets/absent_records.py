@@ -26,7 +26,7 @@ test_a_row_of_zeros_is_an_absent_record_of_a_regression, test_an_absent_owner_mo
 from __future__ import annotations
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.per_owner import PerOwner
 

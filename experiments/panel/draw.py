@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
 from experiments.panel.summary import Mean

@@ -32,7 +32,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.gaussian_release import gaussian_event
 from dpmcmc.targets import Target

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from experiments.panel.cells import Row
 
 

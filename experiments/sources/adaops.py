@@ -65,8 +65,8 @@ from dpmcmc.mechanisms import AdaSSP, SufficientStatistics
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.mechanisms.statistics import gram_and_moment, linear_bounds, rounding
 from dpmcmc.privacy import CalibrationError, Event, Guarantee
-from dpmcmc.privacy.accounting import gaussian
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting import noise_tables
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams, streams_of
@@ -220,7 +220,7 @@ def adaops(
     events = [Event("gaussian", spec.moved / one, 1.0, 1) for one in mus[:2] if one]
     events += [Event("posterior_draw", spec.moved / mus[2], 1.0, 1), Event("approximate_draw", 0.0, failure, 1)]
     guarantee = Guarantee.from_events(
-        (*events, *gaussian.releases_event(tuple(events))),
+        (*events, *noise_tables.releases_event(tuple(events))),
         delta=delta,
         adjacency=spec.adjacency,
         accountant="one_sample",

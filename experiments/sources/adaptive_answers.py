@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.privacy import Guarantee, round_up
-from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.accounting.gaussian import draws_event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.noise_tables import draws_event
 from dpmcmc.privacy.query.chacha import new_key
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release
 from experiments.arguments import of_source

@@ -32,7 +32,7 @@ import numpy as np
 
 from dpmcmc.mechanisms import nuts, vote
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.targets import LogisticRegression
 from dpmcmc.targets.tempered import Tempered

@@ -49,7 +49,7 @@ from dpmcmc.inference import Evidence
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.vote import weights_of
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
 from experiments.arguments import of_source

@@ -28,9 +28,9 @@ from dpmcmc.privacy import (
     UnsupportedCombination,
     calibrate,
 )
-from dpmcmc.privacy.accounting import events, objective, rdp
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting import grouping, objective, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.targets import LogisticRegression
 from tests import test_objective_perturbation as exact_minimisers
@@ -236,6 +236,6 @@ def many_kinds_in_groups_cost_at_least_what_each_does(scene: Scene) -> None:
     for adjacency in ADJACENCIES:
         costs = [
             sum(e.count * rdp.one_step(e, adjacency, orders) for e in events)
-            for events in (one_by_one, events.grouped(one_by_one))
+            for events in (one_by_one, grouping.grouped(one_by_one))
         ]
         require(bool(np.all(costs[1] >= costs[0])), f"{adjacency}: groups are charged less than their members cost")

@@ -16,7 +16,7 @@ from dpmcmc.errors import DataError, UnsupportedCombination
 from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.accounting.gaussian import LEVELS
+from dpmcmc.privacy.accounting.noise_tables import LEVELS
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.query import query, random_words, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits

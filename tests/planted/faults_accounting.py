@@ -14,10 +14,10 @@ from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, events, group, objective, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.group import GroupGuarantee
-from dpmcmc.privacy.calibration import numeric
+from dpmcmc.privacy.calibration import numeric, remembered
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
 from tests.planted import checks_query as checks
@@ -85,8 +85,8 @@ def _stale_accountant(patch: Patch) -> None:
 
 
 def _stale_calibration(patch: Patch) -> None:
-    real = numeric._full
-    patch.setattr(numeric, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
+    real = remembered._full
+    patch.setattr(remembered, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
     own = numeric.noise_multiplier
 
     def trusting(*settings: Any) -> float:

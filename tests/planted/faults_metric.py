@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpmcmc.engine import stages_before
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.gram_release import RowFacts, gram_of
 from dpmcmc.targets.linear_predictor import LinearPredictor
 from dpmcmc.targets.whitened import WhitenedRows

@@ -61,8 +61,9 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import Private
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import overflow_probability, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.deviations import with_deviations
-from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, bucket_down
+from dpmcmc.privacy.accounting.events import KAPPA, bucket_down
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.exact_sums import row_norms

@@ -30,7 +30,8 @@ import math
 import numpy as np
 
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination, rdp
-from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.second_moment import SecondMoment
 
 

@@ -63,36 +63,6 @@ from dpmcmc.privacy.query.integer_rows import (
 )
 from dpmcmc.privacy.query.record_sums import Records
 
-# ----------------------------------------------------------------------------------------------------
-# Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
-# adds
-#
-#     u z ψ  to the gradient,     u² ψ² z zᵀ  to the spread,     v Λ z zᵀ  to the curvature,
-#
-#     ‖ψ‖ <= C/(u‖z‖),     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),
-#
-# u in [0, 1] the row's own public-range weight, times min(1, 8c/‖z‖) with c a length at which a row's limit is the
-# typical one. So u and v see x and θ alone, and no label:
-#
-# * ‖u z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
-# * the spread is a Gram matrix of rows within C: it moves by √2·C² at most;
-# * the curvature is one of rows within √L, where L bounds v tr(Λ)‖z‖² (``BoundedScore.leverage``, or the weight): √2·L.
-#
-# B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature. In rows beyond R or L it is smaller, so
-# that intervals are wider. Weights v in the equation itself would move its solution where the model is wrong for long
-# rows: one coefficient of a real table then had a coverage of .1. An owner's k rows have C/k each, and together add a
-# curvature of trace m·L at most (``owners.py``).
-#
-# Sums are exact (``record_sums.py``). x, θ and F⁻¹ are on public grids on which x·θ and z are exact
-# (``integer_rows.py``). All that follows is computed of one record's own numbers, element by element. It is then
-# rounded to integers, and a hard clip on the integers stands behind each bound: neither rounding nor a label that the
-# model does not know moves a record beyond it.
-#
-# * The gradient is F⁻¹ Σ x r of integers r = uψ/C. Each |r| is at most C⁻¹ of the limit, rounded down, so that the
-#   whitened x r is within 1.
-# * Spread and curvature are second moments of rows √h·z, rounded to integers whose norm is within the bound exactly.
-# * Statistics of labels are rounded toward zero, which keeps them within their range. Those of a row of zeros are 0.
-
 #: A typical whitened row is taken for no shorter than this, whatever was released.
 _SHORTEST = 0.1
 #: Least length of a weighted row, in units of C: a shorter one has the limit of one so long.
@@ -303,7 +273,6 @@ class BoundedGradient:
         (total,) = records.total(of)
         return Exact(total, 4.0**-MOMENT_BITS)
 
-    # ------------------------------------------------------------------------------------------------
     # Numbers of one row, each by itself.
 
     def predictors(self, records: Any, columns: np.ndarray) -> np.ndarray:

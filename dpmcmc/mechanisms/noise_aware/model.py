@@ -32,7 +32,7 @@ from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, RowFacts
 from dpmcmc.privacy.query.integer_rows import Exact

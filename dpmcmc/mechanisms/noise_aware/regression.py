@@ -115,7 +115,6 @@ _HIDDEN = 2.0
 class Regression(Facts):
     """Strategy for regressions whose score is bounded; attributes are those of :class:`Facts`."""
 
-    # ------------------------------------------------------------------------------------------------
     # Planning, from public facts alone.
 
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
@@ -177,7 +176,6 @@ class Regression(Facts):
             return f"{self.options.steps} steps are too few; take {FEWEST_STEPS} or more."
         return None
 
-    # ------------------------------------------------------------------------------------------------
     # The releases.
 
     def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:

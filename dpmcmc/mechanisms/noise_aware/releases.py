@@ -163,7 +163,6 @@ class Releases:
             progress.report_steps(k + 1, steps)
         return self._concluded(path, last, now, released)
 
-    # ------------------------------------------------------------------------------------------------
     # Rows, and the bounds that they set.
 
     def _release_rows(self) -> None:
@@ -274,7 +273,6 @@ class Releases:
             self.offset,
         )
 
-    # ------------------------------------------------------------------------------------------------
     # Releases at a position.
 
     def _learn(self, scale: Scale, position: np.ndarray, noise_std: float) -> None:
@@ -406,7 +404,6 @@ class Releases:
             ]
         return []
 
-    # ------------------------------------------------------------------------------------------------
     # Conclusions.
 
     def _seen(self, found: Corrected, scores: np.ndarray, curvature: np.ndarray) -> Local:

@@ -24,11 +24,11 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, rdp
+from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, pure, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
     OBJECTIVES,
-    Adjacency,
     Event,
     overflow_probability,
     query_events,
@@ -93,7 +93,7 @@ def accountant_for(
             "accountant",
         )
     module = own.OwnAccountant(name) if own.is_ones_own(name) else ACCOUNTANTS[name]
-    module.check(one_sample.split(events)[1], Adjacency(adjacency))
+    module.check(pure.split(events)[1], Adjacency(adjacency))
     return module
 
 
@@ -131,11 +131,11 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
     events = list(events)
     adjacency = Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
-    releases, rest = one_sample.split(events)
+    releases, rest = pure.split(events)
     value = float(module.epsilon(rest, adjacency, delta))
     if not releases:
         return value
-    return one_sample.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
+    return pure.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
 
 
 def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
@@ -143,7 +143,7 @@ def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon
     events = list(events)
     adjacency = Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
-    releases, rest = one_sample.split(events)
+    releases, rest = pure.split(events)
     if not releases:
         return float(module.delta(rest, adjacency, epsilon))
-    return one_sample.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)
+    return pure.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)

@@ -36,8 +36,12 @@ import numpy as np
 import scipy
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting.events import Adjacency, Event, grouped, queries, spend
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian_queries import queries
+from dpmcmc.privacy.accounting.grouping import grouped
+from dpmcmc.privacy.accounting.work import spend
 
 # Shares of δ given to the composition slack δ'; the rest goes to the steps.
 _SHARES = tuple(np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geomspace(0.4, 1e-4, 10)]))

@@ -35,7 +35,8 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.deviations import of_pairs
-from dpmcmc.privacy.accounting.events import DEVIATIONS, Event, round_up
+from dpmcmc.privacy.accounting.events import DEVIATIONS, Event
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
 #: A ``Guarantee`` for one record; its file imports this one.
 Guarantee: TypeAlias = Any

@@ -31,6 +31,7 @@ from dpmcmc.privacy.accounting import (
     own,
     run_length,
 )
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.conversions import (
     Bracket,
     ConcentratedDP,
@@ -38,12 +39,8 @@ from dpmcmc.privacy.accounting.conversions import (
     RenyiDP,
 )
 from dpmcmc.privacy.accounting.deviations import with_deviations
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    Event,
-    overflow_probability,
-    round_up,
-)
+from dpmcmc.privacy.accounting.events import Event, overflow_probability
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
 
 def check_delta(events: tuple[Event, ...], delta: float) -> None:

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dpmcmc.privacy.accounting.events import Adjacency, round_down, round_up
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.shown_numbers import round_down, round_up
 from dpmcmc.privacy.ledger.chain import Entry, LedgerError
 from dpmcmc.privacy.ledger.place import Place
 from dpmcmc.privacy.ledger.terms import Terms

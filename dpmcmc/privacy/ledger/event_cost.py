@@ -33,14 +33,9 @@ from dpmcmc.privacy.accounting import (
     objective,
     rdp,
 )
-from dpmcmc.privacy.accounting.events import (
-    OBJECTIVES,
-    QUERIES,
-    Adjacency,
-    Event,
-    gaussian_parameter,
-    queries,
-)
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import OBJECTIVES, QUERIES, Event
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 
 #: Relative room for the rounding of sums and special functions, on the private side.
 _COST_ROUNDING = 1e-9

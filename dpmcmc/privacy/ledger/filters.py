@@ -44,10 +44,8 @@ import numpy as np
 from dpmcmc.privacy.accounting import (
     rdp,
 )
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    Event,
-)
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpmcmc.privacy.ledger.event_cost import gdp_cost, renyi_cost, sum_costs, zcdp_cost
 

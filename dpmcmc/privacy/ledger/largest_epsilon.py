@@ -12,11 +12,9 @@ import math
 from collections.abc import Callable
 
 from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE
-from dpmcmc.privacy.accounting.events import (
-    Event,
-    round_down,
-)
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_down
 
 #: A calibration that lands a little below the noise it was read from still fits.
 _MARGIN = 1.005

@@ -28,10 +28,8 @@ from dpmcmc.privacy.accounting import (
     joined,
     run_length,
 )
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    Event,
-)
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 #: Accountants whose bound is one of the product of the pairs, or of fixed sums; the tightest first.

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from dpmcmc.privacy.accounting import (
     overflow_probability,
 )
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    Event,
-    round_up,
-)
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.ledger.chain import LedgerError
 from dpmcmc.privacy.ledger.filters import FILTERS, Filter, best_order, make_filter, split_delta
 from dpmcmc.privacy.ledger.programme import joint_epsilon, key_of_run

@@ -30,8 +30,10 @@ import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
-from dpmcmc.privacy.accounting.gaussian import LEVELS, gaussian_mu
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.noise_tables import LEVELS
 from dpmcmc.privacy.query import chacha, integer_noise
 from dpmcmc.privacy.query.integer_rows import (
     Exact,

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
 from dpmcmc.privacy.query.integer_rows import (
     MOMENT_PARTS_BITS,
