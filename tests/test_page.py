@@ -299,7 +299,7 @@ PROGRAM = """
     import datetime, multiprocessing, os, signal, sys
     from pathlib import Path
     from dpmcmc.report import pictures
-    from dpmcmc.storage.files import RunFolder
+    from dpmcmc.storage.run_folder import RunFolder
 
     def folder(name):
         return RunFolder(Path(sys.argv[1]) / name, datetime.date(2026, 1, 2))

@@ -1,4 +1,8 @@
-"""Options that several subcommands share, and the names and defaults that their help prints."""
+"""Options that several subcommands share, and the names and defaults that their help prints.
+
+The modules that own these names take too long to import for a page of help, so they are repeated here;
+``tests/test_start.py`` compares. The subcommand says what an option does.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,6 @@ import typer
 
 from dpmcmc.config.shipped import list_shipped
 from dpmcmc.errors import printable
-
-# ------------------------------------------------------------------------------------
-# Names and defaults for pages of help. The modules that own them take too long to import for a page of help;
-# ``tests/test_start.py`` compares.
 
 GOALS = ("intervals", "prediction")
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
@@ -27,10 +27,6 @@ RECORDS, FEATURES = 500, 2
 
 #: Probability that a receipt's bound fails.
 FAILURE = 0.05
-
-
-# ------------------------------------------------------------------------------------
-# Options.
 
 
 def config_names(incomplete: str) -> list[str]:
