@@ -9,9 +9,9 @@ from . import samplers as samplers
 from . import targets as targets
 from .cli.sweep import sweep as sweep
 from .engine import processes as processes
-from .engine.hardware import mesh as mesh
 from .engine.life import sample as sample
-from .engine.life import sample_all as sample_all
+from .engine.mesh import mesh as mesh
+from .engine.plans_together import sample_all as sample_all
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .errors import NoGuarantee as NoGuarantee
@@ -23,7 +23,6 @@ from .planning.noise import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
 from .privacy.accounting.charging import Privacy as Privacy
 from .privacy.accounting.guarantee import Guarantee as Guarantee
-from .privacy.accounting.sampling import Cyclic as Cyclic
 from .privacy.accounting.sampling import FixedSize as FixedSize
 from .privacy.accounting.sampling import Full as Full
 from .privacy.accounting.sampling import Poisson as Poisson

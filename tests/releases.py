@@ -1,7 +1,5 @@
 """Noise of the Gaussian releases of a one-shot mechanism, as it is added."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

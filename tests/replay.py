@@ -19,9 +19,10 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.engine import program
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.metric import flat, released_shape
+from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.randomness import Streams, streams_of
+from dpmcmc.privacy.query.second_moment import released_shape
 
 #: Compiles faster; for checks that do not depend on how a compiler rounds.
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -90,11 +91,11 @@ class _Watched(GradientQuery):
         if self.select is not None:
             object.__setattr__(self, "select", _watched_select(self.select))
 
-    def draw(self, params, batch_key, noise_key, noise_std, noise_before=None):  # type: ignore[no-untyped-def]
+    def draw(self, params, batch_key, noise_key, noise_std):  # type: ignore[no-untyped-def]
         log = _log[-1]
         log.selections.append([])
         log.keys.append(tuple(map(_words, (batch_key, noise_key))))
-        return super().draw(params, batch_key, noise_key, noise_std, noise_before)
+        return super().draw(params, batch_key, noise_key, noise_std)
 
     def answer(self, params, records, draws, noise_std, t=None):  # type: ignore[no-untyped-def]
         log = _log[-1]
@@ -135,8 +136,8 @@ class _Watched(GradientQuery):
 
 
 def _words(key: jax.Array) -> jax.Array:
-    """Words of a key; the number of a step, where batches take turns, as it is."""
-    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    """Words of a key."""
+    return jax.random.key_data(key)
 
 
 def _watched_select(select: Any) -> Any:

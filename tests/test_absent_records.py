@@ -7,7 +7,7 @@ import pytest
 import dpmcmc
 from dpmcmc.data import Range, Schema, by_owner
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.mechanisms import Exponential, NoiseAware, SufficientStatistics
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics
 from dpmcmc.targets import (
     Custom,
     LinearRegression,
@@ -15,7 +15,7 @@ from dpmcmc.targets import (
     PerOwner,
     PoissonRegression,
 )
-from dpmcmc.targets.checks import check_absent
+from dpmcmc.targets.absent_records import check_absent
 from tests.absent_people import CONSTANT, D, N, chain, people
 from tests.one_shot_replay import charged, measured
 from tests.replay import FAST, Replay, share
@@ -34,16 +34,6 @@ def test_a_model_whose_gradient_at_zeros_is_zero_at_some_parameters_only_is_refu
     dead = Custom(lambda key: jnp.ones(8), lambda p: 0.0 * p.sum(), lambda p, r: -((r["x"] - jnp.log(p)) ** 2).sum())
     with pytest.raises(UnsupportedCombination, match="intercept, a bias or a constant feature"):
         chain(dead)
-
-
-def test_a_loss_of_ones_own_is_refused_under_add_remove():
-    """Where it differs between hypotheses at a row of zeros, taking a record away moves it by up to twice its bound."""
-    settings = {"hypotheses": np.zeros((2, 1)), "loss_bound": 1.0}
-    promise = {"num_records": 9, "epsilon": 1.0, "delta": 1e-3, "adjacency": "add_remove"}
-    target = LogisticRegression(num_features=1)
-    Exponential(**settings).plan(target, **promise)
-    with pytest.raises(UnsupportedCombination, match=r"^loss: under add_remove"):
-        Exponential(**settings, loss=lambda p, record: p[0]).plan(target, **promise)
 
 
 @pytest.mark.parametrize("model", list(CONSTANT))

@@ -166,10 +166,9 @@ def test_a_fisher_query_s_second_moment_is_seen(adjacency):
 
 
 MECHANISMS_AUDITED = {
-    "ops_closed_form": (OPS(engine="closed_form", radius=3.0), LINEAR),
+    "ops_linear": (OPS(radius=3.0), LINEAR),
     "ops_gdp": (OPS(), LOGISTIC),
     "ops_range": (OPS(form="range", radius=2.0), LOGISTIC),
-    "ops_printed": (OPS(form="printed", radius=2.0, draws=2), LOGISTIC),
     "certified_ops": (CertifiedOPS(steps=50), LOGISTIC),
     "output_perturbation": (OutputPerturbation(), LOGISTIC),
     "objective_perturbation": (ObjectivePerturbation(), LOGISTIC),
@@ -201,7 +200,7 @@ def check_mechanism(name, runs):
 
 
 def test_a_one_shot_method_stays_below_its_claim():
-    check_mechanism("ops_closed_form", runs=300)
+    check_mechanism("ops_linear", runs=300)
 
 
 @pytest.mark.exhaustive

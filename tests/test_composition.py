@@ -1,7 +1,5 @@
 """Composition on a grid: its error is bounded as the docstring proves, and steps between two others cost no more."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath
@@ -129,9 +127,6 @@ def test_a_step_s_curve_is_within_its_rounding_of_50_digits(direction, z, q):
             exact = float(above - max(1 - mpmath.exp(e), 0))
             assert abs(value - exact) <= off
             assert off <= 1e-10 * exact
-
-
-# --- steps of many sizes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("direction", ["replace", "remove", "add"])

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import decimal
 import enum
-import time
 
 import numpy as np
 import pandas as pd
@@ -436,19 +435,6 @@ def test_levels_of_two_kinds_are_not_equal():
     assert schemas[0] != schemas[1]
     for schema in schemas:
         assert Schema.from_yaml(schema.to_yaml()) == schema
-
-
-def test_time_of_levels_is_linear_in_their_number():
-    """Quadratic in it, 32 times as many would take 1,000 times as long."""
-
-    def seconds(count):
-        levels = [f"level {k}" for k in range(count)]
-        start = time.process_time()
-        Schema({"g": Levels(levels, other=True), "y": Levels([0, 1])}, label="y").to_yaml()
-        return time.process_time() - start
-
-    small, large = (min(seconds(count) for _ in range(3)) for count in (1_000, 32_000))
-    assert large < 150 * small
 
 
 def test_a_ledger_knows_a_table_by_texts_that_readers_have_in_common():

@@ -1,4 +1,4 @@
-"""Guarantees for k records: exact where there is a closed form, never below the truth, and never above a plain sum."""
+"""Guarantees for k records: exact where there is a closed form, and k times ε elsewhere."""
 
 import itertools
 import json
@@ -6,16 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
-from dpmcmc.privacy.accounting import Event, pld
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.accounting.guarantee import _lines, converted_epsilon
+from dpmcmc.privacy.accounting.group import _share
 
 DELTA = 1e-6
 
@@ -65,11 +64,7 @@ def test_one_record_is_the_guarantee_itself(name):
     assert g.for_group(1, 1e-4).epsilon == g.epsilon_at(1e-4)
 
 
-#: Those whose curves take many grids.
-HEAVY = ("overflowing", "beside", "replaced")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in HEAVY else n for n in GUARANTEES])
+@pytest.mark.parametrize("name", GUARANTEES)
 def test_epsilon_grows_with_the_group(name):
     values = [GUARANTEES[name].for_group(k, 1e-3).epsilon for k in (1, 2, 3, 6)]
     assert all(a < b for a, b in itertools.pairwise(values))
@@ -101,30 +96,6 @@ def test_a_pure_release_costs_k_epsilon(k):
     assert one.for_group(k).epsilon == pytest.approx(0.3 * k, rel=2e-6)
 
 
-@pytest.mark.parametrize("z", [3.0, 30.0])
-@pytest.mark.parametrize("k", [2, 3, 10])
-def test_conversion_is_above_the_exact_value_and_close_to_it(z, k):
-    exact = gaussian_epsilon(k / z, DELTA)
-    converted = converted_epsilon(_lines(gaussian(z), DELTA), k, DELTA)
-    assert exact <= converted <= 1.002 * exact
-
-
-def textbook(g: Guarantee, k: int, delta: float) -> float:
-    """Least kε with δ(ε)(e^{kε} − 1)/(e^ε − 1) <= δ, over a fine grid."""
-    best = math.inf
-    for e in np.linspace(1e-3, 4 * g.epsilon, 100):
-        if k * e < 600 and g.delta_at(float(e)) * math.expm1(k * e) / math.expm1(e) <= delta:
-            best = min(best, k * float(e))
-    return best
-
-
-@pytest.mark.parametrize("name", ["fixed_size", "gaussian", pytest.param("replaced", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("k", [2, 3])
-def test_conversion_is_no_worse_than_the_textbook(name, k):
-    g = GUARANTEES[name]
-    assert g.for_group(k, 1e-4).epsilon <= textbook(g, k, 1e-4) * (1 + 1e-3)
-
-
 # Small discrete mechanisms, by brute force.
 
 
@@ -132,96 +103,35 @@ def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
 
 
-def curve_of(laws: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Lines that hold between all neighbours of a path of data sets, in both orders."""
-    epsilons = np.linspace(0, 4, 60)
-    pairs = [*itertools.pairwise(laws), *itertools.pairwise(laws[::-1])]
-    deltas = np.array([max(hockey_stick(p, q, e) for p, q in pairs) for e in epsilons])
-    mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
-    return np.concatenate([epsilons, -epsilons]), np.concatenate([deltas, mirrored])
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from([1e-3, 1e-2, 0.1]))
-def test_conversion_covers_brute_force_on_discrete_mechanisms(seed, k, delta):
+def test_k_epsilon_covers_brute_force_on_discrete_mechanisms(seed, k, delta):
     rng = np.random.default_rng(seed)
     # A law drifts along the path, so that the ends are about as far apart as the curve allows.
     drift, laws = rng.normal(size=6) * 0.5, [rng.dirichlet(np.ones(6) * 3)]
     for _ in range(k):
         law = laws[-1] * np.exp(drift)
         laws.append(law / law.sum())
-    epsilon = converted_epsilon(curve_of(laws), k, delta)
-    if math.isfinite(epsilon):
-        assert hockey_stick(laws[0], laws[-1], epsilon) <= delta * (1 + 1e-9)
-        assert hockey_stick(laws[-1], laws[0], epsilon) <= delta * (1 + 1e-9)
+    neighbours = [*itertools.pairwise(laws), *itertools.pairwise(laws[::-1])]
+    epsilons = np.linspace(0, 4, 400)
+    deltas = np.array([max(hockey_stick(p, q, e) for p, q in neighbours) for e in epsilons])
+
+    def epsilon_at(share: float) -> float:
+        return float(epsilons[deltas <= share][0])
+
+    one, _ = _share(epsilon_at, k, delta)
+    for ends in ((laws[0], laws[-1]), (laws[-1], laws[0])):
+        assert hockey_stick(*ends, k * one) <= delta * (1 + 1e-9)
 
 
-# Poisson-sampled steps.
-
-
-@pytest.mark.parametrize(("z", "q", "k"), [(0.7, 0.05, 3), (1.0, 0.2, 2), (2.0, 0.01, 6)])
-def test_one_step_agrees_with_another_implementation(z, q, k):
-    shifts, chances = list(range(k + 1)), [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
-    other = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        z, shifts, chances, value_discretization_interval=0.05
-    )
-    for e in (0.05, 0.5, 2.0):  # on its grid, where connecting the dots is exact
-        ours = max(float(pld.mixture_excess(np.array([e]), z, q, k, d)[0]) for d in ("remove", "add"))
-        assert ours == pytest.approx(other.get_delta_for_epsilon(e), rel=2e-3, abs=1e-12)
-
-
-def test_composed_steps_agree_with_another_implementation():
-    z, q, k, steps = 1.0, 0.02, 3, 20
-    shifts, chances = list(range(k + 1)), [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
-    other = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        z, shifts, chances, value_discretization_interval=0.02
-    ).self_compose(steps)
-    ours = poisson(z, q, steps).for_group(k, one_sided=True).epsilon
-    assert ours == pytest.approx(other.get_epsilon_for_delta(DELTA), rel=5e-3)
-
-
-def test_one_record_of_a_mixture_is_the_sampled_gaussian():
-    curve = pld.composed_delta([(1.0, 0.02, 100)], 0.0, 1, 2.0, DELTA)
-    assert curve is not None
-    g = poisson(1.0, 0.02, 100)
-    assert curve(g.epsilon) == pytest.approx(DELTA, rel=0.05)
-
-
-@settings(max_examples=10, deadline=None)
-@given(st.integers(0, 10**6))
-def test_the_mixture_dominates_vectors(seed):
-    """Two records' gradients in the plane, at any angle: δ by quadrature is at most that of the scalar pair."""
-    rng = np.random.default_rng(seed)
-    z, q, k = rng.uniform(0.6, 2), rng.uniform(0.05, 0.5), 2
-    angles, lengths = rng.uniform(0, 2 * np.pi, 2), rng.uniform(0.3, 1, 2)
-    rows = lengths[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    side = np.linspace(-8, 8, 301) * z
-    plane = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1)
-    area = (side[1] - side[0]) ** 2
-
-    def density(centre: np.ndarray) -> np.ndarray:
-        return np.exp(-np.sum((plane - centre) ** 2, axis=-1) / (2 * z * z)) / (2 * np.pi * z * z) * area
-
-    centres = [((1 - q) ** 2, np.zeros(2)), (q * (1 - q), rows[0]), (q * (1 - q), rows[1]), (q * q, rows.sum(axis=0))]
-    mixed = sum(weight * density(centre) for weight, centre in centres)
-    plain = density(np.zeros(2))
-    for e in (0.0, 0.3, 1.0):
-        bound = {d: float(pld.mixture_excess(np.array([e]), z, q, k, d)[0]) for d in ("remove", "add")}
-        assert hockey_stick(mixed, plain, e) <= bound["remove"] + 1e-6
-        assert hockey_stick(plain, mixed, e) <= bound["add"] + 1e-6
-
-
-def test_a_mixture_is_not_used_where_some_records_leave_and_others_join():
-    """Proved is the path of k neighbours alone; the one-sided bound is much lower, and is asked for by name."""
-    g = poisson(0.6, 0.01, 20)
-    converted = converted_epsilon(_lines(g, DELTA), 3, DELTA)
-    both, one = g.for_group(3), g.for_group(3, one_sided=True)
-    assert both.epsilon == pytest.approx(converted, rel=1e-12)
-    assert one.epsilon < 0.7 * converted
-    assert not both.one_sided
-    assert "for any 3 records" in str(both)
-    assert "with or without 3 records (all on one side)" in str(one)
-    assert "with or without 3 owners" in one.about("owner")
+def test_poisson_sampled_steps_cost_k_times_epsilon_at_their_share_of_delta():
+    g, k = poisson(1.0, 0.01, 20), 3
+    found = g.for_group(k, 1e-4)
+    one = found.epsilon / k
+    share = 1e-4 / sum(math.exp(i * one) for i in range(k))
+    assert one == pytest.approx(g.epsilon_at(share), rel=1e-9)
+    assert f"for any 3 records, add_remove, trace release, by pld (3 times epsilon at delta {share:.3g})" in str(found)
+    assert "(noise divided by 3)" in str(gaussian(10.0).for_group(3))
 
 
 @pytest.mark.slow
@@ -238,25 +148,6 @@ def test_one_record_that_leaves_and_one_that_joins_are_covered():
     for delta in (1e-6, 1e-3, 0.05):
         epsilon = g.for_group(2, delta).epsilon
         assert max(hockey_stick(*sides, epsilon), hockey_stick(*sides[::-1], epsilon)) <= delta * (1 + 1e-6)
-
-
-def test_one_sided_is_refused_where_records_are_replaced():
-    with pytest.raises(ValueError, match="one_sided"):
-        GUARANTEES["replaced"].for_group(2, one_sided=True)
-
-
-@pytest.mark.slow
-def test_overflow_is_charged_at_the_ends():
-    g = GUARANTEES["overflowing"]
-    beta = math.fsum(e.rate * e.count for e in g.events if e.mechanism == "batch_overflow")
-    assert beta > 0
-    events = tuple(e for e in g.events if e.mechanism != "batch_overflow")
-    without = guarantee(*events)
-    group = g.for_group(3, one_sided=True)
-    # The same promise without deviations, at what they leave of δ.
-    left = DELTA - (1 + math.exp(group.epsilon)) * beta
-    assert without.for_group(3, left, one_sided=True).epsilon <= group.epsilon * (1 + 1e-5)
-    assert group.epsilon >= without.for_group(3, one_sided=True).epsilon * (1 - 1e-9)
 
 
 def test_nothing_finite_is_said_where_nothing_is_proved():
@@ -287,16 +178,16 @@ def test_verify_prints_the_line(tmp_path, capsys):
     main(["verify", str(path), "--group", "3"])
     out = " ".join(capsys.readouterr().out.split())
     assert f"group {g.for_group(3)}" in out
-    assert "one side" not in out  # a Gaussian's is the same on one side
     assert main(["verify", str(path), "--group", "0"]) == 2
     assert "--group: 0 is not a number of records" in capsys.readouterr().err
 
 
-def test_verify_prints_both_groups_where_they_differ_and_names_owners(tmp_path, capsys):
+def test_verify_says_the_rule_and_names_owners(tmp_path, capsys):
     g = poisson(0.6, 0.01, 20)
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps(g.to_json() | {"unit": "owner (at most 4 rows)"}))
     assert main(["verify", str(path), "--group", "2"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert f"group {g.for_group(2).about('owner')} {g.for_group(2, one_sided=True).about('owner')}" in out
+    assert f"group {g.for_group(2).about('owner')}" in out
     assert "for any 2 owners" in out
+    assert "2 times epsilon at delta" in out

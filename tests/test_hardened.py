@@ -16,22 +16,21 @@ from dpmcmc.config import dump, make_plan
 from dpmcmc.config.file import load
 from dpmcmc.mechanisms import (
     OPS,
-    AdaOPS,
     CertifiedOPS,
     Hybrid,
     ObjectivePerturbation,
     OutputPerturbation,
     SufficientStatistics,
 )
-from dpmcmc.mechanisms.minimise import float64
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
 from dpmcmc.privacy.calibration import asked_noise
-from dpmcmc.privacy.query import integer_noise, randomness
+from dpmcmc.privacy.query import chacha, integer_noise
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
-from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.report.page import privacy_json
 from tests.hardened import CHACHA_KEY, DATA, LINEAR, LOGISTIC, D, N, make, without
 from tests.unproved import plan_any_epsilon
@@ -51,13 +50,13 @@ def test_secret_keys_are_of_the_generator_of_their_run_and_used_once():
     for private in (False, True):
         fresh, secret = streams_of(None, private)
         assert secret
-        assert all(randomness.is_chacha(key) == private for key in fresh)
+        assert all(chacha.is_chacha(key) == private for key in fresh)
         assert jax.random.key_data(fresh.noise).size == (8 if private else 2)
-        assert all(randomness.is_chacha(key) == private for key in streams_of(3, private)[0])
+        assert all(chacha.is_chacha(key) == private for key in streams_of(3, private)[0])
         key = SecretKey()
         streams, secret = streams_of(key, private)
         assert secret
-        assert all(randomness.is_chacha(each) == private for each in streams)
+        assert all(chacha.is_chacha(each) == private for each in streams)
         with pytest.raises(ValueError, match="has been used"):
             streams_of(key, private)
 
@@ -240,7 +239,7 @@ def one_by_one(key, size: int, std: float) -> list[int]:
     """Noise on the host by whole numbers: each draw compares 115 bits at once."""
     rows, levels = discrete_gaussian.table().words.astype(object), discrete_gaussian.LEVELS[-1]
     factors = [1, *np.asarray(integer_noise.coefficients(jnp.float32(std), levels)).tolist()]
-    words = randomness.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
+    words = chacha.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
     total = [0] * size
     for level, factor in enumerate(factors):
         for i in range(size):
@@ -297,7 +296,6 @@ def test_the_noise_of_a_mechanism_is_the_integers_alone(monkeypatch):
 def test_a_mechanism_charges_its_integer_noise():
     for mechanism, target in (
         (SufficientStatistics(), LINEAR),
-        (AdaOPS(), LINEAR),
         (OutputPerturbation(), LOGISTIC),
         (CertifiedOPS(steps=20), LOGISTIC),
         (ObjectivePerturbation(regularisation=10.0), LOGISTIC),

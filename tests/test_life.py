@@ -22,9 +22,9 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.cli import per_record, place
+from dpmcmc.cli import place
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import compilation, life, result, self_test
+from dpmcmc.engine import life, result, self_test, sizes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics, release
@@ -257,13 +257,12 @@ ERRORS = {"error": lambda: OSError(errno.ENOSPC, "No space left on device"), "ki
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Commits after every chunk of two steps; posterior draws, diagnostics and files that cost no time."""
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 2)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 2)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     monkeypatch.setattr(OPS, "draw", lambda self, plan, *_: np.zeros((1, neighbours.D)))
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(result, "content", lambda *_: b"draws")
     monkeypatch.setattr(figures, "epsilon_delta", lambda picture, *_: picture.write(b""))
-    monkeypatch.setattr(per_record, "plot", lambda path, *_: path.write_bytes(b""))
     with neighbours.quick():
         yield
 

@@ -11,8 +11,9 @@ from scipy import stats
 
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.query import integer_noise, query
+from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.exact_sums import FixedPoint
-from dpmcmc.privacy.query.randomness import CHACHA20, normal, streams_of
+from dpmcmc.privacy.query.randomness import normal, streams_of
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -172,8 +173,6 @@ def test_the_tails_have_their_mass(kind, chunk, chunks):
         assert poisson_tail(off, draws * 2 * stats.norm.sf(THRESHOLDS[0])) < 1e-4
 
 
-# --- the table and the convolutions, exactly ------------------------------------------------------------
-
 _DIGITS = 400  # of a binary fixed-point number
 
 
@@ -249,7 +248,7 @@ def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
     more = [level >> shift & 0xFFFFFFFF for shift in (64, 32, 0) for level in levels]
     with monkeypatch.context() as patch:
         patch.setattr(integer_noise.jax.random, "bits", lambda *_: jnp.asarray(np.array(first, np.uint32)))
-        patch.setattr(integer_noise.randomness, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
+        patch.setattr(integer_noise.chacha, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
         found = np.asarray(integer_noise.draw(jax.random.key(0), (len(columns),)))
     kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
     return found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096

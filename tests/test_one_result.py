@@ -15,7 +15,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import compilation
+from dpmcmc.engine import sizes
 from dpmcmc.errors import InputError
 from dpmcmc.inference import Evidence
 from dpmcmc.privacy import Ledger
@@ -264,7 +264,7 @@ def test_a_run_that_is_sealed_leaves_no_file_of_its_earlier_start(tmp_path):
 def stopped(tmp_path, monkeypatch):
     """The checkpoint of a run that was stopped, which holds its keys."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 2)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 2)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
     def stop(done, total):

@@ -1,7 +1,5 @@
 """An accountant of the user's own: its word is marked, checked from below, and shown beside the library's own."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -121,7 +119,6 @@ def test_a_plan_is_calibrated_by_it():
         made(hopeful)
 
 
-# ----------------------------------------------------------------------------------------------------
 # The lower bound.
 
 EVENTS = [
@@ -181,7 +178,6 @@ def test_points_that_are_not_lowered_are_caught(monkeypatch):
     assert np.any(drawn > exact * (1 + 1e-6))
 
 
-# ----------------------------------------------------------------------------------------------------
 # The command line.
 
 FULL = "sampling={scheme: full}"

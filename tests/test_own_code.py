@@ -163,7 +163,7 @@ def test_every_command_asks_for_code_of_a_run_folder(here):
     for command, arguments in (("plan", [path]), ("run", [path, "--out", here / "out"]), ("audit", [path]),
                                ("run --per-record", [path, "--out", here / "out"]),
                                ("ledger", [*init, "--typical", path]), ("ledger", [*init, "--programme", path]),
-                               (settings.main, ["report", path]), (settings.main, ["choose", path])):  # fmt: skip
+                               (settings.main, [path])):  # fmt: skip
         assert "--allow-code mine_alone" in refused(command, *arguments)
     assert not (here / "imported").exists()
 

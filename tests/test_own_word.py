@@ -20,7 +20,7 @@ from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.report.page import privacy_json
-from dpmcmc.targets import shipped_models
+from dpmcmc.targets import shipped_models, tempered
 from tests import own_models
 
 N = 400
@@ -107,14 +107,18 @@ def custom(**facts):
 
 FACTS = {"gradient_bound": 1.0, "log_concave": True, "smoothness": 1.0, "prior_precision": 1.0}
 RULE = optax.GradientTransformation(lambda p: (), lambda g, s, p=None: (g, s))
-VOTE = {"hypotheses": np.zeros((2, 3)), "loss_bound": 1.0}
 SCHEMA = {"a": Range(0, 1), "b": Range(0, 1), "y": Levels([0, 1])}
+
+
+def vote(loss=None):
+    return one_shot(mechanisms.PrivateSelection([mechanisms.OutputPerturbation()] * 2, loss_bound=1.0, loss=loss))
+
 
 #: (plan that rests on code of one's own, words of its assumptions).
 OWN = {
     "sum": (lambda: chain(Loud(**ROWS)), "test_own_word:Loud clipped_gradient_sum prepared zeros_are_absent"),
     "sum-of-owners": (lambda: chain(targets.PerOwner(Loud(**ROWS), 2)), "test_own_word:Loud"),
-    "sum-tempered": (lambda: chain(targets.transformed.Tempered(Loud(**ROWS), 0.5)), "Loud clipped_gradient_sum"),
+    "sum-tempered": (lambda: chain(tempered.Tempered(Loud(**ROWS), 0.5)), "Loud clipped_gradient_sum"),
     "prepared-on-one-object": (lambda: chain(replaced(LOGISTIC, prepared=lambda r: r)), "LogisticRegression.prepared"),
     "prepared-on-the-class": (lambda: patched(targets.LogisticRegression, "prepared"), "LogisticRegression.prepared"),
     "from-scratch": (lambda: chain(Mine()), "test_own_word:Mine reads nothing of the records but its arguments"),
@@ -137,7 +141,7 @@ OWN = {
     "schema": (lambda: chain(targets.LogisticRegression(), schema=own(Schema)(SCHEMA, label="y")), "Own"),
     "mechanism": (lambda: one_shot(own(mechanisms.NoiseAware)(draws=20)), "Own than the plan charges"),
     "facts": (lambda: one_shot(mechanisms.OPS(), custom(**FACTS)), "Custom gradient_bound log_concave smoothness"),
-    "loss": (lambda: one_shot(mechanisms.Exponential(loss=lambda p, r: 0.0, **VOTE)), "<lambda>"),
+    "loss": (lambda: vote(lambda p, r: 0.0), "<lambda>"),
     "start": (lambda: mechanisms.Hybrid(own(mechanisms.OPS)(), SGLD, steps=4).plan(
         LOGISTIC, num_records=N, epsilon=1.0, delta=1e-5), "Own than the plan charges"),
     "candidate": (lambda: one_shot(mechanisms.PrivateSelection(
@@ -170,7 +174,7 @@ SHIPPED = {
     "certified": lambda: one_shot(mechanisms.CertifiedOPS(steps=3)),
     "objective": lambda: one_shot(mechanisms.ObjectivePerturbation()),
     "output": lambda: one_shot(mechanisms.OutputPerturbation()),
-    "vote": lambda: one_shot(mechanisms.Exponential(**VOTE)),
+    "vote": lambda: vote(),
     "statistics": lambda: one_shot(
         mechanisms.SufficientStatistics(), targets.LinearRegression(label_bound=1.0, **ROWS)
     ),

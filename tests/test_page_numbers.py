@@ -5,16 +5,11 @@ A run that takes minutes is not repeated here: ``docs/images/NAME.csv`` has what
 
 import re
 
-import numpy as np
 import pytest
-from scipy import stats
 
-from dpmcmc.audit.bounds import clopper_pearson, gdp
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from tests.page_tables import ROOT, number, page, results, section, tables
-from tests.test_gpu_compile import LIMITS
+from tests.page_tables import ROOT, page, results, section, tables
 
 
 def shipped():
@@ -50,34 +45,6 @@ def test_guarantees_and_temperatures_of_shipped_configs():
             assert float(stated[0]) == pytest.approx(float(plan.temperatures.max()), rel=0.06), label
 
 
-def test_suggested_plans():
-    """The two tables that no rule was chosen on, and what three shipped configs have on Adult."""
-    flat = " ".join(section("Suggested plans").split())
-    new = [row for row in results("suggest") if row["table"] in ("cps91", "credit_cards")]
-    assert len(new) == 6
-    stated = {
-        r"are ([\d.]+) to ([\d.]+) points of accuracy below": [-float(row["difference"]) for row in new],
-        r"intervals cover (\.\d+) to (\.\d+),": [float(row["coverage"]) for row in new],
-        r"widths are ([\d.]+) to ([\d.]+) times": [float(row["width"]) / float(row["predicted_width"]) for row in new],
-    }
-    for pattern, values in stated.items():
-        ((least, most),) = re.findall(pattern, flat)
-        assert (float(least), float(most)) == pytest.approx((min(values), max(values)), abs=0.005), pattern
-    of_adult = {(row["epsilon"], row["plan"]): row for row in results("suggest_adult")}
-    behind = re.findall(r"chain is ([\d.]+), ([\d.]+) and ([\d.]+) points below", flat)[0]
-    for epsilon, said in zip(("0.3", "1", "3"), behind, strict=True):
-        accuracy = {plan: float(row["accuracy"]) for (e, plan), row in of_adult.items() if e == epsilon}
-        gap = 100 * (max(accuracy.values()) - accuracy["suggest"])
-        assert float(said) == pytest.approx(gap, abs=0.0051), epsilon
-
-
-def test_limits_of_programs_compiled_for_a_gpu():
-    ((_, *body),) = tables(section("On a GPU", "performance"))
-    # The fourth column is no limit: it is what reading rows twice would move.
-    shown = {name: [number(cell) for cell in (*cells[:2], cells[3])] for name, *cells in body}
-    assert shown == {name: [operations, *rest] for name, (operations, _, *rest) in LIMITS.items()}
-
-
 def test_audits_of_shipped_configs():
     rows = {row["config"]: row for row in results("audits")}
     for label, claimed, runs, bound in tables(page("audit"))[2][1:]:
@@ -85,52 +52,3 @@ def test_audits_of_shipped_configs():
         assert (claimed, runs.replace(",", "")) == (row["claimed_epsilon"], row["runs"])
         assert bound == row["lower_bound"] or (not row["lower_bound"] and bound.startswith("refused"))
         assert not row["lower_bound"] or float(row["lower_bound"]) < float(claimed)
-
-
-def test_power_of_the_default_audit():
-    """Scores at the quantiles of their law have the mean and the spread that are expected: a median bound."""
-    rows = tables(page("audit"))[1]
-    reached = {}
-    for epsilon, runs, stated, _ in rows[1:]:
-        n = int(runs.replace(",", ""))
-        scores = stats.norm.ppf((np.arange(n) + 0.5) / n)
-        scores /= scores.std(ddof=1)
-        bound = gdp(scores + gaussian_mu(float(epsilon), 1e-5), scores, 1e-5, 0.05)
-        assert float(stated) == pytest.approx(bound, abs=0.01), (epsilon, n, bound)
-        reached[epsilon, n] = bound / float(epsilon)
-    flat = " ".join(page("trust").split())
-    few, many = re.findall(r"reaches (\d+) % of it at 10³ \+ 10³ runs and (\d+) % at", flat)[0]
-    assert (float(few), float(many)) == pytest.approx(
-        (100 * reached["1.01", 1000], 100 * reached["1.01", 10_000]), abs=1
-    )
-
-
-@pytest.mark.slow
-def test_power_of_the_proved_audit():
-    pytest.importorskip("jax_privacy")
-    rng = np.random.default_rng(0)
-    for epsilon, runs, _, stated in tables(page("audit"))[1][1:]:
-        n, mu = int(runs.replace(",", "")), gaussian_mu(float(epsilon), 1e-5)
-        bounds = [clopper_pearson(rng.normal(mu, 1, n), rng.normal(0, 1, n), 1e-5, 0.05) for _ in range(9)]
-        # Four standard errors of a median of nine, and its digits.
-        assert float(stated) == pytest.approx(np.median(bounds), abs=4 * 1.25 * np.std(bounds) / 3 + 0.01), (epsilon, n)
-
-
-WIDTHS = (
-    r"within a factor of ([\d.]+) of the width of each, .*? up to (\d+) times as wide .*? factor of up to ([\d.]+)\. "
-)
-
-
-def test_widths_of_named_tables():
-    text = " ".join(page("tutorials/dataframe_to_intervals").split())
-    limit, many, apart = (float(n) for n in re.findall(WIDTHS, text)[0])
-    rows = results("widths")
-    assert f"{len(rows) // 2} regressions" == re.findall(r"\d regressions", text)[0]
-    spread = []
-    for row in rows:
-        predicted, least, most = (float(row[name]) for name in ("predicted", "least", "most"))
-        if "logistic" in row["table"] or most <= many:
-            assert max(most / predicted, predicted / least) < limit, row
-        else:
-            spread.append(most / least)
-    assert max(spread) == pytest.approx(apart, abs=0.1)

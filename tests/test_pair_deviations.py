@@ -7,13 +7,14 @@ import math
 import pytest
 
 from dpmcmc.cli.commands import main
-from dpmcmc.mechanisms import OPS, AdaOPS, OutputPerturbation, PrivateSelection
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
+from dpmcmc.mechanisms import OPS, OutputPerturbation, PrivateSelection
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting import overflow_probability
+from dpmcmc.privacy.accounting.deviations import of_pairs, with_deviations
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.accounting.guarantee import of_pairs, with_deviations
 from dpmcmc.targets import LinearRegression, LogisticRegression, Target
 
 LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
@@ -76,7 +77,6 @@ def test_a_selection_of_ladders_keeps_its_promise_for_two_records():
 
 def test_deviations_of_shipped_mechanisms_are_of_their_kind():
     pairs = [
-        AdaOPS().plan(LINEAR, **PROMISE),
         PrivateSelection([OutputPerturbation(regularisation=10.0)] * 2, loss_bound=5.0).plan(LOGISTIC, **PROMISE),
     ]
     own = [
@@ -84,18 +84,18 @@ def test_deviations_of_shipped_mechanisms_are_of_their_kind():
         OutputPerturbation(regularisation=10.0).plan(LOGISTIC, **PROMISE),
     ]
     for plan in pairs:
-        assert of_pairs(plan.guarantee.events) > 1e-8, plan.mechanism
+        assert of_pairs(plan.guarantee.events), plan.mechanism
     for plan in own:
         assert overflow_probability(plan.guarantee.events) > 0
-        assert of_pairs(plan.guarantee.events) == 0, plan.mechanism
+        assert not of_pairs(plan.guarantee.events), plan.mechanism
     run = (discrete_gaussian.draws_event(1000), Event("batch_overflow", 0.0, 1e-9, 5))
-    assert of_pairs(run) == 0
-    assert of_pairs((*run, Event("approximate_draw", 0.0, 1e-9, 3))) == pytest.approx(3e-9)
+    assert not of_pairs(run)
+    assert of_pairs((*run, Event("approximate_draw", 0.0, 1e-9, 3)))
 
 
 @pytest.mark.parametrize("k", [2, 4])
-def test_a_deviation_of_every_data_set_is_still_paid_once(k):
-    """As before: the exact Gaussian of k records, at what (1 + e^ε)β leaves of δ."""
+def test_a_deviation_of_every_data_set_is_paid_once(k):
+    """The exact Gaussian of k records, at what (1 + e^ε)β leaves of δ."""
     integer_noise = discrete_gaussian.draws_event(10**6)
     marked = Event("approximate_draw", 0.0, 1e-7, 2, per_data_set=True)
     for event in (integer_noise, marked, Event("batch_overflow", 0.0, 1e-7, 2)):
@@ -119,10 +119,10 @@ def test_both_kinds_together_cost_more_than_either():
 
 
 def test_files_without_the_mark_are_verified_at_the_larger_group_epsilon(tmp_path, capsys):
-    """A privacy.json from before the kinds were told apart; AdaOPS and selections write the same one still."""
+    """A privacy.json from before the kinds were told apart; selections write the same one still."""
     one = OPS("gdp", prior_precision=1.0, total_variation=1e-7).plan(LOGISTIC, **PROMISE).guarantee
     body = one.to_json()
-    assert [e.get("per_data_set") for e in body["events"]] == [None, True]
+    assert [e.get("per_data_set") for e in body["events"] if e["mechanism"] == "approximate_draw"] == [True]
     for event in body["events"]:
         event.pop("per_data_set", None)
     old = Guarantee.from_json(body)

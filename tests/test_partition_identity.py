@@ -19,8 +19,7 @@ from dpmcmc.data import DataError, Levels, Range, Schema
 from dpmcmc.data import partitions as partitions_of_data
 from dpmcmc.data.columnar import to_rows
 from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, partitioned
-from dpmcmc.engine import chains, life
-from dpmcmc.engine import partitions as engine_partitions
+from dpmcmc.engine import chains, kept_partitions, life
 from dpmcmc.engine.partitions import Answer, PartitionedRecords
 from dpmcmc.engine.workers import LostPartition, Pool, workers
 from dpmcmc.errors import InputError
@@ -54,8 +53,8 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch):
     """Let every pass read its rows anew."""
-    monkeypatch.setenv(engine_partitions.KEEP_MB, "0")
-    monkeypatch.setattr(engine_partitions, "_kept", engine_partitions._Kept())
+    monkeypatch.setenv(kept_partitions.KEEP_MB, "0")
+    monkeypatch.setattr(kept_partitions, "KEPT", kept_partitions._Kept())
 
 
 def total(data, num_records=N, between=lambda: None):
@@ -72,10 +71,6 @@ def rewritten(path, table, keep_times=True):
     pq.write_table(table, path)
     if keep_times:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Rewrites.
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -105,7 +100,7 @@ def test_rows_in_another_order_and_rows_that_are_kept(folder, monkeypatch):
     with pytest.raises(LostPartition, match=OTHER):
         total(folder, between=lambda: rewritten(folder / "4.parquet", TABLE.slice(41, 109).take(order)))
     rewritten(folder / "4.parquet", TABLE.slice(41, 109))
-    monkeypatch.setenv(engine_partitions.KEEP_MB, "64")
+    monkeypatch.setenv(kept_partitions.KEEP_MB, "64")
     assert same(total(folder, between=lambda: shutil.rmtree(folder)), WHOLE)
 
 
@@ -162,10 +157,6 @@ def test_a_ledger_knows_the_records_that_were_checked(folder, tmp_path, monkeypa
     people(1).to_pandas().to_csv(path, index=False)
     with pytest.raises(DataError, match="has changed since"):
         plan_of().columns_of(data)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Two names of one file.
 
 
 def linked(kind, old, new):
@@ -226,10 +217,6 @@ def test_a_dataset_that_names_a_file_twice_is_refused(tmp_path):
                 use(data)
     assert same(total(made_of(groups)), WHOLE)
     assert partitioned(made_of(groups), SCHEMA).assumption == ""
-
-
-# ----------------------------------------------------------------------------------------------------
-# Workers.
 
 
 class Swapping(ThreadPoolExecutor):
@@ -310,10 +297,6 @@ def test_executors_of_ones_own_are_refused(folder, kind, trusted):
             use()
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rows that code computes.
-
-
 class Drawn:
     """A partition whose rows are drawn anew at each reading, out of one table."""
 
@@ -349,7 +332,7 @@ def drawn_frame(anew):
 @pytest.mark.parametrize("kept", ["0", "64"])
 def test_rows_that_are_drawn_anew_at_each_reading_are_refused(tmp_path, monkeypatch, kept):
     """They are read twice before anything is spent, whatever workers keep."""
-    monkeypatch.setenv(engine_partitions.KEEP_MB, kept)
+    monkeypatch.setenv(kept_partitions.KEEP_MB, kept)
     ledger = ledger_at(tmp_path / "ledger")
     parts = tuple(EncodedPartition(Drawn(TABLE, N // 2), SCHEMA) for _ in range(2))
     for data in (drawn_frame(True), EncodedPartitions(parts, SCHEMA)):
@@ -382,10 +365,6 @@ def test_a_guarantee_says_where_nobody_sees_what_the_rows_are(folder, tmp_path):
         assert again.guarantee.assumptions.count(partitions_of_data.UNSEEN) == 1
     for data in (folder, pyarrow.dataset.dataset(folder), pyarrow.dataset.dataset(TABLE), TABLE):
         assert dpmcmc.sample(plan_of(), data).guarantee.assumptions == plan_of().guarantee.assumptions
-
-
-# ----------------------------------------------------------------------------------------------------
-# Rows on disk.
 
 
 @pytest.mark.parametrize("when", ["read", "begun", "replaced"])
@@ -454,10 +433,6 @@ def test_a_release_reads_a_map_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(life.Life, "begin", begun)
     np.testing.assert_array_equal(dpmcmc.sample(plan_of(), mapped, key=3).draws, want)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Random folders.
 
 
 def stored(table, path, rng):
@@ -540,10 +515,6 @@ def test_a_legal_folder_has_the_sums_of_the_whole_table(tmp_path, monkeypatch, s
     with pytest.raises((DataError, LostPartition)) as caught:
         total(made, 2 * N if before else N, between or (lambda: None))
     assert "41" not in str(caught.value).replace(str(tmp_path), "")
-
-
-# ----------------------------------------------------------------------------------------------------
-# No row of a CSV is dropped.
 
 
 def random_lines(rng, width):

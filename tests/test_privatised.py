@@ -1,7 +1,5 @@
 """Data that were private before they came: no further charge, the exact likelihood, and the promise carried through."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -13,7 +13,6 @@ from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import (
     OPS,
     CertifiedOPS,
-    Exponential,
     NoiseAware,
     ObjectivePerturbation,
     OutputPerturbation,
@@ -151,9 +150,6 @@ ASKED = {"num_records": 500, "epsilon": 1.0, "delta": 0.0}
 LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
 PURE = {
     "ops_range": OPS(form="range", radius=2.0, draws=3),
-    "ops_printed": OPS(form="printed", radius=2.0),
-    "ball": Exponential(radius=2.0),
-    "points": Exponential(hypotheses=np.zeros((3, 2)), loss_bound=1.0),
 }
 NOT_PURE = {
     "ops_gdp": OPS(form="gdp", prior_precision=1.0),
@@ -162,7 +158,7 @@ NOT_PURE = {
     "certified_ops": CertifiedOPS(steps=3),
     "objective": ObjectivePerturbation(),
     "output": OutputPerturbation(),
-    "selection": PrivateSelection([Exponential(radius=2.0)] * 2, loss_bound=1.0),
+    "selection": PrivateSelection([OPS(form="range", radius=2.0)] * 2, loss_bound=1.0),
 }
 
 
@@ -204,10 +200,9 @@ def test_a_pure_guarantee_has_a_gaussian_trade_off_below_it():
 @pytest.mark.slow
 def test_a_pure_run_is_charged_verified_and_shown_at_delta_0(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    points = "{name: exponential, radius: 2.0, regularisation: 1.0}"
     Path("pure.yaml").write_text(
         "name: pure\ndata: {name: two_normals}\ntarget: {name: logistic_regression}\n"
-        f"mechanism: {points}\nprivacy: {{epsilon: 1.0, delta: 0, ledger: budget}}\n"
+        "mechanism: {name: ops, form: range, radius: 2.0}\nprivacy: {epsilon: 1.0, delta: 0, ledger: budget}\n"
     )
     assert main(["ledger", "init", "budget", "--epsilon", "2", "--delta", "1e-5"]) == 0
     assert main(["run", "pure.yaml", "--out", "run", "--quiet"]) == 0

@@ -18,8 +18,8 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataRequest, abalone, adult, one_record
-from dpmcmc.diagnostics import per_record, personal_receipt, receipt
-from dpmcmc.diagnostics.per_instance import ObjectiveRelease, objective
+from dpmcmc.diagnostics import objective, per_record, personal_receipt, receipt
+from dpmcmc.diagnostics.objective import ObjectiveRelease
 from dpmcmc.diagnostics.per_record import account
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms import ObjectivePerturbation, OutputPerturbation, release
@@ -225,8 +225,7 @@ def released(tmp_path_factory):
     (folder / "small.yaml").write_text(CONFIG.format(count=N, schema=SCHEMA))
     run = ["run", str(folder / "small.yaml"), "--per-record", "--quiet", "--out", str(folder / "run")]
     assert main([*run, "--confidential", str(folder / "mine")]) == 0
-    with np.load(folder / "mine" / "per_record.npz") as kept:
-        return folder / "run", dict(kept)
+    return folder / "run", np.genfromtxt(folder / "mine" / "per_record.csv", delimiter=",", names=True)
 
 
 def content(folder):

@@ -1,26 +1,31 @@
-"""The screen: at most fifteen lines of eighty columns, nothing twice, and commands that do what they are for."""
+"""The screen: at most fifteen lines of eighty columns, nothing twice, and commands that do what they are for.
 
-from __future__ import annotations
+Progress of a run: a bar where somebody looks, lines in a log, and no word of the time that private records take.
+"""
 
 import datetime
 import io
 import json
 import re
 import shlex
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+import dpmcmc
 from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.shipped import shipped
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.report import console
 from dpmcmc.report import console as room
-from dpmcmc.report.lines import rows
+from dpmcmc.report.console import shown
 
 LINES, COLUMNS = 15, 80
 
@@ -99,16 +104,6 @@ def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
     assert not (refused and chain and "adult" in name) or better, "a chain on Adult has a way to intervals"
 
 
-def test_a_long_line_goes_on_under_its_beginning():
-    text = rows([("label", "word " * 30), ("a long label of its own", "text"), ("", "")])
-    lines = text.splitlines()
-    assert lines[0].startswith("label     word")
-    assert lines[1].startswith("          word")
-    assert "a long label of its own" in lines
-    assert "          text" in lines
-    assert rows([("path", "x" * 100)]).endswith("x" * 100), "a word is never cut"
-
-
 def test_run_prints_json_alone(tmp_path, capsys):
     out = tmp_path / "run"
     changes = ["--set", "run={steps: 10, burn_in: 0, thin: 1, device: cpu}"]
@@ -157,3 +152,63 @@ def test_the_ledger_shows_each_run_and_what_the_next_may_cost(tmp_path, capsys):
     assert any("3 earlier" in line for line in lines)
     assert main(["ledger", "history", str(file)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
+
+
+class Clock(threading.Event):
+    """An event that is waited for as often as ``times`` says, in no time."""
+
+    times = 3
+
+    def wait(self, timeout=None):
+        self.times -= 1
+        return self.times < 0
+
+
+def logged(monkeypatch, begun, steps=100, seconds=3):
+    """Lines in a log of a run of 100 steps, reported one by one."""
+    monkeypatch.setattr(Clock, "times", seconds)
+    monkeypatch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    out = io.StringIO()
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
+    with shown(True, run, Console(file=out, width=200)) as report:
+        for done in range(steps):
+            report(done + 1, steps)
+    return out.getvalue().splitlines()
+
+
+def test_a_log_has_a_bar_that_says_nothing_of_the_time(monkeypatch):
+    lines = logged(monkeypatch, begun=True)
+    assert lines == ["━━━━━━━━━━━━━━━━━━━━ 100/100"]
+    assert lines == logged(monkeypatch, begun=True, seconds=50)
+    assert logged(monkeypatch, begun=True, steps=3) == ["━━━━━━━━━━━━━━━━━━━━ 3/3"]
+
+
+def test_lines_come_until_a_run_begins(monkeypatch):
+    assert not any("so far" in line for line in logged(monkeypatch, begun=True))
+    lines = [line for line in logged(monkeypatch, begun=False) if "so far" in line]
+    assert len(lines) == 3
+    assert all(line.startswith("compiling; no record has been used yet") for line in lines)
+
+
+def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=8, sampler=dpmcmc.SGLD(1.0), steps=6, privacy=None
+    )
+    data = {"x": np.ones((8, 2), np.float32), "y": np.ones(8, np.int32)}
+    seen = []
+    dpmcmc.sample(plan, data, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (6, 6)
+    for quiet in (None, False):
+        dpmcmc.sample(plan, data, progress=quiet)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("given", [True, None])
+def test_a_release_without_steps_shows_that_it_draws(given):
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=False), begun=True)
+    out = io.StringIO()
+    with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
+        assert callable(report)
+        console.report_steps(24, 48)
+    assert "24/48" in out.getvalue()
+    console.report_steps(48, 48)  # nobody hears it

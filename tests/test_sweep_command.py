@@ -18,7 +18,7 @@ from dpmcmc.cli import sweep as sweep_room
 from dpmcmc.cli import swept_cell
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import grid as grids
-from dpmcmc.engine import cells as queue
+from dpmcmc.engine import results_table, tasks
 from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
@@ -254,7 +254,7 @@ def test_cells_without_a_guarantee_have_none_together(write, tmp_path):
 def test_two_sweeps_in_one_folder_are_refused_and_so_is_another_grid(write, tmp_path):
     out = tmp_path / "out"
     path = write()
-    with queue.alone(out / "confidential"), pytest.raises(InputError, match="another run is writing"):
+    with results_table.alone(out / "confidential"), pytest.raises(InputError, match="another run is writing"):
         swept(path, out)
     swept(path, out)
     with pytest.raises(InputError, match=r"grid\.sweep\.repeats was not there before"):
@@ -342,10 +342,10 @@ def _die_once_a_cell_has_begun():
 
 
 def test_a_worker_that_dies_takes_its_own_cell_alone():
-    ends = sorted(map(str, queue.outcomes(signal.raise_signal, [0, signal.SIGKILL, 0, 0], workers=2)))
+    ends = sorted(map(str, tasks.outcomes(signal.raise_signal, [0, signal.SIGKILL, 0, 0], workers=2)))
     assert ends == [*["(0, None)"] * 3, f"({signal.SIGKILL!r}, Lost(why='BrokenProcessPool'))"]
     with pytest.raises(OSError, match="Invalid argument"):
-        list(queue.outcomes(signal.raise_signal, [0, 10_000], workers=1))
+        list(tasks.outcomes(signal.raise_signal, [0, 10_000], workers=1))
 
 
 def test_the_status_of_a_cell_is_read_from_its_folder(tmp_path):

@@ -9,7 +9,7 @@ import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import life
 from dpmcmc.engine import program as program_room
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums

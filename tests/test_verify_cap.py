@@ -1,6 +1,7 @@
 """A stranger's privacy.json costs a bounded amount of work, and what is grouped for that is still an upper bound."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from dpmcmc.cli import verified_folder, verify
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting import events, pld, rdp
+from dpmcmc.privacy.accounting import pld, rdp
 from dpmcmc.privacy.accounting.events import MOST_BLENDED, MOST_KINDS, Adjacency, grouped, query_events
 
 
@@ -23,28 +24,13 @@ def steps(z, rate=0.01, count=1):
     return Event("poisson_gaussian", float(z), float(rate), int(count))
 
 
-@pytest.fixture
-def spent(monkeypatch):
-    """The allowances that verify made, and what was spent of each."""
-    made = []
-    kept = events.Allowance.__init__
-
-    def noted(self, points):
-        kept(self, points)
-        made.append(self)
-
-    monkeypatch.setattr(events.Allowance, "__init__", noted)
-    return made
-
-
-def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_one(tmp_path, capsys, spent):
+def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_one(tmp_path, capsys):
     events = tuple(steps(z) for z in np.linspace(1, 3, 2000))
     path = saved(tmp_path, events, 100.0)
     assert main(["verify", path]) == 0
     out = capsys.readouterr().out
     assert "2000 kinds of query are charged as " in out
     assert "upper bound" in out
-    assert 0 < spent[0].spent <= spent[0].points == verify.MOST_WORK
     # The same file, stating less than the bound of its groups: it may be true, and verify cannot tell.
     assert main(["verify", saved(tmp_path, events, 0.1)]) == 1
     assert "cannot be verified within the cap" in capsys.readouterr().err
@@ -55,10 +41,9 @@ def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_o
     ("z", "rate", "delta", "adjacency"),
     [(1e5, 0.01, 1e-3, Adjacency.REPLACE_ONE), (3.0, 0.0157, 1e-4, Adjacency.ADD_REMOVE)],
 )
-def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency, spent, capsys):
+def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency):
     path = saved(tmp_path, (steps(z, rate, 10**9),), 1e9, delta, adjacency)
     assert main(["verify", path]) == 0
-    assert 0 < spent[0].spent <= verify.MOST_WORK
 
 
 @pytest.mark.parametrize(
@@ -81,21 +66,27 @@ def test_a_long_file_is_refused(tmp_path, capsys):
     assert "longer than" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("group", [[], ["--group", "1000000000"]], ids=["record", "group"])
-def test_work_beyond_the_cap_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch, group):
-    """A group of any size asks for any amount of work; so does any file under a tiny cap."""
-    path = saved(tmp_path, (steps(3.2, 0.1, 20),), 100.0, 1e-4, "add_remove")
-    rdp._one_step.cache_clear()
-    monkeypatch.setattr(verify, "MOST_WORK", 1000)
-    assert main(["verify", path, *group]) == 1
+@pytest.mark.parametrize("more", [[], ["--group", "3"], ["--delta", "1e-7"]], ids=["record", "group", "delta"])
+def test_a_short_file_that_asks_for_hours_is_refused_in_a_sentence(tmp_path, capsys, more):
+    """Twelve events, whose pure releases add up to 2,048 losses, each with its own question to an accountant."""
+    pure = (Event("pure", 0.0, 1.0, 1, epsilon=0.01 * (1 + 0.1 * i)) for i in range(11))
+    started = time.process_time()
+    assert main(["verify", saved(tmp_path, (steps(3.0, 0.01, 1000), *pure), 100.0), *more]) == 1
+    assert time.process_time() - started < 4
     error = capsys.readouterr().err
     assert "cannot be verified within the cap" in error
     assert "--patient" in error
-    if not group:
-        assert main(["verify", path, "--patient"]) == 0
 
 
-def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
+def test_a_file_of_ones_own_may_take_as_long_as_it_needs(tmp_path, capsys, monkeypatch):
+    path = saved(tmp_path, (steps(3.2, 0.1, 20),), 100.0, 1e-4, "add_remove")
+    rdp._one_step.cache_clear()
+    monkeypatch.setattr(verify, "MOST_WORK", 1000)
+    assert main(["verify", path]) == 1
+    assert main(["verify", path, "--patient"]) == 0
+
+
+def test_an_honest_long_schedule_verifies(tmp_path, capsys):
     """A plan charges a schedule in as many groups as an accountant composes, so that both say the same ε."""
     events = query_events("poisson_gaussian", np.geomspace(3, 1000, 10**5), 0.0157)
     assert 64 < len(events) <= MOST_BLENDED
@@ -104,7 +95,6 @@ def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
     pld._composed_on.cache_clear()
     assert main(["verify", saved(tmp_path, events, stated, 1e-6)]) == 0
     assert "grouped" not in capsys.readouterr().out
-    assert spent[0].spent <= verify.MOST_WORK
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])

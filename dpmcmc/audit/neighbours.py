@@ -37,8 +37,10 @@ from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, TargetOffers
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import untempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import untempered
 
 #: Length of a probe's records in clip norms.
 _BEYOND = 10.0

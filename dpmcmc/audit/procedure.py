@@ -22,7 +22,6 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.base import Target
 
@@ -423,10 +422,6 @@ def _subject(
 ) -> tuple[Target, Neighbours, str]:
     """Return (target that the run evaluates, neighbours, a sentence)."""
     if isinstance(plan, Plan):
-        if isinstance(plan.sampling, Cyclic):
-            raise InputError(
-                "plan: its batches take turns, which no attack here is for; audit it with scheme poisson or full"
-            )
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
         if plan.starts is not None and plan.start is None:

@@ -32,9 +32,11 @@ from dpmcmc.audit.neighbours import Neighbours
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS
+from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.query.metric import DENSE, flat, form_of
+from dpmcmc.privacy.query.matrix_forms import DENSE, form_of
+from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.randomness import streams_of

@@ -13,7 +13,7 @@ from dpmcmc.errors import printable
 
 # ------------------------------------------------------------------------------------
 # Names and defaults for pages of help. The modules that own them take too long to import for a page of help;
-# ``tests/test_help.py`` compares.
+# ``tests/test_start.py`` compares.
 
 GOALS = ("intervals", "prediction")
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
@@ -27,24 +27,6 @@ RECORDS, FEATURES = 500, 2
 
 #: Probability that a receipt's bound fails.
 FAILURE = 0.05
-
-#: Types of a data product and sectors that the schema knows.
-PRODUCT_TYPES = (
-    "Machine learning model",
-    "Summary statistics",
-    "Dataset",
-    "Synthetic data",
-    "Interactive API",
-    "SQL queries",
-)
-SECTORS = (
-    "Technology",
-    "Healthcare",
-    "Education",
-    "Government",
-    "Energy",
-    "Finance",
-)
 
 
 # ------------------------------------------------------------------------------------
@@ -103,8 +85,3 @@ def one_of(names: Iterable[str]) -> dict[str, Any]:
         return value
 
     return {"metavar": "|".join(known), "callback": checked}
-
-
-def text(name: str, metavar: str, said: str) -> Any:
-    """Return an option that takes a text."""
-    return typer.Option(f"--{name}", metavar=metavar, help=said)

@@ -48,7 +48,7 @@ class RunOptions(NamedTuple):
     out: str | None
     resume: str | None
     confidential: str | None
-    every: int | None
+    per_record: bool
     distributed: bool = False
 
     @property
@@ -67,7 +67,7 @@ class Place:
         modules: outside this library; ``--resume`` needs ``--allow-code`` for each.
         resumed: whether the run was begun before.
         day: on which it was begun.
-        every: steps between checks of all records' norms, where every record has an account; else None.
+        per_record: whether every record has an account.
         named: what names the config on a command line.
         distributed: whether several processes share the run.
         checkpoint: of the run, once the folders are made.
@@ -78,7 +78,7 @@ class Place:
     modules: tuple[str, ...] = ()
     resumed: bool = False
     day: datetime.date = field(default_factory=today)
-    every: int | None = None
+    per_record: bool = False
     named: str = ""
     distributed: bool = False
     checkpoint: Checkpoint = field(init=False)
@@ -130,13 +130,16 @@ class Place:
 
     def _account_as_begun(self) -> None:
         """Note that every record has an account, or go on with what was noted."""
-        if not self.resumed and self.every != self.checkpoint.noted("every"):
-            self.checkpoint.note(every=self.every)
-        begun = self.checkpoint.noted("every")
-        if self.every not in (None, begun):
-            said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
-            raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")
-        self.every = begun
+        begun = bool(self.checkpoint.noted("per_record"))
+        if not self.resumed and self.per_record != begun:
+            self.checkpoint.note(per_record=self.per_record)
+            begun = self.per_record
+        if self.per_record and not begun:
+            raise CommandError(
+                f"--per-record: the run in {self.folder} was begun without an account of the records; leave the option "
+                "out."
+            )
+        self.per_record = begun
 
     @property
     def _option(self) -> str:
@@ -191,7 +194,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
             wanted,
             apart,
             own_modules(config),
-            every=asked.every,
+            per_record=asked.per_record,
             named=asked.named,
             distributed=asked.distributed,
         )
@@ -207,7 +210,7 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
         folder,
         confidential,
         own_modules(config),
-        every=asked.every,
+        per_record=asked.per_record,
         named=asked.named,
         distributed=asked.distributed,
     )
@@ -261,7 +264,7 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
         own_modules(config),
         True,
         day,
-        asked.every,
+        asked.per_record,
         words,
         asked.distributed,
     )

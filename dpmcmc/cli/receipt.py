@@ -11,7 +11,7 @@ from pathlib import Path
 from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.data.one_record import read
-from dpmcmc.diagnostics.per_instance.objective import check_failure
+from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError

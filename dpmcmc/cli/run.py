@@ -28,9 +28,10 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.agreement import said_by_first
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.processes import connect, said_by_first
+from dpmcmc.engine.mesh import check_devices
+from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
@@ -54,19 +55,14 @@ def run(
     resume: str | None,
     confidential: str | None,
     per_record: bool,
-    every: int | None,
     distributed: bool,
     quiet: bool,
     as_json: bool,
     pictures: bool = True,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
-    if every is not None and not per_record and resume is None:
-        raise CommandError("--every: belongs to --per-record; add that, or leave it out.")
     if per_record and distributed:
         raise CommandError("--per-record: is one process's; leave --distributed out.")
-    if per_record and every is None:
-        every = 1
     asked = RunOptions(
         config,
         overrides or [],
@@ -74,7 +70,7 @@ def run(
         out,
         resume,
         confidential,
-        every,
+        per_record,
         distributed,
     )
     if distributed:
@@ -92,8 +88,8 @@ def run(
         started = time.perf_counter()
         plan = config_room.make_plan(loaded)
         calibrate_seconds = time.perf_counter() - started
-        if resume is None and every is not None:
-            _account(loaded, plan, every)  # refused before a folder is made
+        if resume is None and per_record:
+            _account(loaded, plan)  # refused before a folder is made
         said_by_first(lambda: place.make(loaded))
         try:
             folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console, pictures)
@@ -213,10 +209,10 @@ def _ledger(config: Config) -> str | None:
     return None if config.privacy is None else config.privacy.ledger
 
 
-def _account(config: Config, plan: AnyPlan, every: int) -> RecordAccount:
+def _account(config: Config, plan: AnyPlan) -> RecordAccount:
     from dpmcmc.cli.per_record import RecordAccount  # few runs ask for one
 
-    return RecordAccount(config, plan, every)
+    return RecordAccount(config, plan)
 
 
 def _carry_out(
@@ -231,7 +227,7 @@ def _carry_out(
     """Carry out the run, from the reservation to its end in the ledger; return the folder of the draws."""
     life: Life | None = None
     try:
-        account = None if place.every is None else _account(config, plan, place.every)
+        account = _account(config, plan) if place.per_record else None
         life = Life(
             plan if account is None else account.whole,
             key=_seed(config),

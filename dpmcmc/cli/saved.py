@@ -25,33 +25,31 @@ from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
-from dpmcmc.engine.chains import check_on_disk
-from dpmcmc.engine.hardware import sizes
+from dpmcmc.engine.chain_checks import check_on_disk
 from dpmcmc.engine.life import Life
+from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
-from dpmcmc.inference.names import few, flat
-from dpmcmc.planning.description import INTERVALS, NO_DRAWS
+from dpmcmc.inference.names import few
+from dpmcmc.planning.description import NO_DRAWS
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
 from dpmcmc.report.console import Declared, PublicFacts
 from dpmcmc.report.page import Circumstances, privacy_json
 from dpmcmc.report.pictures import Pictures
-from dpmcmc.report.prior import BesidePrior
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.files import RunFolder, is_sealed
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.transformed import with_label_scale
+from dpmcmc.targets.predicting import with_label_scale
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -61,10 +59,6 @@ if TYPE_CHECKING:
 
 #: Captions of pictures.
 _TRACES = "Traces of up to six parameters as the model has them, one line for each chain"
-_MIXING = (
-    "Mixing of the chains: each dot is a parameter, and the dashed lines are what intervals need. The table of "
-    "parameters has ESS and R-hat too"
-)
 _EPSILON_DELTA = (
     "ε at every δ: one run promises less (a larger ε) the more rarely its promise may fail (a smaller δ), and the dot "
     "is the pair that it states"
@@ -266,11 +260,7 @@ class ConfiguredRun:
         context = page.Context(facts.name, facts.day, *described, circumstances=circumstances)
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
-            self.account.save(
-                everything,
-                self.data.train,
-                f"{self.config.name}: what the run cost each record",
-            )
+            self.account.save(everything, self.data.train)
         published = facts.publishable(guarantee)
         if not published:
             self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
@@ -359,20 +349,6 @@ class ConfiguredRun:
             shown = few(result.released, result.columns)
             kept = (plan.burn_in, plan.thin)
             self.pictures.begin("traces", _TRACES, shown, kept, *said)
-        # A posterior that follows from the path does not wait for the chain to mix.
-        if result.mixing is not None and not result.verdict.from_path:
-            ess, rhat = result.mixing
-            if np.any(np.isfinite(ess) & np.isfinite(rhat)):
-                names, _ = flat(result.released, result.columns)
-                needed = (RHAT, ESS)
-                self.pictures.begin("mixing", _MIXING, names, (rhat, ess), needed, *said)
-        beside = (
-            BesidePrior.of(result.plan, result.draws, result.columns, result.evidence)
-            if INTERVALS in result.usable_for
-            else None
-        )
-        if beside is not None:
-            self.pictures.begin("prior", beside.caption, beside.rows, beside.units, *said)
         self.draw_planned(guarantee)
 
     def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:

@@ -38,9 +38,10 @@ from dpmcmc.cli.refusals import CODE, CommandError, keep_in
 from dpmcmc.cli.swept_cell import CHARGED, DONE, MEASURES, Ended, Sent, status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Cell, Grid
-from dpmcmc.engine.cells import Lost, Row, Table, outcomes
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.results_table import Row, Table
+from dpmcmc.engine.tasks import Lost, outcomes
 from dpmcmc.engine.workers import connected, is_cluster
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.stages import AnyPlan

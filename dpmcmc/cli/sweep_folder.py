@@ -18,7 +18,7 @@ from dpmcmc.cli.swept_cell import status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid
 from dpmcmc.config.model import in_database, to_yaml
-from dpmcmc.engine.cells import Row, csv_of
+from dpmcmc.engine.results_table import Row, csv_of
 from dpmcmc.report import sweep_page
 from dpmcmc.storage.files import (
     ABOUT,

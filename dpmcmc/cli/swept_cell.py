@@ -123,7 +123,6 @@ def _run(sent: Sent) -> None:
         resume=str(sent.folder),
         confidential=None,
         per_record=False,
-        every=None,
         distributed=False,
         quiet=True,
         as_json=False,

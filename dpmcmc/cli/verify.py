@@ -21,7 +21,6 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
 from dpmcmc.errors import InputError, quoted
 from dpmcmc.privacy.accounting import Event, gaussian
-from dpmcmc.privacy.accounting.correlated import sensitivity_squared
 from dpmcmc.privacy.accounting.events import (
     MOST_BLENDED,
     QUERIES,
@@ -32,9 +31,10 @@ from dpmcmc.privacy.accounting.events import (
     round_up,
 )
 from dpmcmc.privacy.accounting.events import queries as kinds
-from dpmcmc.privacy.accounting.guarantee import GroupGuarantee, Guarantee
+from dpmcmc.privacy.accounting.group import GroupGuarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
+from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.lines import YES, Row, rows
 from dpmcmc.storage.files import (
     KEY,
@@ -109,7 +109,6 @@ class SavedRun:
         epsilon: stated ε.
         queries: minibatches of all steps and chains, and releases of a metric.
         noise: least noise multiplier of a minibatch.
-        least: least Σ 1/z² of the queries, where cyclic batches have steps of different noise; else 0.
         quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
@@ -122,7 +121,6 @@ class SavedRun:
     epsilon: float
     queries: float
     noise: float
-    least: float
     quiet: float
     rate: float
     draws: float
@@ -142,31 +140,12 @@ class SavedRun:
         asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
         minibatches = steps * chains + asking * (len(multiples) - 1)
         noise = body.get("noise_multiplier") or {}
-        queries, charged = minibatches, _number(noise.get("min", math.inf))
-        least = 0.0
-        sampling = body.get("sampling") or {}
-        if sampling.get("scheme") == Cyclic.scheme:
-            # A record is in one batch of each epoch, and correlated noise hides less of it.
-            batches = int(_number(sampling["batches"]))
-            phi = Cyclic(1, _number(sampling["phi"])).phi
-            most = max(1, math.ceil(steps / max(batches, 1)))
-            squared = sensitivity_squared(phi, most, max(batches, 1))
-            if noise and not phi and noise["min"] != noise["max"]:
-                # The record that pays most need not be in the step of least noise, nor in the last epoch. It pays no
-                # less than the one that is in that step.
-                most = max(1, int(steps // max(batches, 1)))
-                loudest = _number(noise["max"])
-                least = chains * (charged**-2.0 + (most - 1) * loudest**-2.0)
-                charged = math.inf
-            queries = asking = most * chains
-            charged *= math.sqrt(most / squared)
         # A metric's releases are queries too.
         released = _number((body.get("metric") or {}).get("releases", 0))
         return cls(
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
-            queries=queries + released,
-            noise=charged * min(multiples),
-            least=least,
+            queries=minibatches + released,
+            noise=_number(noise.get("min", math.inf)) * min(multiples),
             quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
@@ -230,9 +209,6 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
     charged = min((e.noise_multiplier for e in queries), default=0.0)
     if charged > run.noise:
         yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
-    spent = math.fsum(e.count / max(e.noise_multiplier, 1e-150) ** 2 for e in queries)
-    if spent < run.least * (1 - TOLERANCE):
-        yield f"charges queries of {spent:.6g} in all (sum of 1/z²) where the run asked for {run.least:.6g} at least"
     quiet = sum(e.count for e in queries if e.noise_multiplier <= run.noise)
     if quiet < run.quiet:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
@@ -272,15 +248,6 @@ def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed
             "no released file lies beside it, so none is compared with its digests",
         )
     return ("files", f"{len(body[KEY])} released files are those whose digests it states")
-
-
-def _groups(guarantee: Guarantee, size: int) -> list[GroupGuarantee]:
-    """Return the guarantee for any ``size`` records together, and that on one side where it is less."""
-    whole = guarantee.for_group(size)
-    if size == 1 or guarantee.adjacency.sensitivity > 1:
-        return [whole]
-    one_sided = guarantee.for_group(size, one_sided=True)
-    return [whole, one_sided] if one_sided.epsilon < whole.epsilon else [whole]
 
 
 class _Recomputed(NamedTuple):
@@ -360,20 +327,6 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
         raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
 
 
-def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
-    """Return (the JSON of a privacy.json, the guarantee that its events have).
-
-    Raises:
-        CommandError: it cannot be read, or states less than its events cost.
-    """
-    body = _read(path)
-    _load_accountant(path, body.get("accountant"), ())
-    recompute = functools.cache(lambda: _recompute(path, body, patient=False))
-    _files(path, body, recompute)
-    _refuse_shortfall(path, recompute())
-    return body, recompute().guarantee
-
-
 def verify(
     privacy: str,
     group: int | None = None,
@@ -396,10 +349,10 @@ def verify(
     recompute = functools.cache(lambda: _recompute(path, body, patient))
     files = _files(path, body, recompute)
     found = recompute()
-    together = []
+    together = None
     if group is not None:
         with _bounded(path, patient):
-            together = _groups(found.guarantee, group)
+            together = found.guarantee.for_group(group)
     after = None
     if delta is not None:
         with _bounded(path, patient):
@@ -462,7 +415,7 @@ def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
     yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
-def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
+def _computed(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
     stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
@@ -471,7 +424,7 @@ def _computed(found: _Recomputed, together: list[GroupGuarantee]) -> list[Row]:
         ("stated", stated),
         ("computed", str(recomputed)),
         *((name, none if value is None else f"epsilon {value:.6g}") for name, value in found.checks.items()),
-        *(("" if number else "group", one.about(found.run.unit)) for number, one in enumerate(together)),
+        *([] if together is None else [("group", together.about(found.run.unit))]),
     ]
 
 
@@ -510,7 +463,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         )
 
 
-def _stated(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Row]) -> dict[str, object]:
+def _stated(found: _Recomputed, together: GroupGuarantee | None, remarks: list[Row]) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 
@@ -524,6 +477,8 @@ def _stated(found: _Recomputed, together: list[GroupGuarantee], remarks: list[Ro
         "accountant": recomputed.accountant,
         "assumptions": list(recomputed.assumptions),
         "accountants": {name: _finite(value) for name, value in found.checks.items()},
-        "group": [{"epsilon": _finite(one.epsilon), "delta": one.delta} for one in together],
+        "group": []
+        if together is None
+        else [{"epsilon": _finite(together.epsilon), "delta": together.delta, "rule": together.rule}],
         "remarks": [text for _, text in remarks],
     }

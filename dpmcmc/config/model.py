@@ -35,7 +35,7 @@ from dpmcmc.config.sections import (
     located,
 )
 from dpmcmc.data import DataRequest
-from dpmcmc.engine.hardware import Device
+from dpmcmc.engine.devices import Device
 from dpmcmc.engine.workers import check_engine
 from dpmcmc.errors import (
     Checked,
@@ -55,7 +55,7 @@ from dpmcmc.privacy.accounting.charging import (
     TraceAccountant,
 )
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.privacy.accounting.sampling import Cyclic, FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
 from dpmcmc.privacy.ledger.place import Address, place
 from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
@@ -167,7 +167,7 @@ class Run:
         }
 
 
-SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "cyclic": Cyclic, "full": Full}
+SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "full": Full}
 
 
 @dataclass(frozen=True)

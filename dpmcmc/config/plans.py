@@ -30,7 +30,8 @@ from dpmcmc.config.sections import (
 )
 from dpmcmc.data import DataRequest, DataSet, DataSpec
 from dpmcmc.data.checks import with_public_facts
-from dpmcmc.engine.hardware import mesh, on_device
+from dpmcmc.engine.devices import on_device
+from dpmcmc.engine.mesh import mesh
 from dpmcmc.engine.work import work_of
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan

@@ -53,7 +53,7 @@ from dpmcmc.errors import Hint, InputError, alternatives, meant
 from dpmcmc.privacy.accounting.own import declared, returned
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL
-from dpmcmc.samplers.schedules import OPTAX, OptaxSchedule
+from dpmcmc.samplers.optax_schedules import OPTAX, OptaxSchedule
 from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.targets.base import REQUIRED as TARGET_METHODS
 

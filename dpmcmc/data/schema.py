@@ -541,44 +541,6 @@ class Schema:
         inside = np.clip(numbers, 0, kind.largest)
         return inside.astype(np.int32), int((inside != numbers).sum())
 
-    def decode_features(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the table, column name -> values (N,), that encoded rows (N, d) stand for.
-
-        Rows that no table has are brought to the nearest value of each column: numbers into their range, blocks to
-        their largest level.
-
-        Raises:
-            InputError: a column that is part of an interaction alone.
-        """
-        found: dict[str, np.ndarray] = {}
-        start = 0
-        encoders = self._span.encoders
-        for term, block, made in zip(self.terms, self.blocks, encoders, strict=False):
-            part = x[:, start : start + len(block)]
-            start = start + len(block)
-            if len(term) == 1:
-                values = made[0].decoded(part / self.row_scale)
-                found.setdefault(self._source(term[0]), values)
-        lost = [name for name in self.sources if name not in found]
-        if lost:
-            raise InputError(f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula")
-        return found
-
-    def decode(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the table that encoded records stand for: :meth:`decode_features`, and the label within its bounds.
-
-        Raises:
-            InputError: as :meth:`decode_features`; a schema with an offset or weights, which x and y do not hold.
-        """
-        if self.leaf_facts:
-            raise InputError("decode: x and y do not hold the offset or the weights")
-        kind = self._label_kind
-        if isinstance(kind, Levels):
-            label = np.array(kind.texts, object)[np.asarray(y, int)]
-        else:
-            label = kind.decoded(y[:, None]) if isinstance(kind, Range) else np.clip(y, 0, kind.largest).astype(int)
-        return {**self.decode_features(x), self.label: label}
-
     def label_of(self, predicted: np.ndarray) -> np.ndarray:
         """Return predictions of encoded rows in the label's own units; of log(1 + label) on scale ``log1p``."""
         middle, half = self._label_units

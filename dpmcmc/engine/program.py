@@ -8,267 +8,35 @@ are arguments, and so are numbers of the sampler, the target and C (``storage/py
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.hardware import DATA, DRAWN_STEPS, hardware, platform_of, sizes
-from dpmcmc.planning.path import recorded_blocks
+from dpmcmc.engine.hardware import platform_of
+from dpmcmc.engine.mesh import DATA, sizes
+from dpmcmc.engine.recorded import going_on, recorded
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, shard_rows
-from dpmcmc.privacy.query.exact_sums import traced_for
+from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
 from dpmcmc.privacy.query.integer_noise import levels_of
-from dpmcmc.privacy.query.metric import SecondMoment
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import (
     GradientQuery,
-    PrivateGradient,
     StepRandomness,
     select_by,
 )
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
+from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.samplers.base import sampler_offers
 from dpmcmc.storage.pytree import (
-    STATIC,
     Number,
     PyTree,
     Structure,
-    map_in_groups,
-    num_bytes,
 )
 from dpmcmc.targets.base import Target, target_offers
-
-# ----------------------------------------------------------------------------------------------------
-# A sampler that also averages, from one kept draw to the next, the points and gradients that its steps release.
-#
-# It also sums how far points are from the mean of their block, for kept draws may hide how hot a path is: steps that
-# overshoot alternate in sign, and every other one of them looks calm.
-#
-# Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says
-# (``inference/trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
-# Only runs that a posterior may be concluded from are recorded (``planning/path.py``), and no other program changes.
-
-#: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
-LARGEST = 1024
-
-
-class Means(NamedTuple):
-    """Means of a block of steps, weighted by 1/s_t².
-
-    Attributes:
-        positions: of the points at which gradients were released.
-        gradients: of the gradients.
-        scatter: Σ (θ_t − mean of its block)(θ_t − mean of its block)ᵀ/s_t² over all steps of blocks that are done,
-            (d, d); None where a block is one step, or d exceeds ``LARGEST``.
-    """
-
-    positions: PyTree
-    gradients: PyTree
-    scatter: PyTree = None
-
-    def of_blocks(self, burn_in: int, precisions: np.ndarray) -> Means:
-        """Return the means of blocks, made of those of single steps.
-
-        Args:
-            burn_in: steps before the first block.
-            precisions: 1/s_t² of the steps of each block, (draws, thin).
-        """
-        draws, thin = precisions.shape
-
-        def blocks(leaf: np.ndarray) -> np.ndarray:
-            kept = np.asarray(leaf)[:, burn_in : burn_in + draws * thin]
-            return kept.reshape(len(kept), draws, thin, -1)
-
-        def mean(of: np.ndarray) -> np.ndarray:
-            total = np.einsum("cbtd,bt->cbd", of, precisions)
-            return total / precisions.sum(axis=1)[:, None]
-
-        steps = blocks(self.positions)
-        found = Means(mean(steps), mean(blocks(self.gradients)))
-        if thin == 1:
-            return found
-        away = steps - found.positions[:, :, None]
-        scatter = np.einsum("cbti,cbtj,bt->cij", away, away, precisions, optimize=True)
-        return found._replace(scatter=scatter)
-
-
-class RecordedState(NamedTuple):
-    """A sampler's state, and what is recorded.
-
-    Attributes:
-        state: the sampler's.
-        means: of its block so far.
-        weight: theirs, ().
-        within: scatter of its block so far, (d, d) or None.
-        scatter: of the blocks that are done, (d, d) or None.
-    """
-
-    state: PyTree
-    means: Means
-    weight: jax.Array
-    within: PyTree
-    scatter: PyTree
-
-    @property
-    def position(self) -> PyTree:
-        """The sampler's."""
-        return self.state.position
-
-
-class RecordedInfo(NamedTuple):
-    """A sampler's Info, and the means of its block up to this step."""
-
-    info: PyTree
-    means: Means
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Recorded(SamplerOffers):
-    """A sampler whose blocks of ``thin`` steps, from ``burn_in`` on, are averaged."""
-
-    sampler: Sampler
-    burn_in: int = dataclasses.field(metadata=STATIC)
-    thin: int = dataclasses.field(metadata=STATIC)
-
-    @property
-    def metric(self) -> object:
-        """The sampler's."""
-        return sampler_offers(self.sampler).metric
-
-    def init(self, key: jax.Array, position: PyTree) -> RecordedState:
-        """State at a starting point."""
-        zeros = jax.tree.map(jnp.zeros_like, position)
-        size = jnp.size(position)
-        none = None if self.thin == 1 or size > LARGEST else jnp.zeros((size, size), jnp.float32)
-        weight = jnp.zeros((), jnp.float32)
-        return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), weight, none, none)
-
-    def step(
-        self,
-        key: jax.Array,
-        state: RecordedState,
-        gradient: PrivateGradient,
-        t: jax.Array,
-    ) -> tuple[RecordedState, RecordedInfo]:
-        """The sampler's step; a block starts from nothing."""
-        following, info = self.sampler.step(key, state.state, gradient, t)
-        more = gradient.noise_std.astype(jnp.float32) ** -2
-        begins = (t - self.burn_in) % self.thin == 0
-        before = jnp.where(begins, 0.0, state.weight)
-        weight = more + before
-        share = more / weight
-        now = Means(state.position, gradient.value)
-        means = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.means, now)
-        within = state.within
-        scatter = state.scatter
-        if within is not None:
-            away = state.position - state.means.positions
-            within = jnp.where(begins, 0.0, within) + before * share * jnp.outer(away, away)
-            done = (t >= self.burn_in) & ((t + 1 - self.burn_in) % self.thin == 0)
-            scatter = scatter + jnp.where(done, within, 0.0)
-        return RecordedState(following, means, weight, within, scatter), RecordedInfo(info, means)
-
-
-def recorded(plan: Plan) -> Sampler | Recorded:
-    """Return a plan's sampler, recorded where a posterior may be concluded from the path."""
-    blocks = recorded_blocks(plan)
-    return plan.sampler if blocks is None else Recorded(plan.sampler, *blocks)
-
-
-def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
-    """Return the state after a step; position and scatter, which are read at the end, stay where the cell is done.
-
-    Other leaves, such as a sampler's matrices, would be copied in every step for nothing. A state that computes its
-    position stays as a whole: steps that are not charged must not decide whether a chain has diverged.
-    """
-    read = (following.position, following.scatter) if isinstance(following, RecordedState) else following.position
-    ends = {id(leaf) for leaf in jax.tree.leaves(read)}
-    apart = ends <= {id(leaf) for leaf in jax.tree.leaves(following)}
-
-    def of(new: jax.Array, old: jax.Array) -> jax.Array:
-        return new if apart and id(new) not in ends else jnp.where(goes, new, old)
-
-    return jax.tree.map(of, following, state)
-
-
-def with_scatter(output: PyTree, states: PyTree) -> PyTree:
-    """Return what is kept of a chunk, (positions, info), with the scatter in the states after it, (1, cells, d, d).
-
-    The last chunk with a draw has the scatter of all blocks, for a block is done where a draw is kept.
-    """
-    if not isinstance(states, RecordedState) or states.scatter is None:
-        return output
-    positions, info = output
-    return positions, info._replace(means=info.means._replace(scatter=states.scatter[None]))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Groups of steps on a condition: in fewer slots where all their batches fit into them, and none where all are done.
-#
-# A batch has so many slots that it hardly ever overflows in a whole run, because a plan is charged for overflows. Most
-# batches need fewer. ``program.py`` compiles the steps of a group twice, for the usual room and for all slots, and
-# takes the first where no record was chosen beyond it. It leaves out a group that no chain has to take.
-
-#: Share of groups of steps that have a batch larger than the usual room.
-RARE = 0.02
-
-
-def slots(program: Program, draws: StepRandomness) -> int | None:
-    """Slots that the batches of a group fit into 49 times in 50; None where they are no fewer, or not worth it.
-
-    The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
-    """
-    mask = draws.batch[1] if hardware(program.platform).branches else None
-    # Steps are compiled twice for it, which only those of a linear model are worth; shards, each with a batch of its
-    # own, would have to go the same way; and rows from the disk come with all their slots.
-    if mask is None or draws.second_batch is not None or program.mesh is not None or program.supplied:
-        return None
-    target = program.target.without()
-    if program.sampler.without().metric is not None or target.prepared is None or target.clipped_gradient_sum is None:
-        return None
-    short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
-    return short if short < mask.shape[-1] else None
-
-
-def split(draws: StepRandomness, room: int) -> tuple[StepRandomness, jax.Array]:
-    """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
-    indices, mask = draws.batch
-    assert indices is not None
-    assert mask is not None
-    within = (indices[..., :room], mask[..., :room])
-    return draws._replace(batch=within), jnp.any(mask[..., room:])
-
-
-def unless_done(
-    program: Program,
-    cells: Cells,
-    t: jax.Array,
-    take: Callable[[PyTree], tuple[PyTree, PyTree]],
-    states: PyTree,
-) -> tuple[PyTree, PyTree]:
-    """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
-    if not hardware(program.platform).branches:
-        return take(states)
-    take = jax.jit(take, inline=True)  # its shapes and its branch are of one trace
-
-    def skip(states: PyTree) -> tuple[PyTree, PyTree]:
-        return states, jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-            jax.eval_shape(take, states)[1],
-        )
-
-    return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Functions of one cell of a program, each traced once for all its uses; tracing is most of what a start costs.
 
 
 class Traced:
@@ -429,7 +197,6 @@ class Program:
             rows=shard_rows(self.num_records, shards),
             axis=None if shards == 1 else DATA,
             label_blind=self.label_blind,
-            phi=self.sampling.phi,
         )
 
     def prepared(self, records: PyTree) -> PyTree:
@@ -440,10 +207,7 @@ class Program:
     def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
-        # Before the first step is one more, whose noise a part of is taken back too.
-        before = cell.streams.at(cell.chain, t - 1).noise if self.sampling.phi else None
-        batch = t if isinstance(self.sampling, Cyclic) else keys.batch
-        return self.query(cell).draw(like, batch, keys.noise, noise_std, before), keys.dynamics
+        return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
 
     def advance(
         self,
@@ -497,114 +261,3 @@ def _slots(plan: Plan) -> int:
         return plan.slots
     size = rung(plan.slots, 8)
     return size if size < plan.num_records else plan.slots
-
-
-class DeviceCalls:
-    """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead."""
-
-    def __init__(self, program: Program, width: int, ahead: bool) -> None:
-        self._program = program
-        self._width = width
-        self._ahead = ahead
-        draw_cells = jax.vmap(program.traced.draw, in_axes=(0, None, 0))
-        self._draw_steps = jax.vmap(draw_cells, in_axes=(None, 0, 0))
-        rows = 0 if program.supplied else None
-        self._advance_cells = jax.vmap(self._advance_cell, in_axes=(0, 0, None, 0, rows, 0))
-
-    def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> DrawnRandomness:
-        """Everything random of a chunk's queries, drawn for a group of steps at a time."""
-        inputs = (self._steps_from(first), noise_std.T)
-        return map_in_groups(lambda its: self._draw_steps(cells, *its), inputs, self._group_steps(cells))
-
-    def chunk(
-        self,
-        states: PyTree,
-        cells: Cells,
-        first: jax.Array,
-        noise_std: jax.Array,
-        kept: jax.Array,
-        records: PyTree,
-    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array]:
-        """The steps of a chunk, and what is kept of them; shapes are those of ``compilation.Compiled.chunk``."""
-        states, output = self._take_steps(states, cells, (self._steps_from(first), noise_std.T), records)
-        leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
-        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
-        at = jnp.arange(kept.shape[0])
-        output = jax.tree.map(lambda leaf: leaf[kept.T, at], output)
-        return states, with_scatter(output, states), finite, norm
-
-    def _advance_cell(
-        self,
-        cell: Cells,
-        state: PyTree,
-        t: jax.Array,
-        noise_std: jax.Array,
-        rows: PyTree,
-        drawn: DrawnRandomness,
-    ) -> tuple[PyTree, PyTree]:
-        records = self._program.prepared(rows) if self._program.supplied else rows
-        return self._program.advance(cell, state, t, noise_std, records, drawn)
-
-    def _steps_from(self, first: jax.Array) -> jax.Array:
-        return first + jnp.arange(self._width, dtype=jnp.int32)
-
-    def _take_steps(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
-        """(states after the steps, (position, info) after each), a group of steps at a time."""
-        given, drawn = records if self._ahead else (records, None)
-        rows, records = (given, None) if self._program.supplied else (None, given)
-
-        def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
-            inputs, drawn, rows = its
-            take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
-            take = functools.partial(take, records=records)
-            return unless_done(self._program, cells, inputs[0][0], take, states)
-
-        size = self._group_steps(cells)
-        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
-        states, output = jax.lax.scan(group, states, groups)
-        return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
-
-    def _take_group(
-        self,
-        states: PyTree,
-        cells: Cells,
-        inputs: Inputs,
-        drawn: DrawnRandomness | None,
-        rows: PyTree,
-        records: PyTree,
-    ) -> tuple[PyTree, PyTree]:
-        """A group of steps, drawn unless it has been, in fewer slots where all its batches fit into them."""
-        draws, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
-
-        def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
-            return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
-
-        short = slots(self._program, draws)
-        if short is None:
-            return taken(draws)(states)
-        within, beyond = split(draws, short)
-        return jax.lax.cond(beyond, taken(draws), taken(within), states)
-
-    def _scan(self, states: PyTree, cells: Cells, steps: tuple, records: PyTree) -> tuple[PyTree, PyTree]:
-        """Steps one after another, whose randomness has been drawn."""
-
-        def body(states: PyTree, step: tuple) -> tuple[PyTree, PyTree]:
-            t, noise_std, drawn, rows = step
-            given = rows if self._program.supplied else records
-            states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
-            return states, (states.position, info)
-
-        return jax.lax.scan(body, states, steps)
-
-    def _group_steps(self, cells: Cells) -> int:
-        """Steps of a group: whole groups of a chunk, whose randomness suits the device.
-
-        Side by side, one step's random numbers cost a third of what they cost alone.
-        """
-        step_bytes = cells.chain.shape[0] * num_bytes(self._program.traced.drawn(cells))
-        most = max(
-            1,
-            min(DRAWN_STEPS, hardware(self._program.platform).drawn // max(step_bytes, 1)),
-        )
-        return max(size for size in range(1, most + 1) if self._width % size == 0)

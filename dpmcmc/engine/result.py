@@ -25,26 +25,17 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.tables import Table, is_table, no_schema
-from dpmcmc.engine.program import Means
-from dpmcmc.engine.result_folder import (
-    DRAWS,
-    PATH,
-    POSTERIOR,
-    Group,
-    content,
-    datasets,
-    groups,
-    load,
-)
-from dpmcmc.engine.uncharged import Uncharged
+from dpmcmc.engine.loaded_result import load
+from dpmcmc.engine.recorded import Means
+from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
-from dpmcmc.inference import predictive, told_apart
-from dpmcmc.inference.breakdown import breakdown
+from dpmcmc.inference import predictive
+from dpmcmc.inference.breakdown import breakdown, tells_no_rows_apart
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
-from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
+from dpmcmc.inference.trace import PathPosterior, Trace
 from dpmcmc.planning.description import INTERVALS, Verdict, html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.plan import Plan
@@ -67,7 +58,7 @@ from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import by_row
+from dpmcmc.targets.predicting import by_row
 
 if TYPE_CHECKING:
     import arviz
@@ -75,8 +66,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: Runs without a ledger from which on a summary adds them up.
-_SEVERAL = 2
 #: Least draws of a posterior that follows from a path, and the chains that they stand in.
 _DRAWS, _CHAINS = 1000, 4
 
@@ -122,8 +111,6 @@ class Result:
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
         evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
             other runs.
-        uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
-            add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
         record: shapes of one record, public; None of what was loaded.
         device: ``platform``, ``kind`` and ``count`` of the devices that computed it; None of what was loaded.
 
@@ -151,13 +138,12 @@ class Result:
     means: Means | None = None
     columns: tuple[str, ...] | None = None
     evidence: Evidence | None = None
-    uncharged: Uncharged | None = None
     device: dict[str, str | int] | None = None
     record: PyTree | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers, and this process."""
-        return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
+        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers."""
+        return self.__dict__ | {"wall_seconds": {}}
 
     def __post_init__(self) -> None:
         if self.columns is None and self.plan.schema is not None:
@@ -223,7 +209,7 @@ class Result:
         return self.plan.released_path or trace_of(self.plan, self.released, self.means, self.metric)
 
     @on_one_blas_thread
-    def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def noise_aware(self, gram: np.ndarray | None = None) -> PathPosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
         It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the
@@ -239,7 +225,7 @@ class Result:
 
     @functools.cached_property
     @on_one_blas_thread
-    def _given_path(self) -> NoiseAwarePosterior:
+    def _given_path(self) -> PathPosterior:
         return self.trace.posterior()
 
     @property
@@ -263,16 +249,9 @@ class Result:
         """
         from dpmcmc.inference import convergence
 
-        if self.mixing is None:
+        if not self.plan.has_chains:
             return {"ess": None, "rhat": None}
-        return convergence.worst(*self.mixing)
-
-    @functools.cached_property
-    def mixing(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """ESS and split R-hat of every number of an iterate, (numbers,) each; None of a one-shot mechanism's draws."""
-        from dpmcmc.inference import convergence
-
-        return convergence.every(self.released) if self.plan.has_chains else None
+        return convergence.summary(self.released)
 
     @functools.cached_property
     @on_one_blas_thread
@@ -293,8 +272,7 @@ class Result:
             return found.without_prediction(broken).without_intervals((broken,))
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
-            why = told_apart.objection(self.plan.target, self.evidence, self.positions)
-            found = found.without_prediction(why)
+            found = found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
         if INTERVALS in found.usable_for and not found.from_path:
             return found
         if self.means is None and self.plan.released_path is None:
@@ -326,9 +304,6 @@ class Result:
 
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
 
-        From the second run on as many records without a ledger, it says what the runs of the process add up to
-        (``uncharged``).
-
         Args:
             level: share of the draws that the range holds.
             original_units: whether coefficients are per unit of the columns as they were before their encoding, which
@@ -338,18 +313,6 @@ class Result:
         Raises:
             ValueError: a level outside (0, 1); original units without a schema.
         """
-        summary = self._summary(level, original_units, most)
-        if self.uncharged is None or self.uncharged.runs < _SEVERAL:
-            return summary
-        return dataclasses.replace(summary, said=(*summary.said, ("together", str(self.uncharged))))
-
-    def _summary(
-        self,
-        level: float = 0.9,
-        original_units: bool | None = None,
-        most: int | None = None,
-    ) -> Summary:
-        """Return the summary of this run alone, which a page may have."""
         chains = self.plan.has_chains and not self.verdict.from_path
         reading = self._reading(original_units)
         shown = reading.of(self.draws, most)
@@ -486,7 +449,7 @@ class Result:
         """
         context = context or Context(title(self.plan), today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        summary = self._summary(most=ROWS)
+        summary = self.summary(most=ROWS)
         return page(self.plan, self.guarantee, summary, context, self._ratios())
 
     def _ratios(self) -> Effects | None:

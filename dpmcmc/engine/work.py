@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.processes import Kept, of_first, several
+from dpmcmc.engine.agreement import Kept, of_first, several
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.stages import AnyPlan

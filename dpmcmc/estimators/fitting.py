@@ -31,13 +31,11 @@ from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
+from dpmcmc.targets.counts import PoissonRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Prior standard deviation of a coefficient where no schema says what its units are, for rows of norm at most 1; and
 #: of the effect of half a column's range where one does, in units of the predictor. Released numbers multiply it

@@ -21,23 +21,15 @@ from scipy.special import ndtr
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.data.structure import contrasts
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.noise_aware import (
-    Denoised,
-    Local,
-    Predicted,
-    denoised,
-    error_of_noise,
-    isotropic_error,
-    predicted,
-    shrunk,
-    symmetric_noise,
-    variances,
-)
-from dpmcmc.inference.scores import BoundedScore, Huber
+from dpmcmc.inference.denoised_moment import Denoised, denoised, error_of_noise, shrunk
+from dpmcmc.inference.linear_score import Huber
+from dpmcmc.inference.normal_law import Local, isotropic_error, symmetric_noise
+from dpmcmc.inference.predicted_width import Predicted, predicted, variances
+from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.mechanisms.noise_aware.facts import Sums, further, furthest, missed
 from dpmcmc.mechanisms.noise_aware.metric import Planned, clip_of, expected, planned
-from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.mechanisms.noise_aware.residuals import DEVIATIONS
+from dpmcmc.privacy.query.gram_release import NoisyGram
 
 # ----------------------------------------------------------------------------------------------------
 # Simulated rows that public facts allow: a plan is tried on them before any record is read.

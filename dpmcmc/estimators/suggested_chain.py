@@ -138,7 +138,7 @@ def _typical(rough: Plan, target: Target) -> float:
 
 def _steepest(rough: Plan, typical: float) -> float:
     """Return the largest curvature of the mean loss in the metric, over simulated designs
-    (``inference/noise_aware.py``)."""
+    (``inference/normal_law.py``)."""
     metric = rough.metric
     assert metric is not None
     release = metric.release

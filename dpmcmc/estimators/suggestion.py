@@ -32,9 +32,9 @@ from dpmcmc.estimators.own_units import prior_lines
 from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
-from dpmcmc.mechanisms.base import OneShot
 from dpmcmc.mechanisms.noise_aware.facts import last_gradients, releases_curvature
 from dpmcmc.mechanisms.noise_aware.prior import Prior
+from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.planning.description import BEST_FIT, INTERVALS, PREDICTION
 from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import Plan
@@ -49,7 +49,8 @@ from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
-from dpmcmc.targets.glm import GeneralisedLinear, LogisticRegression
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
 
 Goal = Literal["intervals", "prediction"]

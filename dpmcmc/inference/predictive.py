@@ -19,7 +19,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.storage.fingerprint import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError, predicts, target_offers
-from dpmcmc.targets.transformed import by_row
+from dpmcmc.targets.predicting import by_row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped

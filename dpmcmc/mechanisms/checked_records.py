@@ -13,7 +13,7 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.data.checks import Marked
-from dpmcmc.privacy.query.gaussian_release import within
+from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, check_bound, target_offers
 

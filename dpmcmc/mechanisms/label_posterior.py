@@ -17,9 +17,11 @@ import numpy as np
 
 from dpmcmc.data.randomised_labels import labels_guarantee
 from dpmcmc.data.schema import Schema
+from dpmcmc.errors import DrawError
 from dpmcmc.inference import convergence
-from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan, check_leaves
-from dpmcmc.mechanisms.engines import DrawError, nuts
+from dpmcmc.mechanisms import nuts
+from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
+from dpmcmc.mechanisms.one_shot import check_leaves
 from dpmcmc.planning.description import IF_TRUE, Use
 from dpmcmc.planning.verdict import RHAT
 from dpmcmc.privacy.query.randomised_response import VALUES
@@ -27,7 +29,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, record_shapes
 from dpmcmc.targets.randomised_labels import RandomisedLabels
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 #: Chains, draws of each, their warm-up, and transitions for each draw; longer ones where chains do not agree.
 _CHAINS = 4
@@ -67,7 +69,7 @@ class LabelPosterior(MechanismOffers):
             rhat = convergence.summary(chains)["rhat"]
             if rhat is not None and rhat <= RHAT:
                 return jax.tree.map(np.concatenate, chains)
-        raise DrawError("engine: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale")
+        raise DrawError("draws: chains of NUTS on the randomised labels do not agree; give the prior a smaller scale")
 
     def intervals(self, plan: MechanismPlan) -> Use:
         """Return that intervals of the draws hold, and why."""

@@ -31,20 +31,14 @@ from dpmcmc.privacy.accounting.charging import (
 )
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
-from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Sampling, expected_batch
+from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import asked_noise
-from dpmcmc.privacy.query.metric import (
-    SecondMoment,
-    asked,
-    every_of,
-    multiples,
-    released_shape,
-)
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
-from dpmcmc.targets.checks import check_absent
 
 #: Most steps that passes may be, since a plan holds the noise of every step in memory.
 MOST_STEPS = 20_000_000
@@ -73,7 +67,7 @@ def plan(
         target: the model.
         num_records: N, a public constant.
         sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
-        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Cyclic(b)`` | ``Full()`` (the default).
+        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()`` (the default).
         steps: per chain; give these or passes.
         passes: over the data: steps = ceil(passes·N/b).
         chains: each is charged.
@@ -117,8 +111,6 @@ def plan(
     _check_curvature(curvature)
     bound = _bound(sampler, sampling, num_records)
     second = asked(bound.queries)
-    if isinstance(sampling, Cyclic):
-        _check_cyclic(sampling, bound, second, metric, privacy)
     coordinates = None if privacy is None else _coordinates(target, second)
     charges = tuple(stage.charge for stage in starts)
     size = (num_records, chains, multiples(second), coordinates, charges)
@@ -267,42 +259,6 @@ def _check_metric(metric: PrivateMetric, starts: tuple[GivenStarts, ...], curvat
             "curvature: is that of the model's own coordinates, and steps are taken in those of the metric; leave it "
             "out",
             "curvature",
-        )
-
-
-def _check_cyclic(
-    sampling: Cyclic,
-    sampler: Sampler,
-    second: SecondMoment | None,
-    metric: PrivateMetric | None,
-    privacy: Privacy | None,
-) -> None:
-    """Refuse what batches that take turns, or correlated noise, are not derived for."""
-    name = type(sampler).__name__
-    offers = sampler_offers(sampler)
-    if second is not None:
-        raise UnsupportedCombination(
-            f"scheme: cyclic batches are derived for one gradient a step, and {name} asks for a second moment; use "
-            "scheme poisson or full.",
-            "scheme",
-        )
-    if metric is not None or offers.metric is not None:
-        raise UnsupportedCombination(
-            "scheme: cyclic batches are not derived for gradients in a metric; leave the metric out, or use scheme "
-            "poisson or full.",
-            "scheme",
-        )
-    if not sampling.phi:
-        return
-    if privacy is None:
-        raise UnsupportedCombination(
-            "phi: correlated noise is that of a private run; set phi to 0, or give privacy.",
-            "phi",
-        )
-    if not offers.correlated_noise:
-        raise UnsupportedCombination(
-            f"phi: the law of {name} under correlated noise is not derived; use sgld, or phi 0.",
-            "phi",
         )
 
 

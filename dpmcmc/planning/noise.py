@@ -18,7 +18,7 @@ from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import CalibrationError, Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import MetricName
 from dpmcmc.planning.stages import Private, Stage
-from dpmcmc.privacy.accounting import correlated, gaussian
+from dpmcmc.privacy.accounting import gaussian
 from dpmcmc.privacy.accounting.charging import (
     Earlier,
     Privacy,
@@ -33,12 +33,12 @@ from dpmcmc.privacy.accounting.own import named
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import asked_noise
 from dpmcmc.privacy.query.exact_sums import fraction_bits
-from dpmcmc.privacy.query.gaussian_release import GramRelease, RowFacts
-from dpmcmc.privacy.query.metric import SecondMoment
+from dpmcmc.privacy.query.gram_release import GramRelease, RowFacts
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 
 class Noise(NamedTuple):
@@ -95,8 +95,7 @@ def calibrated(
     check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
     free = float(np.mean(noise_std == _round_up(own)))
     loudest = float(noise_multipliers.max())
-    phi = queries.sampling.phi
-    bits = fraction_bits(loudest * correlated.total(phi))
+    bits = fraction_bits(loudest)
     second_bits = 0 if second is None else fraction_bits(loudest * second.ratio)
     private = Private(
         promise=privacy,
@@ -106,7 +105,7 @@ def calibrated(
         free_fraction=free,
         bits=bits,
         second_bits=second_bits,
-        levels=levels(noise_multipliers, (bits, second_bits), second, phi),
+        levels=levels(noise_multipliers, (bits, second_bits), second),
         coordinates=queries.coordinates,
         before=before,
     )
@@ -114,13 +113,8 @@ def calibrated(
 
 
 def unit_of(queries: Schedule, privacy: Privacy) -> float:
-    """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C).
-
-    Where noise is correlated, s is that of slow directions and z that of its independent ζ, so the unit is larger by
-    ``1 / correlated.slow``.
-    """
-    unit = expected_batch(queries.sampling, queries.num_records) / (queries.num_records * privacy.clip)
-    return unit / correlated.slow(queries.sampling.phi)
+    """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C)."""
+    return expected_batch(queries.sampling, queries.num_records) / (queries.num_records * privacy.clip)
 
 
 def charged(noise_std: np.ndarray, queries: Schedule, privacy: Privacy) -> tuple[np.ndarray, Guarantee, int]:
@@ -154,16 +148,12 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     return own
 
 
-def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None, phi: float = 0.0) -> tuple[int, int]:
-    """Draws per coordinate of the integer noise of the gradient and of the second moment.
-
-    Correlated noise has these in its independent part, and one draw more beside it (``accounting/correlated.py``).
-    """
+def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:
+    """Draws per coordinate of the integer noise of the gradient and of the second moment."""
     quietest = float(z.min())
     loudest = float(z.max())
-    grid = 2.0 ** bits[0] * (correlated.white(phi) if phi else 1.0)
-    most = gaussian.LEVELS[-2 if phi else -1]
-    gradient = gaussian.levels_for(quietest * grid, loudest * grid, most)
+    grid = 2.0 ** bits[0]
+    gradient = gaussian.levels_for(quietest * grid, loudest * grid)
     if second is None:
         return gradient, 0
     unit = second.ratio * 2.0 ** bits[1]
@@ -185,7 +175,7 @@ def _round_up(values: np.ndarray) -> np.ndarray:
 # A direction that all records share and one that few have then get noise in proportion to what the records say of
 # them. The release is a Gaussian mechanism (``gaussian_release.py``), composed with the gradients in one guarantee,
 # and F is post-processing of it. F is scaled by what was released so that C is κ times the typical norm
-# (``inference/noise_aware.py``). So noise, steps and temperature are settled in its units φ = Fθ, from public facts,
+# (``inference/normal_law.py``). So noise, steps and temperature are settled in its units φ = Fθ, from public facts,
 # and step sizes are those in φ.
 #
 # Second moment of what:

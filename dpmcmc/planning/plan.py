@@ -26,9 +26,9 @@ from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson, Sampling, expected_batch
+from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.metric import SecondMoment, every_of, multiples
+from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.targets import TARGETS
@@ -339,11 +339,6 @@ class Plan(AnyPlan):
         """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
         if self.privacy is None or self.privacy.epsilon is None:
             return None, "Wang's formula takes a target epsilon, and this plan has none"
-        if isinstance(self.sampling, Cyclic) and self.sampling.batches(self.num_records) > 1:
-            return (
-                None,
-                "Wang's formula is for batches that are random, and these are not",
-            )
         inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
@@ -407,18 +402,12 @@ class Plan(AnyPlan):
 
     @property
     def _sampling_facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {
+        return {
             "scheme": self.sampling.scheme,
             "batch_size": self.batch_size,
             "rate": self.sampling.rate(self.num_records),
             "slots": self.slots,
         }
-        if isinstance(self.sampling, Cyclic):
-            facts |= {
-                "batches": self.sampling.batches(self.num_records),
-                "phi": self.sampling.phi,
-            }
-        return facts
 
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
@@ -445,11 +434,6 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     if rate < 1:
         about = "about " if isinstance(plan.sampling, Poisson) else ""
         batch = f"{plan.sampling.scheme}, {about}{plan.batch_size:g} of {plan.num_records:,} records (rate {rate:.4g})"
-    if isinstance(plan.sampling, Cyclic) and rate < 1:
-        batch = (
-            f"cyclic, {plan.sampling.batches(plan.num_records):,} batches of {plan.batch_size:g} of "
-            f"{plan.num_records:,} records in a public order; nothing is gained by sampling"
-        )
     unit = plan.target_offers.unit
     out = [
         ("target", repr(plan.target)),
@@ -484,10 +468,7 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
         ("guarantee", guaranteed(private.guarantee, secret)),
-        (
-            "noise",
-            f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})" + _correlation(plan),
-        ),
+        ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"),
         ("thesis", _thesis_line(plan, private)),
     ]
     if not plan.optimises:
@@ -497,16 +478,6 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
             ("time", _time_line(plan, private)),
         ]
     return out + labelled("unproved", plan.unproved) + plan.verdict.lines()
-
-
-def _correlation(plan: Plan) -> str:
-    """Return what correlated noise is; empty where noise is independent."""
-    if not plan.sampling.phi:
-        return ""
-    return (
-        f", of which the next step takes back {plan.sampling.phi:g}; temperature is that of directions that take many "
-        "steps to relax, and faster ones are hotter"
-    )
 
 
 def _thesis_line(plan: Plan, private: Private) -> str:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import NotForIntervals, UnsupportedCombination
-from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.planning.description import (
@@ -42,11 +42,10 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 # ----------------------------------------------------------------------------------------------------
 # Obstacles between a sampler's plan and intervals that cover, told from public facts alone.
@@ -201,11 +200,6 @@ def _minibatches(plan: Plan) -> Obstacle | None:
     rate = plan.sampling.rate(plan.num_records)
     if rate >= 1:
         return None
-    if isinstance(plan.sampling, Cyclic):
-        return Obstacle(
-            "batches that take turns move the chain in a cycle, by an unknown amount",
-            "batches are not random",
-        )
     bound = _largest_gradient(plan)
     if bound is None:
         return Obstacle(

@@ -13,7 +13,6 @@ from .accounting.events import Event as Event
 from .accounting.events import UnsupportedCombination as UnsupportedCombination
 from .accounting.events import round_up as round_up
 from .accounting.guarantee import Guarantee as Guarantee
-from .accounting.sampling import Cyclic as Cyclic
 from .accounting.sampling import FixedSize as FixedSize
 from .accounting.sampling import Full as Full
 from .accounting.sampling import Poisson as Poisson

@@ -11,20 +11,20 @@ import math
 from pathlib import Path
 
 from dpmcmc.data.base import DataSpec, Privatised
-from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.description import IF_TRUE, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import round_up, three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Cyclic, Full, expected_batch
+from dpmcmc.privacy.accounting.sampling import Full, expected_batch
 from dpmcmc.report.lines import LABEL, NO, WIDTH, YES, Row
 from dpmcmc.report.words import model
 from dpmcmc.samplers.optax import Optax
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.linear import LinearRegression
 
 _UNITS = {
     "replace_one": "one {} replaced",
@@ -134,10 +134,6 @@ def _method(plan: AnyPlan) -> Row:
         if isinstance(plan.sampling, Full)
         else f"batches of {expected_batch(plan.sampling, plan.num_records):,.0f}"
     )
-    if isinstance(plan.sampling, Cyclic):
-        batch = f"cyclic {batch}"
-        if plan.sampling.phi:
-            batch += f", φ {plan.sampling.phi:g}"
     # A posterior that follows from a path does not have the path's temperature.
     hottest = 0.0 if plan.verdict.from_path or plan.optimises else float(plan.temperatures.max())
     heat = f", temperature {three_digits(hottest)}" if hottest > _HOT else ""

@@ -23,8 +23,10 @@ from dpmcmc.report.effects import decimals
 from dpmcmc.report.forest import Forest, Spans, picture
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import GeneralisedLinear, SoftmaxRegression
-from dpmcmc.targets.transformed import PerOwner, untempered
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.per_owner import PerOwner
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import untempered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

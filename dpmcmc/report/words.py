@@ -14,8 +14,8 @@ from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.per_owner import PerOwner
 
 #: Most columns that a title names where the user gave no formula.
 _TITLE_COLUMNS = 6

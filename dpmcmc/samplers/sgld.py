@@ -6,15 +6,7 @@ The pair (drift η, noise variance 2Tη) keeps exp(−U/T). The thesis prints no
 Exact on a quadratic of curvature w with exact gradients: Var = (T/w) / (1 − ηw/2), stable for ηw < 2.
 
 The noise is part of the query. Where privacy needs s_t > √(2T/η_t), the chain runs at temperature η_t s_t²/2 instead,
-and the plan says so. The law of the noise is ``base.py`` at friction 1.
-
-Noise may be correlated where batches take turns (``privacy/accounting/correlated.py``): σ(Z_t − φZ_{t−1}) with
-σ(1 − φ) = s, which slow directions see as sZ_t. A direction of curvature w then has the variance, with a = 1 − ηw,
-
-    Var = (ησ)² (1 + φ² − 2φa) / (1 − a²),
-
-for θ' = aθ − ησ(Z_t − φZ_{t−1}), and θ holds −ησ times the Z_{t−1} that is taken back. Where ηw is well below 1 − φ
-this is the variance at temperature ηs²/2, and faster directions are hotter.
+and the plan says so. The law of the noise is ``langevin.py`` at friction 1.
 """
 
 from __future__ import annotations
@@ -56,8 +48,6 @@ class SGLD(Langevin):
         >>> round(float(sampler.noise_std(0)), 2)  # √(2·1000/4)
         22.36
     """
-
-    correlated_noise = True
 
     def init(self, key: jax.Array, position: PyTree) -> SGLDState:
         """State at ``position``."""

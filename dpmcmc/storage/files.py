@@ -56,20 +56,6 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
         temporary.unlink(missing_ok=True)
 
 
-def check_room(folder: Path, size: int) -> None:
-    """Raise OSError, with the folder as its file name, unless so many bytes can be written in it now."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".room.")
-    try:
-        if hasattr(os, "posix_fallocate"):  # not on every system
-            os.posix_fallocate(handle, 0, max(1, size))
-    except OSError as error:
-        reason = f"{os.strerror(error.errno or 0)}, {size / 1e6:.1f} MB are needed"
-        raise OSError(error.errno, reason, str(folder)) from None
-    finally:
-        os.close(handle)
-        os.unlink(name)
-
-
 def flush_folder(path: Path) -> None:
     """Flush the names in a folder to the disk; on Windows, where a folder cannot be opened, renaming is durable."""
     if os.name != "nt":
@@ -310,8 +296,6 @@ PICTURES = "figures"
 #: Names of the pictures, in the order of the page.
 DRAWN = (
     "traces",
-    "mixing",
-    "prior",
     "temperature",
     "epsilon_delta",
     "calibration",
@@ -320,7 +304,7 @@ DRAWN = (
 #: Folder of a run folder that is never published, and names of what it holds.
 CONFIDENTIAL = "confidential"
 CHECKPOINT = "checkpoint"
-HELD = ("diagnostics.json", "failure.json", "per_record.npz", "per_record.png")
+HELD = ("diagnostics.json", "failure.json", "per_record.csv")
 #: Names of tables and of what is written beside them, by sweeps and by the experiments.
 RESULTS, ABOUT, CELLS = "results.csv", "about.json", "cells"
 _TABLES = (

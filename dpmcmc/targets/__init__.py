@@ -1,27 +1,16 @@
 """Models with a prior and a per-record log-likelihood."""
 
-from dpmcmc.targets.base import (
-    Custom,
-    Target,
-    TargetError,
-    bind,
-    check,
-    check_rows,
-    immutable,
-    record_shapes,
-)
+from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax import from_flax
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.targets.per_owner import PerOwner
 from dpmcmc.targets.randomised_labels import RandomisedLabels
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Names a YAML may use.
 TARGETS: dict[str, type[Target]] = {

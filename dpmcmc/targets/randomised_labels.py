@@ -20,8 +20,9 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.query.randomised_response import VALUES, RandomisedTable
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import TargetOffers, bind, require_classes
-from dpmcmc.targets.glm import LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import _of_inner
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.of_inner import of_inner as _of_inner
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 if TYPE_CHECKING:
     from jaxtyping import Float

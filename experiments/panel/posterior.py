@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from dpmcmc.diagnostics import reference
-from dpmcmc.mechanisms.minimise import HuberisedLogistic, minimise
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
+from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.storage.files import opened
 from experiments.nuts import nuts_posterior
 from experiments.panel.config import Panel

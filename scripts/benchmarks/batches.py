@@ -18,8 +18,9 @@ import numpy as np
 from benchmarks.problem import CLIP, Size
 from benchmarks.report import Table
 from benchmarks.timing import in_turn, ratio, scanned
-from dpmcmc.engine.compilation import compiler_options
-from dpmcmc.privacy.query.exact_sums import fraction_bits, traced_for
+from dpmcmc.engine.sizes import compiler_options
+from dpmcmc.privacy.query.exact_sums import fraction_bits
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.targets import LogisticRegression, PoissonRegression, SoftmaxRegression
 

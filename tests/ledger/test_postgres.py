@@ -14,7 +14,8 @@ import pytest
 
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import dump
-from dpmcmc.engine.reservation import Reservation, check_apart
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.saving import check_apart
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, file, postgres
@@ -76,9 +77,6 @@ def forgotten():
     for session in postgres._SESSIONS.values():
         session.drop()
     postgres._SESSIONS.clear()
-
-
-# The same ledger as in a file
 
 
 def lives(where, fifth):
@@ -555,9 +553,6 @@ def test_a_client_that_takes_a_lost_reply_for_no_change_is_caught(shared, server
     assert len(shared.history()) == 3
 
 
-# Roles
-
-
 def statements(role):
     """GRANTs of a role that the guide gives."""
     guide = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
@@ -595,9 +590,6 @@ def test_an_analyst_reserves_and_an_auditor_reads(server, fifth, capsys, tmp_pat
     assert "CREATE on it" in refused(
         capsys, 2, "init", server.url("auditor", schema="x"), "--epsilon", 1, "--delta", "1e-6"
     )
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """privacy.json, and a folder of a result, spoilt, for ``verify``."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

@@ -13,10 +13,9 @@ from sklearn.base import clone
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.engine import uncharged
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import PrivateLinearRegression, PublicKFold
-from dpmcmc.mechanisms import Exponential, SufficientStatistics
+from dpmcmc.mechanisms import SufficientStatistics
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query import integer_noise
 from dpmcmc.targets import LinearRegression
@@ -101,27 +100,3 @@ def too_many_numbers_cost_nothing(scene: Scene) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_noise, "MOST_NUMBERS", 2)
         _refused_unspent(scene, "numbers", act)
-
-
-def hypotheses_that_fit_no_parameters_cost_nothing(scene: Scene) -> None:
-    """Public facts that a draw would fail on are looked at before the budget is spent."""
-
-    def act(ledger: Ledger) -> None:
-        mechanism = Exponential(hypotheses=np.zeros((3, 9)), loss_bound=1.0)
-        plan = mechanism.plan(_TARGET, num_records=_N, epsilon=2.0, delta=1e-6)
-        dpmcmc.sample(plan, {"x": _X, "y": _X[:, 0]}, ledger=ledger)
-
-    _refused_unspent(scene, "hypotheses", act)
-
-
-def the_count_of_runs_is_one_of_public_facts(scene: Scene) -> None:
-    """What a result says of earlier runs is the same whether or not these were on the same records."""
-
-    def said(second: np.ndarray) -> str:
-        plan = SufficientStatistics().plan(_TARGET, num_records=_N, epsilon=2.0, delta=1e-6)
-        with pytest.MonkeyPatch.context() as patch, _quiet():
-            patch.setattr(uncharged, "_SEEN", {})
-            results = [dpmcmc.sample(plan, {"x": x, "y": x[:, 0]}) for x in (_X, second)]
-        return str(results[-1].uncharged)
-
-    require(said(_X) == said(-_X), "the count of runs tells whether two tables are the same")

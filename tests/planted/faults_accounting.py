@@ -10,13 +10,13 @@ import pytest
 
 from dpmcmc.cli import sweep
 from dpmcmc.mechanisms import OPS, checked_records
-from dpmcmc.mechanisms.base import PrivacySpec
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting import Event, events, guarantee, objective, pld, rdp
+from dpmcmc.privacy.accounting import Event, events, group, objective, pld, rdp
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.accounting.guarantee import GroupGuarantee
+from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
@@ -113,14 +113,14 @@ def _composes_anything(patch: Patch) -> None:
 
 
 def _group_at_the_same_delta(patch: Patch) -> None:
-    def for_group(self: Guarantee, size: int, delta: float | None = None, **_: bool) -> GroupGuarantee:
-        return GroupGuarantee(size, size * self.epsilon, self.delta, self.adjacency, self, ())
+    def for_group(self: Guarantee, size: int, delta: float | None = None) -> GroupGuarantee:
+        return GroupGuarantee(size, size * self.epsilon, self.delta, self, "")
 
     patch.setattr(Guarantee, "for_group", for_group)
 
 
 def _pairs_paid_once(patch: Patch) -> None:
-    patch.setattr(guarantee, "of_pairs", lambda events: 0.0)
+    patch.setattr(group, "of_pairs", lambda events: False)
 
 
 def _no_determinant(patch: Patch) -> None:

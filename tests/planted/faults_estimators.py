@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 from sklearn.model_selection import StratifiedKFold
 
-from dpmcmc.engine import life
-from dpmcmc.engine.result import Uncharged
 from dpmcmc.estimators import PublicKFold, fitting, regressions, suggestion
-from dpmcmc.mechanisms import Exponential
 from dpmcmc.mechanisms import base as one_shot
 from dpmcmc.mechanisms import ops as certified
-from dpmcmc.storage.fingerprint import fingerprint
 from tests.planted import Fault
 from tests.planted import checks_estimators as checks
 
@@ -43,26 +39,6 @@ def _level_looked_at_when_it_is_used(patch: Patch) -> None:
 def _numbers_counted_when_they_are_drawn(patch: Patch) -> None:
     for room in (one_shot, certified):
         patch.setattr(room, "check_numbers", lambda _: None)
-
-
-def _hypotheses_looked_at_in_the_draw(patch: Patch) -> None:
-    patch.setattr(Exponential, "check", lambda *_: None)
-
-
-def _counts_equal_tables(patch: Patch) -> None:
-    seen: list[str] = []
-    real = life.Life.read
-
-    def read(self: Any, *arguments: Any, **options: Any) -> None:
-        real(self, *arguments, **options)
-        seen.append(fingerprint(b"", vars(self.work.records)))
-
-    def counted(plan: Any, guarantee: Any) -> Uncharged:
-        runs = seen.count(seen[-1])
-        return Uncharged(runs, plan.num_records, runs * guarantee.epsilon, runs * guarantee.delta)
-
-    patch.setattr(life.Life, "read", read)
-    patch.setattr(life, "counted", counted)
 
 
 FAULTS = (
@@ -95,17 +71,5 @@ FAULTS = (
         "A release of more numbers than integer noise is charged for is charged, and fails.",
         _numbers_counted_when_they_are_drawn,
         (checks.too_many_numbers_cost_nothing,),
-    ),
-    Fault(
-        "public hypotheses looked at in the draw",
-        "Hypotheses of other shapes than the parameters are charged, and fail.",
-        _hypotheses_looked_at_in_the_draw,
-        (checks.hypotheses_that_fit_no_parameters_cost_nothing,),
-    ),
-    Fault(
-        "a count of runs on equal records",
-        "A result says how often the same records were fitted, and so whether a table has changed since.",
-        _counts_equal_tables,
-        (checks.the_count_of_runs_is_one_of_public_facts,),
     ),
 )

@@ -31,14 +31,14 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.scores import BoundedScore, Law
-from dpmcmc.mechanisms.base import PrivacySpec
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.ordinal import OrdinalRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 
 #: Share of μ² for the counts.
 COUNT_SHARE = 0.01

@@ -24,8 +24,7 @@ A teaching baseline: valid, and one to four orders of magnitude looser than ``pl
 
 Claim: Sampling at rate q turns (ε₀, δ₀) into (log(1 + q(e^{ε₀} − 1)), qδ₀), for a replaced record too.
 Proof: advanced joint convexity (Balle, Barthe and Gaboardi 2018), with a distance of 2C.
-Held by: test_accountants_stand_in_order, test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip,
-test_opendp_has_our_amplification_of_one_batch
+Held by: test_accountants_stand_in_order, test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip
 """
 
 from __future__ import annotations

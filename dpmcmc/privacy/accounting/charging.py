@@ -44,7 +44,7 @@ from dpmcmc.privacy.accounting.conversions import Bracket
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import OwnAccountant, is_ones_own, named
-from dpmcmc.privacy.accounting.sampling import Cyclic, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
 
 # ----------------------------------------------------------------------------------------------------
 # Promise that a run is asked for: the ``privacy:`` section of a configuration.
@@ -66,8 +66,8 @@ class Privacy:
 
     Args:
         epsilon: target ε; left out with calibrator free, which reports it.
-        delta: total δ, below 1/N; 0 with a mechanism whose release is pure ε-DP (exponential; ops of form range or
-            printed), and refused elsewhere.
+        delta: total δ, below 1/N; 0 with a mechanism whose release is pure ε-DP (ops of form range), and refused
+            elsewhere.
         adjacency: definition of a neighbour: one record replaced, present or absent, or zeroed.
         release: all that may be published: trace, every iterate. Leave it out with a mechanism, which has a release of
             its own: certified_ops a last iterate, ops posterior draws.
@@ -194,10 +194,6 @@ class Earlier:
         return tuple(event for event in self.events if event.mechanism not in DEVIATIONS)
 
 
-#: Assumption of batches that take turns. In a sorted file one record moves others to another batch.
-ORDER = "The order of the records does not depend on what is in them."
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Noisy queries of a run: the noise of every step, and what the run's guarantee covers beside them.
@@ -236,26 +232,16 @@ class Schedule:
 
     @property
     def charged(self) -> np.ndarray:
-        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,); of cyclic batches, those that
-        one record is in."""
+        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,)."""
         z = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
-        if isinstance(self.sampling, Cyclic):
-            if self.multiples != (1.0,):
-                raise UnsupportedCombination(
-                    "scheme: cyclic batches are derived for one gradient a step, and the sampler asks for a second "
-                    "moment; use scheme poisson or full.",
-                    "scheme",
-                )
-            return self.sampling.participations(z, self.num_records)
         asks = self.asks
         return np.concatenate([*(z[asks] * multiple for multiple in self.multiples), z[~asks]])
 
     @property
     def queries(self) -> tuple[Event, ...]:
-        """Events of the queries, one for each minibatch of a step, before overflow; of cyclic batches, k a chain."""
-        cyclic = isinstance(self.sampling, Cyclic)
+        """Events of the queries, one for each minibatch of a step, before overflow."""
         return query_events(
-            "gaussian" if cyclic else self.sampling.mechanism(self.num_records),
+            self.sampling.mechanism(self.num_records),
             self.charged,
             self.sampling.charged_rate(self.num_records),
             repeats=self.chains,
@@ -287,10 +273,8 @@ class Schedule:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the releases that the run begins with, and of batches by the order of the records."""
-        before = (sentence for release in self.earlier for sentence in release.assumptions)
-        turns = isinstance(self.sampling, Cyclic) and self.sampling.batches(self.num_records) > 1
-        return (*before, *((ORDER,) if turns else ()))
+        """Assumptions of the releases that the run begins with."""
+        return tuple(sentence for release in self.earlier for sentence in release.assumptions)
 
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
         """Return the same queries with this noise, (steps,)."""

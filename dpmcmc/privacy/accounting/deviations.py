@@ -23,12 +23,10 @@ two ends of the path.
 **The ideal laws of a pair.** For every pair of neighbours there are laws Q, Q' that are made for the pair. A data set
 in the middle of a path then has two ideal laws, one for each neighbour, and no inequality joins them. Only the sum of
 the first lines is proved: δ(ε) = δ_base(ε) + (1 + e^ε)β for one step, so every step of a path pays β
-(``guarantee.py``).
+(``group.py``).
 
 * ``PrivateSelection``: an (ε, δ)-DP pair has an ε-DP pair near by (Dwork and Roth 2014, Lemma 3.17), which is another
   one for every pair.
-* ``AdaOPS``: its ideal draw is restricted to slabs around the records in which the two data sets differ, and returns
-  a constant where a bound fails on one of the two.
 
 (ε, δ)-DP and nothing else is a deviation of a pair: ``pure`` ε with β = δ/(1 + e^ε). P_j(s) = δ(1 + e^ε + … +
 e^{(j−1)ε}) of one output s, for j marked records, is such a mechanism, and k records differ by all of P_k(s). The
@@ -39,13 +37,12 @@ A guarantee may have both: I of the first kind has the second kind's δ(ε) on n
 **Without a deviation.** The minimum that output and objective perturbation compute is off by at most γ/Λ for every D:
 the noise hides 2γ/Λ between any two data sets. Interactive streams and the exponential mechanism are pure.
 
-An ``approximate_draw`` is taken for one of a pair unless it says ``per_data_set`` or has the distance of integer
-noise. Files and mechanisms from before this was told apart are charged the more.
+An ``approximate_draw`` is taken for one of a pair unless it says ``per_data_set``.
 
 Claim: A deviation of probability β costs (1 + e^ε)β of δ, once or once for each of k records.
 Proof: total variation, between the laws of a data set or between those of a pair of neighbours.
 Held by: test_delta_at_includes_the_overflow, test_deviation_costs_as_batch_overflow_does,
-test_overflow_is_charged_at_the_ends, "a pair's deviation paid once by a group"
+test_a_deviation_of_every_data_set_is_paid_once, "a pair's deviation paid once by a group"
 """
 
 from __future__ import annotations
@@ -53,8 +50,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from dpmcmc.privacy.accounting import gaussian
-from dpmcmc.privacy.accounting.events import Event, overflow_probability
+from dpmcmc.privacy.accounting.events import Event
 
 
 def with_deviations(base: Callable[[float], float], beta: float, delta: float) -> float:
@@ -81,7 +77,6 @@ def with_deviations(base: Callable[[float], float], beta: float, delta: float) -
     return math.inf
 
 
-def of_pairs(events: Iterable[Event]) -> float:
-    """Probability β of the deviations whose ideal laws may be those of a pair of neighbours."""
-    unmarked = (e for e in events if e.mechanism == "approximate_draw" and not e.per_data_set)
-    return overflow_probability(e for e in unmarked if not gaussian.is_charge(e))
+def of_pairs(events: Iterable[Event]) -> bool:
+    """Whether the ideal laws of some deviation may be those of a pair of neighbours."""
+    return any(e.mechanism == "approximate_draw" and e.count and not e.per_data_set for e in events)

@@ -7,7 +7,7 @@ Claim: k full-batch queries cost one Gaussian of μ = √(Σ Δ²/z²), exactly.
 Proof: the trade-off of the Gaussian mechanism (Balle and Wang 2018), and its composition (Dong, Roth and Su 2019).
 Held by: test_rate_one_is_the_exact_gaussian, test_gaussian_curve_and_its_inverses_agree,
 test_full_batches_are_one_gaussian, test_dp_accounting_agrees_with_what_a_run_states,
-test_opendp_agrees_with_what_a_run_states, "sensitivity C where 2C is right"
+"sensitivity C where 2C is right"
 """
 
 from __future__ import annotations
@@ -223,23 +223,16 @@ def deviation(levels: int) -> float:
 
 def draws_event(numbers: int) -> Event:
     """Return the charge of so many numbers of integer noise, each of the most draws."""
-    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]), numbers)
+    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]), numbers, per_data_set=True)
 
 
 def releases_event(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return the charge of the integer noise of a one-shot mechanism with these events; none where it adds no noise."""
     noisy = ("gaussian", "noisy_descent")  # a descent has a release a step
     count = sum(e.count * (e.steps or 1) for e in events if e.mechanism in noisy)
-    return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count),) if count else ()
-
-
-def is_charge(event: Event) -> bool:
-    """Return whether an event is a :func:`draws_event` or a :func:`releases_event`, which their distance tells."""
-    one = deviation(LEVELS[-1])
-    return event.mechanism == "approximate_draw" and event.rate in (
-        one,
-        one * MOST_NUMBERS,
-    )
+    if not count:
+        return ()
+    return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count, per_data_set=True),)
 
 
 def price(event: Event, epsilon: float) -> float:
@@ -265,16 +258,16 @@ def excess(std: float, levels: int) -> float:
     return (2 * math.sqrt(rest) + 2) / (2 * square) + 2 * SLACK
 
 
-def levels_for(smallest: float, largest: float, most: int = LEVELS[-1]) -> int:
-    """The fewest draws per coordinate for stds in this range, in grid units, of at most ``most``.
+def levels_for(smallest: float, largest: float) -> int:
+    """The fewest draws per coordinate for stds in this range, in grid units.
 
     Raises:
         ValueError: noise so small that S would be over a percent too large, or so large that no level reaches it.
     """
-    able = [levels for levels in LEVELS if levels <= most and largest * (1 + 1e-3) <= reach(levels)]
+    able = [levels for levels in LEVELS if largest * (1 + 1e-3) <= reach(levels)]
     if not able:
         raise InputError(
-            f"a noise std of {largest:.3g} grid steps is beyond the {reach(most):.3g} that integer noise "
+            f"a noise std of {largest:.3g} grid steps is beyond the {reach(LEVELS[-1]):.3g} that integer noise "
             "reaches; lower the largest noise multiplier of the run"
         )
     fine = [levels for levels in able if excess(smallest, levels) <= FINE_EXCESS]

@@ -155,13 +155,17 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     composed = compose(events, adjacency)
     if composed is None:
         return 0.0
-    orders, rdp = composed
-    if delta <= 0 or not np.any(np.isfinite(rdp)):
+    return certified(*composed, delta)
+
+
+def certified(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
+    """Smallest ε >= 0 certified at δ by Rényi divergences at ``orders``."""
+    if delta <= 0 or not np.any(np.isfinite(divergences)):
         return math.inf
     # The total variation is at most √(1 − e^{−KL}) (Bretagnolle and Huber 1979), and KL at most any of these.
-    if np.any(delta**2 + np.expm1(-rdp) > 0):
+    if np.any(delta**2 + np.expm1(-divergences) > 0):
         return 0.0
-    return max(0.0, epsilon_of(orders, rdp, delta))
+    return max(0.0, epsilon_of(orders, divergences, delta))
 
 
 def epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:

@@ -1,4 +1,4 @@
-r"""Sampling schemes, the choice of records that a step reads: Poisson, fixed size, batches that take turns, or all.
+r"""Sampling schemes, the choice of records that a step reads: Poisson, fixed size, or all.
 
 A scheme states the rate that it is charged as, and the room that its batches need. ``query/selection.py`` draws the
 records from the tables made here.
@@ -51,12 +51,6 @@ contributes zero (``targets/checks.py``), so the law of the others does not depe
 seen; the first b distinct ones are a uniform subset. Repeating a failed block keeps it uniform, because
 success does not depend on the labels. For b > N/2 the complement is drawn.
 
-**Cyclic.** m = ⌈N/B⌉ batches, and step i reads the records i mod m, i mod m + m, …: no batch is random, so no rate is
-charged. A record takes part every m steps, at most k = ⌈steps/m⌉ times, whether or not m divides N or the steps. A run
-is then a Gaussian mechanism (``correlated.py``), if the order of the records does not depend on them: in a file that is
-kept sorted, one record moves others to other batches. Batches have ⌊N/m⌋ or ⌈N/m⌉ records, and sums are normalised by
-N/m, so that the mean of an epoch's gradients is the full one.
-
 Claim: Given all others, a record is in a Poisson batch with at most the probability that is charged.
 Proof: restarts cancel in the odds of a record, and errors of the integer tables are computed, not assumed.
 Held by: test_conditional_inclusion_never_exceeds_the_charged_rate,
@@ -89,11 +83,10 @@ from operator import mul
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt
 from scipy.special import betainc
 
-from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
-from dpmcmc.privacy.accounting import correlated
+from dpmcmc.errors import InputError
 
 WORD = 1 << 32
 _MOST_RECORDS = (1 << 30) - 2  # two saturated positions still add up within int32
@@ -125,8 +118,6 @@ class Poisson:
     batch_size: Annotated[float, Gt(0)]
 
     scheme = "poisson"
-    #: Noise of steps is independent.
-    phi = 0.0
 
     def validate(self, num_records: int) -> None:
         """Raise ValueError unless 0 < batch_size <= num_records < 2^30."""
@@ -175,8 +166,6 @@ class FixedSize:
     batch_size: Annotated[int, Gt(0)]
 
     scheme = "fixed_size"
-    #: Noise of steps is independent.
-    phi = 0.0
 
     def validate(self, num_records: int) -> None:
         """Raise ValueError unless batch_size is a whole number in 1..num_records."""
@@ -218,8 +207,6 @@ class Full:
     """
 
     scheme = "full"
-    #: Noise of steps is independent.
-    phi = 0.0
 
     def validate(self, num_records: int) -> None:
         """Accept any number of records."""
@@ -243,101 +230,7 @@ class Full:
         return shard_rows(num_records, shards)
 
 
-@dataclass(frozen=True)
-class Cyclic:
-    """Batches that take turns, in an order that is public: every m-th record of the file, m = ⌈N/batch_size⌉.
-
-    For records that cannot be drawn at random. Each record takes part once an epoch, which is charged without
-    amplification: random batches cost far less.
-
-    Args:
-        batch_size: most records of a batch, a public constant.
-        phi: share of the noise of one step that the next one takes back, at most 0.95; 0: independent noise. A chain
-            that relaxes slowly sees (1 − phi)/(1 + phi) of the variance at the same ε, for many batches.
-
-    Example:
-        >>> from dpmcmc import Cyclic
-        >>> sampling = Cyclic(batch_size=100, phi=0.5)
-        >>> sampling.batches(950)
-        10
-        >>> sampling.rate(950)
-        0.1
-    """
-
-    batch_size: Annotated[int, Gt(0)]
-    phi: Annotated[float, Ge(0), Le(correlated.MOST)] = 0.0
-
-    scheme = "cyclic"
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def batches(self, num_records: int) -> int:
-        """Return m, the number of batches, and of the steps from one use of a record to the next."""
-        return -(-num_records // int(self.batch_size))
-
-    def validate(self, num_records: int) -> None:
-        """Raise ValueError unless batch_size is in 1..num_records, and smaller where phi > 0."""
-        _check_batch(self.batch_size, num_records)
-        if self.phi and self.batches(num_records) == 1:
-            raise InputError(
-                "phi: with all records in every batch correlated noise gains nothing, whatever its form; set it to 0, "
-                "or take a smaller batch_size",
-                "phi",
-            )
-
-    def rate(self, num_records: int) -> float:
-        """Share of the batches that a record is in, 1/m."""
-        return 1 / self.batches(num_records)
-
-    def charged_rate(self, num_records: int) -> float:
-        """1: nothing is gained by a choice of records that is public."""
-        return 1.0
-
-    def mechanism(self, num_records: int) -> str:
-        """Name of a query; it is charged as ``gaussian`` events of the whole run."""
-        return "gaussian" if self.batches(num_records) == 1 else "cyclic_gaussian"
-
-    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
-        """(slots, 0): the largest batch, which cannot overflow."""
-        return -(-num_records // self.batches(num_records)), 0.0
-
-    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
-        """Slots of each shard: as many as without shards, for a batch that lies in one."""
-        return slots
-
-    def participations(self, noise_multipliers: np.ndarray, num_records: int) -> np.ndarray:
-        """Return the noise multipliers of the Gaussian releases that a run costs, (k,), for the record that pays most.
-
-        Args:
-            noise_multipliers: of the steps, (steps,).
-            num_records: N.
-
-        Raises:
-            UnsupportedCombination: phi > 0, and noise that differs between steps.
-        """
-        z = np.asarray(noise_multipliers, np.float64)
-        if not z.size:
-            return z
-        spacing = self.batches(num_records)
-        if not self.phi:
-            padded = np.full(-(-z.size // spacing) * spacing, np.inf)
-            padded[: z.size] = z
-            with np.errstate(divide="ignore", over="ignore"):
-                spent = np.sum(padded.reshape(-1, spacing) ** -2.0, axis=0)
-            return z[int(np.argmax(spent)) :: spacing]
-        if np.ptp(z) > 0:
-            raise UnsupportedCombination(
-                "phi: correlated noise is derived for the same noise at every step; use a constant step "
-                "size and calibrator numeric, or phi 0.",
-                "phi",
-            )
-        own = z[::spacing]
-        squared = correlated.sensitivity_squared(self.phi, own.size, spacing)
-        return own * math.sqrt(own.size / squared)
-
-
-Sampling = Poisson | FixedSize | Full | Cyclic
+Sampling = Poisson | FixedSize | Full
 
 
 def shard_rows(num_records: int, shards: int) -> int:
@@ -347,8 +240,6 @@ def shard_rows(num_records: int, shards: int) -> int:
 
 def expected_batch(sampling: Sampling, num_records: int) -> float:
     """The public constant b that normalises the gradient."""
-    if isinstance(sampling, Cyclic):
-        return num_records / sampling.batches(num_records)
     return float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
 
 

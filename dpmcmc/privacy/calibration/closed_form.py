@@ -28,7 +28,7 @@ import math
 from dpmcmc.errors import CalibrationError
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.accounting.sampling import Cyclic, Poisson
+from dpmcmc.privacy.accounting.sampling import Poisson
 
 #: Corrected constant; the printed one is 128.
 CONSTANT = 256.0
@@ -79,7 +79,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
             "numeric."
         )
     rate = schedule.sampling.rate(schedule.num_records)
-    if isinstance(schedule.sampling, Poisson | Cyclic) and rate < 1:
+    if isinstance(schedule.sampling, Poisson) and rate < 1:
         raise CalibrationError(
             "calibrator closed_form is proved for scheme fixed_size (or full): its subsampling lemma pairs sampling "
             "without replacement with replace_one. Use scheme fixed_size, or calibrator numeric."

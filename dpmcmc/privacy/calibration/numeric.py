@@ -30,7 +30,6 @@ from dpmcmc.privacy.accounting import (
 )
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.privacy.accounting.sampling import Cyclic
 from dpmcmc.storage.cache import cache_folder, installed, make_private, refuse_unsafe
 from dpmcmc.storage.files import write_atomically
 
@@ -136,13 +135,10 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
 
 def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
     """Everything that an answer depends on, as JSON."""
-    floors = np.asarray(schedule.noise_multipliers, np.float64)
     return {
         "floors": _counted(schedule.noise_multipliers[schedule.asks]),
         "floors_between": _counted(schedule.noise_multipliers[~schedule.asks]),
         "sampling": repr(schedule.sampling),
-        # A record costs what the steps that it is in cost.
-        "order": hashlib.sha256(floors.tobytes()).hexdigest() if isinstance(schedule.sampling, Cyclic) else None,
         "num_records": schedule.num_records,
         "chains": schedule.chains,
         "multiples": list(schedule.multiples),

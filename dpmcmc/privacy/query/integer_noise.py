@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.correlated import WHITE
 from dpmcmc.privacy.accounting.gaussian import (
     BASE,
     HALF,
@@ -33,9 +32,10 @@ from dpmcmc.privacy.accounting.gaussian import (
     table,
 )
 from dpmcmc.privacy.accounting.sampling import WORD
-from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query import chacha
+from dpmcmc.privacy.query.chacha import Words
 from dpmcmc.privacy.query.exact_sums import in_one_row
-from dpmcmc.privacy.query.randomness import Words, unraveled
+from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
 
 # ----------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def draw(
     def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
         column, entry, less, tied = first(words)
         lower = table().words[1:]
-        more = randomness.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
+        more = chacha.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
 
@@ -184,7 +184,7 @@ def draw(
     def of_keys(*rows: jax.Array) -> PyTree:
         return _each(jax.vmap(unless_tied), jax.vmap(settled), rows)
 
-    key = randomness.adopted(key)
+    key = chacha.adopted(key)
     words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
     row = (jax.random.key_data(key), words, *given)
     found = of_keys(*(leaf[None] for leaf in row))
@@ -243,7 +243,7 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
         shape = (len(rows), len(factors), part.size)
         # A block has 16 words, and those before this part have taken as many as this part may.
         first = start * len(rows) * len(factors) // 16
-        words = randomness.words_on_host(key, math.prod(shape), first).reshape(shape)
+        words = chacha.words_on_host(key, math.prod(shape), first).reshape(shape)
         column = words[0] & np.uint32(_COLUMN)
         entry = rows[0][column]
         top = words[0] >> np.uint32(INDEX_BITS)
@@ -294,42 +294,6 @@ def _times(draws: jax.Array, factors: jax.Array) -> tuple[jax.Array, jax.Array]:
     upper = draws * (factors >> 12)
     lower = draws * (factors & 0xFFF)
     return upper >> 4, ((upper & 0xF) << 12) + lower
-
-
-def correlated_noise(
-    key: jax.Array,
-    before: jax.Array,
-    like: PyTree,
-    std: jax.Array,
-    phi: float,
-    levels: Levels,
-) -> tuple[PyTree, PyTree]:
-    """Integer noise that takes back a share φ of that of the step before, (3) of ``accounting/correlated.py``.
-
-    Args:
-        key: of the step, used for nothing else but the ``before`` of the next step.
-        before: key of the step before.
-        like: pytree of arrays.
-        std: of ζ, (), float32, in grid units.
-        phi: φ in (0, 1).
-        levels: draws of the independent part.
-
-    Returns:
-        (high, low), pytrees of int32, value ``high·2^16 + low``.
-    """
-    size = size_of(like)
-    white_key, own_key = jax.random.split(key)
-    factor = jnp.ceil(std * np.float32((1 + SLACK) / BASE))
-    # Rounded down, so that c'/c is no larger than the φ that is charged.
-    back = jnp.floor(factor * np.float32(phi * (1 - SLACK)))
-    white_std = (factor + back) * np.float32(WHITE)
-    flat = jax.ShapeDtypeStruct((size,), jnp.float32)
-    white = tree_noise(white_key, flat, white_std, 1.0, levels)
-    own = _times(draw(own_key, (size,)), factor.astype(jnp.int32))
-    last_key = jax.random.split(before)[1]
-    last = _times(draw(last_key, (size,)), back.astype(jnp.int32))
-    high, low = (w + x - y for w, x, y in zip(white, own, last, strict=True))
-    return unraveled(like, high), unraveled(like, low)
 
 
 def tree_noise(

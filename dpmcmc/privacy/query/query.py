@@ -30,17 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.correlated import slow
 from dpmcmc.privacy.accounting.gaussian import LEVELS
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, materialised
 from dpmcmc.privacy.query.integer_noise import Levels
-from dpmcmc.privacy.query.metric import PrivateSecondMoment, Step, flat
-from dpmcmc.privacy.query.per_record_gradients import (
-    LINEAR_ROWS,
-    Batch,
-    PerRecordGradients,
-)
+from dpmcmc.privacy.query.metric import flat
+from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
 from dpmcmc.privacy.query.selection import select_by as select_by
 from dpmcmc.storage.pytree import PyTree, size_of
 
@@ -96,8 +92,6 @@ class GradientQuery(PerRecordGradients):
         batch_size: b, expected, public.
         clip: C, a number or traced; None for the non-private query.
         select: key -> (indices, mask), or None for all records.
-        phi: φ, share of the noise of the step before that each step takes back (``accounting/correlated.py``);
-            ``noise_std`` is then that of slow directions.
         bits: grid exponent of the fixed-point sum.
         microbatch: rows per ``vmap`` of per-record gradients; fewer where these would be large.
         second: a second moment to release beside the gradient, or None.
@@ -127,7 +121,6 @@ class GradientQuery(PerRecordGradients):
     levels: tuple[Levels, ...] = (LEVELS[-1], LEVELS[-1])
     coordinates: int | None = None
     rows: int | None = None
-    phi: float = 0.0
 
     def __call__(
         self,
@@ -142,7 +135,7 @@ class GradientQuery(PerRecordGradients):
         Args:
             params: pytree of float32.
             records: pytree, leaves (N, ...).
-            batch_key: key of the minibatch; the number of the step where batches take turns.
+            batch_key: key of the minibatch.
             noise_key: key of the noise, distinct from every other key of the run.
             noise_std: s_t, ().
 
@@ -157,14 +150,12 @@ class GradientQuery(PerRecordGradients):
         batch_key: jax.Array,
         noise_key: jax.Array,
         noise_std: jax.Array,
-        noise_before: jax.Array | None = None,
     ) -> StepRandomness:
         """Everything random of one query.
 
         Args:
             params: only their shapes are looked at.
             batch_key, noise_key, noise_std: as of the query.
-            noise_before: key of the noise of the step before, which correlated noise takes back a share of.
         """
         second_batch = second_noise = None
         if self.second is not None:
@@ -176,12 +167,6 @@ class GradientQuery(PerRecordGradients):
         like = params if self.metric is None else jax.ShapeDtypeStruct((size_of(params),), jnp.float32)
         if self.clip is None:
             noise: PyTree = randomness.tree_normal(noise_key, like)[0]
-        elif self.phi:
-            if noise_before is None:
-                raise InputError("phi: correlated noise needs the key of the step before")
-            std = self._grid(noise_std) * np.float32(1 / slow(self.phi))
-            both = (noise_key, noise_before)
-            noise = FixedPoint(*integer_noise.correlated_noise(*both, like, std, self.phi, self.levels[0]))
         else:
             noise = drawn_noise(noise_key, like, self._grid(noise_std), 1.0, self.levels[0])
         return StepRandomness(self._batch(batch_key), second_batch, noise, second_noise)

@@ -38,7 +38,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, shown
-from dpmcmc.privacy.query.randomness import words_on_host
+from dpmcmc.privacy.query.chacha import words_on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Int

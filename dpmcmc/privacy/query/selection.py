@@ -1,7 +1,7 @@
 """Draws the records of a step, in fixed shapes inside jit, at a cost that does not grow with N.
 
 :func:`selector` gives ``key -> (indices, mask)`` for a sampling scheme, and :func:`shard_selector` for one shard of the
-records; cyclic batches take the number of the step in the place of a key. The schemes, and the proof of the rate that
+records. The schemes, and the proof of the rate that
 each is charged, are in ``accounting/sampling.py``; this file draws from the integer tables that the proof is about.
 """
 
@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.privacy.accounting.sampling import (
-    Cyclic,
     FixedSize,
     Full,
     GapTables,
@@ -24,10 +23,10 @@ from dpmcmc.privacy.accounting.sampling import (
     gap_tables,
     shard_rows,
 )
-from dpmcmc.privacy.query.exact_sums import by_platform
 from dpmcmc.privacy.query.integer_noise import rank
 from dpmcmc.privacy.query.per_record_gradients import Batch
-from dpmcmc.privacy.query.randomness import random_words
+from dpmcmc.privacy.query.platforms import by_platform
+from dpmcmc.privacy.query.random_words import random_words
 
 # ----------------------------------------------------------------------------------------------------
 # Draws minibatches of a fixed size: uniform subsets, in fixed shapes, at a cost that does not grow with N.
@@ -73,14 +72,12 @@ Selection = tuple[jax.Array, jax.Array]
 def selector(sampling: Sampling, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
     """Function key -> (indices (slots,), mask (slots,)); None where every record takes part.
 
-    Cyclic batches are a function of the step's number, (), int32, and not of a key.
-
     Args:
         sampling: scheme.
         num_records: N.
         slots: rows that a batch has room for, from ``sampling.capacity``.
     """
-    raise TypeError(f"sampling must be Poisson, FixedSize, Cyclic or Full, got {sampling!r}")
+    raise TypeError(f"sampling must be Poisson, FixedSize or Full, got {sampling!r}")
 
 
 @selector.register
@@ -105,20 +102,6 @@ def _(sampling: FixedSize, num_records: int, slots: int) -> Callable[[jax.Array]
     if 2 * size > num_records:
         return functools.partial(draw_complement, num_records=num_records, size=size)
     return lambda key: (draw_distinct(key, num_records, size), jnp.ones(size, bool))
-
-
-@selector.register
-def _(sampling: Cyclic, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
-    batches = sampling.batches(num_records)
-    if batches == 1:
-        return None
-
-    def turn(step: jax.Array) -> Selection:
-        indices = step % batches + batches * jnp.arange(slots, dtype=jnp.int32)
-        mask = indices < num_records
-        return jnp.where(mask, indices, 0), mask
-
-    return turn
 
 
 def draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots: int) -> Selection:
@@ -198,7 +181,7 @@ def _poisson_shard(sampling: Poisson, num_records: int, rows: int, slots: int) -
 
 
 def _fixed_size_shard(
-    sampling: FixedSize | Full | Cyclic,
+    sampling: FixedSize | Full,
     num_records: int,
     rows: int,
     shards: int,
