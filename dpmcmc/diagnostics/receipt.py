@@ -231,7 +231,8 @@ def _is_encoded(record: Mapping[str, Any]) -> bool:
 def _refused(why: str, guarantee: Guarantee) -> UnsupportedCombination:
     """Return the refusal of a run whose release tells no loss of one record, with the bound that holds all the same."""
     epsilon = round_up(guarantee.epsilon, _DIGITS)
-    promised = f"the promise holds all the same, ε = {epsilon} at δ = {guarantee.delta:.3g}, {guarantee.adjacency}"
+    of = f"ε = {epsilon} at δ = {guarantee.delta:.3g}, {guarantee.adjacency}"
+    promised = f"the promise holds for every record all the same, {of}"
     return UnsupportedCombination(f"receipt: {why}; {promised}", "receipt")
 
 
