@@ -15,7 +15,9 @@ from dpmcmc.privacy.accounting.composition import (
 )
 from dpmcmc.privacy.accounting.events import Event, bucket_down
 from dpmcmc.privacy.accounting.hockey_stick import one_step
-from dpmcmc.privacy.accounting.pld import KNOTS
+
+#: Sizes of step of one rate that are composed as they are, or between which others are blended.
+KNOTS = 32
 
 
 def pieces_of(steps: Sequence[Event], direction: str, interval: float, log_tail: float) -> list[tuple[Piece, int]]:

@@ -71,8 +71,6 @@ from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.hockey_stick import loss_range, one_step, pair_directions
 from dpmcmc.privacy.accounting.work import spend
 
-#: Sizes of step of one rate that are composed as they are, or between which others are blended.
-KNOTS = 32
 # One step's grid and the composed grid are kept below these sizes: about a second and 300 MB.
 _STEP_POINTS = 200_000
 COMPOSED_POINTS = 3_000_000
