@@ -19,7 +19,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "released": ["released"],
         "plans": [
             "describe_data",
-            "hybrid_of",
             "load_data",
             "make_mesh",
             "make_plan",
