@@ -194,7 +194,7 @@ def test_four_hundred_sizes_cost_what_they_do_one_by_one(monkeypatch):
     events = query_events("poisson_gaussian", z, 0.005)
     assert len(events) == 400
     blended = pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-6)
-    monkeypatch.setattr(pld, "KNOTS", 1000)
+    monkeypatch.setattr(blends, "KNOTS", 1000)
     monkeypatch.setattr(pld, "_WORK", 1e12)
     pld._composed_on.cache_clear()
     one_by_one = pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-6)

@@ -484,7 +484,7 @@ def test_which_records_are_strongest_is_not_known_with_an_offset():
     target = LogisticRegression(num_features=2, row_bound=1.0, offset_bound=1.0)
     plan = OPS(prior_precision=1.0).plan(target, **SMALL)
     with pytest.raises(UnsupportedCombination, match="strongest"):
-        strongest(plan, target)
+        strongest(plan)
 
 
 def test_a_run_on_a_table_with_an_offset_finds_the_rate():

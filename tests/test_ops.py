@@ -277,7 +277,6 @@ def test_softmax_has_the_pure_forms():
     assert plan.settings["temper"] == pytest.approx(1 / (2 * target.loss_bounds(2.0)[1]))
 
 
-# ----------------------------------------------------------------------------------------------------
 # Bounded losses that are none of the library's models (thesis, section 3.3.4).
 
 

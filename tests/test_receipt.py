@@ -106,7 +106,6 @@ def test_a_receipt_is_shown_when_printed_and_not_by_its_repr():
     assert "not a promise" in str(mine)
 
 
-# ----------------------------------------------------------------------------------------------------
 # Refusals.
 
 
@@ -194,7 +193,6 @@ def test_a_table_without_a_schema_and_half_a_record_are_refused():
     assert "no schema" in refusal(result, np.zeros(1, [("age", float)]))
 
 
-# ----------------------------------------------------------------------------------------------------
 # Tables, folders and the command.
 
 COLUMNS = {"age": {"range": [18, 90]}, "job": {"levels": ["office", "field"]}, "ill": {"levels": [0, 1]}}
@@ -395,7 +393,6 @@ def test_all_rows_of_an_owner_are_one_record(tmp_path):
     np.testing.assert_array_equal(found["mask"], [[True, True, False]])
 
 
-# ----------------------------------------------------------------------------------------------------
 # Objective perturbation.
 
 RUNS_OF_OBJECTIVE = 3000

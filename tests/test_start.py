@@ -120,7 +120,6 @@ def test_names_and_defaults_of_help_are_those_of_the_libraries():
     assert options.ADJACENCIES == ADJACENCIES
     assert options.FILTERS == FILTERS
     assert options.METHODS == procedure.METHODS
-    assert options.AUDIT_TARGETS == procedure.TARGETS
     assert options.RUNS == procedure.RUNS
     assert options.CANARIES == procedure.CANARIES
     assert options.CONFIDENCE == procedure.CONFIDENCE

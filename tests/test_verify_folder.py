@@ -215,7 +215,6 @@ def test_a_result_that_was_loaded_and_saved_again_verifies(tmp_path, capsys):
     assert verified(again, capsys) == (0, "")
 
 
-# ----------------------------------------------------------------------------------------------------
 # Work.
 
 LAWS = [("pld", "replace_one", "trace"), ("rdp", "add_remove", "trace"), ("advanced", "replace_one", "trace"),

@@ -5,9 +5,8 @@ so one record moves EVERY step by the sensitivity, C or 2C. Records are ten time
 missing clip is detected. With batches of a fixed size the other records pull in the opposite direction, since a
 selected record takes the place of one of them; with other batches they contribute nothing.
 
-A one-shot mechanism needs its own target. On logistic regression the gradients of two labels of one row differ by L,
-and 2L is charged. Rows (±cos a, −sin a)·row_bound come nearer to 2L where the other records have made θ₂ large: both
-labels are then wrong, and the gradients are ∓cos a, up to a factor σ(θ₂ sin a) near 1.
+A one-shot mechanism needs its own target: two labels of one row of the greatest length. On logistic regression their
+gradients differ by L, where 2L is charged.
 
 No training record is read.
 """
@@ -21,12 +20,9 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
-from scipy.special import expit
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -36,7 +32,7 @@ from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Target, TargetOffers
+from dpmcmc.targets.base import TargetOffers
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -188,25 +184,24 @@ def _matrix_size(sampler: object) -> int:
     return max((value.array.shape[0] for value in values if value.array.ndim), default=0)
 
 
-def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> Neighbours:
-    """Return the strongest records that a target of this library admits.
+def strongest(plan: MechanismPlan, canaries: int = 1) -> Neighbours:
+    """Return the strongest records that a mechanism's target admits, if it is one of this library.
 
     Args:
-        plan: what is audited.
-        target: bound to its number of features.
+        plan: what is audited, on a target that is bound to its number of features.
         canaries: m, along as many features.
 
     Raises:
         UnsupportedCombination: another target.
         ValueError: more canaries than features or records.
     """
+    target = plan.target
     kind = type(target)
     n = plan.num_records
     # A subclass may have other losses.
     if kind not in _LABELS:
         raise UnsupportedCombination(
-            f"which records of {kind.__name__} are strongest is not known; a sampler can be audited on the probe, and "
-            "in Python neighbours= takes your own.",
+            f"which records of {kind.__name__} are strongest is not known; in Python neighbours= takes your own.",
             "target",
         )
     model = cast("LogisticRegression | LinearRegression | SoftmaxRegression", target)
@@ -219,14 +214,8 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     d = model.num_features
     if d is None or not 1 <= canaries <= min(d, n):
         raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
-    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else None
-    on_a_ball = isinstance(mechanism, OPS) and mechanism.radius is not None
-    adjacency = plan.guarantee.adjacency if plan.guarantee is not None else Adjacency.REPLACE_ONE
     # Rows within this bound are not scaled by a release.
     bound = float(model.row_bound or _LONG) * (1 - 1e-12)
-    if mechanism is not None and canaries == 1 and kind is LogisticRegression and min(d, n) >= 2 and not on_a_ball:
-        assert isinstance(plan, MechanismPlan)
-        return _saturated(plan.settings, n, bound, d, adjacency)
     x = bound * np.eye(d)[:canaries]
     if isinstance(model, LinearRegression):
         largest = float(model.label_bound or _LONG)
@@ -235,43 +224,9 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     else:
         y_in, y_out = (np.full(canaries, label, np.int32) for label in _LABELS[kind])
     others = np.zeros(d)
-    if isinstance(mechanism, SufficientStatistics):
+    if isinstance(plan.mechanism, SufficientStatistics):
         # Information so large that noise on it hardly changes the release.
         others = bound * np.ones(d) / math.sqrt(d)
     nobody = {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
-    outside = {"x": x, "y": y_out} if adjacency == Adjacency.REPLACE_ONE else nobody
+    outside = {"x": x, "y": y_out} if plan.guarantee.adjacency == Adjacency.REPLACE_ONE else nobody
     return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)
-
-
-def _saturated(
-    settings: dict[str, float],
-    num_records: int,
-    bound: float,
-    d: int,
-    adjacency: Adjacency,
-) -> Neighbours:
-    """Return two rows of logistic regression that are both on the wrong side, as far apart as possible."""
-    temper = settings.get("temper", 1.0)
-    precision = settings.get("prior_precision", settings.get("regularisation", 1.0))
-    # Where the other records, all (0, bound) with label 1, bring θ₂.
-    weight = temper * (num_records - 1) * bound / precision
-    far = brentq(lambda t: t - weight * expit(-bound * t), 0.0, weight)
-    angle = minimize_scalar(
-        lambda a: -math.cos(a) * expit(bound * far * math.sin(a)),
-        bounds=(0.0, math.pi / 2),
-        method="bounded",
-    ).x
-    x = np.zeros((3, d))
-    x[0, :2] = math.cos(angle), -math.sin(angle)
-    x[1, :2] = -math.cos(angle), -math.sin(angle)
-    x[2, 1] = 1.0
-    x *= bound
-    if adjacency != Adjacency.REPLACE_ONE:
-        x[1] = 0.0
-    one = np.ones(1, np.int32)
-    return Neighbours(
-        {"x": x[:1], "y": one},
-        {"x": x[1:2], "y": one},
-        {"x": x[2], "y": one[0]},
-        num_records,
-    )

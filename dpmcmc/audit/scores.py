@@ -6,13 +6,12 @@ what all other records add (b·m_B of a batch of them),
 
     Σ_steps log[(1 − q) + q e^{(y·u − ‖u‖²/2)/z²}] − log[(1 − q) + q e^{(y·v − ‖v‖²/2)/z²}],   u = m − m_B, v = m' − m_B
 
-for clipped gradients m, m' of the record and its replacement and m_B of another, all at the step's own position; a
-second moment adds its own exponent. Any score is valid. Where this is not the ratio (a broken query does not follow its
-law), the audit has less power. A wrapper around the sampler computes it inside the real engine, whose chains are the
+for clipped gradients m, m' of the record and its replacement and m_B of another, all at the step's own position. Any
+score is valid. Where this is not the ratio (a broken query does not follow its law, or a step releases a second moment
+too), the audit has less power. A wrapper around the sampler computes it inside the real engine, whose chains are the
 repeated runs. A release of several chains scores their sum.
 
-**Posterior draws** score log p(x|θ) − log p(x'|θ), which is their likelihood ratio, and **estimates** score their
-coordinate in the direction in which a record moves them.
+**One-shot mechanisms** score the coordinate of what they release in the direction in which a record moves it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc import targets
 from dpmcmc.audit.neighbours import Neighbours
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
@@ -35,7 +33,6 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.query.matrix_forms import DENSE, form_of
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.query import PrivateGradient
@@ -61,10 +58,10 @@ def keys_of(seed: int | None) -> Keys:
         count += 1
 
 
-def released(plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None, starts: PyTree = None) -> Result:
+def released(plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None) -> Result:
     """Return the release of a plan, as ``dpmcmc.sample`` does, without its warnings."""
     with Life(plan, key=key) as life:
-        life.read(data, starts)
+        life.read(data)
         return life.carry_out()
 
 
@@ -129,38 +126,17 @@ class Observed:
         prior = jax.grad(lambda p: -self.target.log_prior(p))(position)
         likelihood = self._whitened(jax.tree.map(jnp.subtract, gradient.value, prior))
         each = self._clipped(position) / clip
-        u = each[:m]
-        v = each[m : 2 * m]
         other = each[-1]
         y = unit * likelihood - batch * other
         z = unit * gradient.noise_std
-        ratios = [self._exponents(y, u - other, v - other, z)]
-        if plan.second is not None:
-            released = gradient.releases[0]
-            dense = form_of(plan.second.structure, other.size) is DENSE
-
-            def moment(a: jax.Array) -> jax.Array:
-                return (a[..., :, None] * a[..., None, :]).reshape(*a.shape[:-1], -1) if dense else a * a
-
-            y = unit / clip * jnp.ravel(released.value) - batch * moment(other)
-            z = unit / clip * released.noise_std
-            ratios.append(self._exponents(y, moment(u) - moment(other), moment(v) - moment(other), z))
-        if plan.second is not None and not plan.second.own_batch:
-            # Both come from one minibatch, so their exponents add up.
-            ratios = [(ratios[0][0] + ratios[1][0], ratios[0][1] + ratios[1][1])]
+        here, there = (
+            (rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2
+            for rows in (each[:m] - other, each[m : 2 * m] - other)
+        )
         q = plan.sampling.rate(plan.num_records)
         absent = np.float32(np.log1p(-q) if q < 1 else -np.inf)
         present = np.float32(np.log(q))
-        seen = [
-            jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there) for here, there in ratios
-        ]
-        return jnp.sum(jnp.stack(seen), axis=0)
-
-    @staticmethod
-    def _exponents(y: jax.Array, u: jax.Array, v: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return (y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
-        here, there = ((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))
-        return here, there
+        return jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there)
 
     def _whitened(self, tree: PyTree) -> jax.Array:
         metric = self.plan.sampler_offers.metric
@@ -228,74 +204,23 @@ class Sampled:
             private=None if plan.private is None else plan.private.replaced(coordinates=None),
         )
 
-    def __call__(self, coins: np.ndarray, count: int, starts: PyTree = None) -> np.ndarray:
+    def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m).
 
         Raises:
             DivergedError: a chain left the range of floats.
         """
         plan = dataclasses.replace(self.audited, chains=count * self.plan.chains)
-        result = released(plan, self.neighbours.data(coins), next(self.keys), starts)
+        result = released(plan, self.neighbours.data(coins), next(self.keys))
         score = np.asarray(result.info.score, np.float64)[:, -1]
         return score.reshape(count, self.plan.chains, -1).sum(axis=1)
 
 
-class DrawScores:
-    """Scores of posterior draws, which are released alone: ``ops`` and ``certified_ops``."""
-
-    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        self.plan = plan
-        self.neighbours = neighbours
-        self.keys = keys
-        self.ratio = jax.jit(jax.vmap(self._log_ratio))
-
-    def draws(self, coins: np.ndarray, count: int) -> PyTree:
-        """Return draws of many releases, leaves (count·K, ...): independent, so one call with more draws makes them."""
-        data = self.neighbours.data(coins)
-        found = []
-        wanted = count * self.plan.draws
-        while wanted > 0:
-            now = min(wanted, _AT_ONCE)
-            more = dataclasses.replace(self.plan.mechanism, draws=now)
-            plan = dataclasses.replace(self.plan, mechanism=more, draws=now)
-            found.append(released(plan, data, next(self.keys)).flat_draws())
-            wanted -= now
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
-
-    def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
-        """Return scores of ``count`` independent releases, (count, m)."""
-        each = np.asarray(self.ratio(self.draws(coins, count)), np.float64)
-        return each.reshape(count, self.plan.draws, -1).sum(axis=1)
-
-    def _log_ratio(self, position: PyTree) -> jax.Array:
-        """Return temper·(log p(x|θ) − log p(x'|θ)) of each canary, (m,)."""
-        here, there = (
-            jax.vmap(lambda record: self.plan.target.log_likelihood(position, record))(_device(side))
-            for side in (self.neighbours.inside, self.neighbours.outside)
-        )
-        return self.plan.settings["temper"] * (here - there)
-
-
-class Continued:
-    """Scores of a run that starts from a draw: the sum of the draw's score and the run's."""
-
-    def __init__(self, plan: Plan, start: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        self.first = DrawScores(start, neighbours, keys)
-        shapes = targets.record_shapes(neighbours.data(np.ones(neighbours.canaries, bool)))
-        self.run = Sampled(plan.chain, targets.bind(plan.target, shapes), neighbours, keys)
-
-    def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
-        """Return scores of ``count`` independent releases, (count, m)."""
-        draws = self.first.draws(coins, count)
-        starts = jax.tree.map(lambda leaf: np.repeat(leaf, self.run.plan.chains, axis=0), draws)
-        return np.asarray(self.first.ratio(draws), np.float64) + self.run(coins, count, starts)
-
-
 class Estimated:
-    """Scores of an estimate: its coordinate in the direction in which the record moves it relative to its replacement.
+    """Scores of a release: its coordinate in the direction in which the record moves it relative to its replacement.
 
-    The direction is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. This difference itself is
-    the likelihood ratio of a posterior draw; noise on an estimate carries it where such a difference is flat.
+    The direction is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. For a posterior draw under a
+    model of one linear predictor this coordinate tells as much as the likelihood ratio.
     """
 
     def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
@@ -311,32 +236,42 @@ class Estimated:
         self.directions = np.asarray(pull(neighbours.inside) - pull(neighbours.outside), np.float64)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
-        """Return scores of ``count`` independent releases, (count, m)."""
+        """Return scores of ``count`` independent releases, (count, m), each summed over its draws."""
         data = self.neighbours.data(coins)
+        several = isinstance(self.plan.mechanism, (OPS, CertifiedOPS))
+        draws = self._posterior_draws(data, count) if several else self._estimates(data, count)
+        return np.concatenate(draws).reshape(count, -1, len(coins)).sum(axis=1)
+
+    def _posterior_draws(self, data: PyTree, count: int) -> list[np.ndarray]:
+        """Return scores of independent draws; one call with more draws makes those of many releases."""
+        found = []
+        wanted = count * self.plan.draws
+        while wanted > 0:
+            now = min(wanted, _AT_ONCE)
+            more = dataclasses.replace(self.plan.mechanism, draws=now)
+            plan = dataclasses.replace(self.plan, mechanism=more, draws=now)
+            found.append(self._along(released(plan, data, next(self.keys)).flat_draws()))
+            wanted -= now
+        return found
+
+    def _estimates(self, data: PyTree, count: int) -> list[np.ndarray]:
+        """Return scores of releases that are made one by one."""
         # Only the first release checks the records, which takes longer than a draw; the others use the same records.
-        checked = released(self.plan, data, next(self.keys))
-        out = [self._along(checked.flat_draws())]
+        out = [self._along(released(self.plan, data, next(self.keys)).flat_draws())]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             for _ in range(count - 1):
                 streams, _ = streams_of(next(self.keys))
                 out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams)))
-        return np.stack(out)
+        return out
 
     def _along(self, draws: PyTree) -> np.ndarray:
-        """Return the scores of one release, (m,), summed over its draws."""
+        """Return the scores of draws, (n, m)."""
         flattened = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(draws)]
-        return self.directions @ np.concatenate(flattened, axis=1).astype(np.float64).sum(axis=0)
+        return np.concatenate(flattened, axis=1).astype(np.float64) @ self.directions.T
 
 
 def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, seed: int | None) -> Scores:
     """Return the function that scores releases of a plan."""
     keys = keys_of(seed)
-    if isinstance(plan, Plan):
-        start = plan.start
-        if isinstance(start, MechanismPlan):
-            return Continued(plan, start, neighbours, keys)
-        return Sampled(plan, target, neighbours, keys)
-    if isinstance(plan.mechanism, (OPS, CertifiedOPS)):
-        return DrawScores(plan, neighbours, keys)
-    return Estimated(plan, neighbours, keys)
+    return Sampled(plan, target, neighbours, keys) if isinstance(plan, Plan) else Estimated(plan, neighbours, keys)

@@ -19,7 +19,6 @@ import dpmcmc
 from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.options import (
     ADJACENCIES,
-    AUDIT_TARGETS,
     CANARIES,
     CONFIDENCE,
     FAILURE,
@@ -452,8 +451,8 @@ def audit(
     allow_code: AllowCode = None,
     method: Annotated[
         str,
-        typer.Option(help="gdp is an estimate, the others are proved.", **one_of(METHODS)),
-    ] = "gdp",
+        typer.Option(help="clopper_pearson: many runs; one_run: many records in one run.", **one_of(METHODS)),
+    ] = "clopper_pearson",
     runs: Annotated[
         int | None,
         typer.Option(help=f"Runs on each of two data sets; {RUNS} by default."),
@@ -463,13 +462,6 @@ def audit(
         int | None,
         typer.Option(help="Audit only the first steps of a sampler, against what those cost."),
     ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            help="Target of an audited sampler: a linear probe, or the config's.",
-            **one_of(AUDIT_TARGETS),
-        ),
-    ] = "probe",
     records: Annotated[
         int | None,
         typer.Option(help=f"Records of a mechanism's problem; {RECORDS} by default, at most the config's."),
@@ -482,12 +474,6 @@ def audit(
         int | None,
         typer.Option(help=f"Canaries of method one_run; {CANARIES} by default."),
     ] = None,
-    bins: Annotated[int, typer.Option(help="Bins of method histogram.")] = 10,
-    alpha: Annotated[float, typer.Option(help="Resolution of histogram in delta.")] = 0.05,
-    at_epsilon: Annotated[
-        float | None,
-        typer.Option(help="Where histogram tests the claimed curve; at its epsilon by default."),
-    ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -496,12 +482,8 @@ def audit(
         "method": method,
         "runs": runs,
         "confidence": confidence,
-        "target": target,
         "steps": steps,
         "canaries": canaries,
-        "bins": bins,
-        "alpha": alpha,
-        "at_epsilon": at_epsilon,
         "seed": seed,
     }
     with _libraries():

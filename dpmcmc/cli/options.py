@@ -18,8 +18,7 @@ from dpmcmc.errors import printable
 GOALS = ("intervals", "prediction")
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 FILTERS = ("renyi", "zcdp", "gdp", "programme")
-METHODS = ("gdp", "clopper_pearson", "one_run", "histogram")
-AUDIT_TARGETS = ("probe", "config")
+METHODS = ("clopper_pearson", "one_run")
 #: Audit's number of runs on each data set, number of canaries, and confidence.
 RUNS, CANARIES, CONFIDENCE = 1000, 500, 0.999
 #: Size of the problem on which the audit runs a one-shot mechanism. It is small, since every run reads all records.

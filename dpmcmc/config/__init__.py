@@ -21,7 +21,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "yaml_reading": ["parse_yaml"],
         "plans": [
             "describe_data",
-            "hybrid_of",
             "load_data",
             "make_mesh",
             "make_plan",

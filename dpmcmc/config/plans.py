@@ -197,12 +197,6 @@ def _mechanism_plan(
         )
 
 
-def hybrid_of(config: Config, num_records: int) -> Hybrid:
-    """Return the hybrid of a config that has one, to be planned for other records than the config's."""
-    length = _length(config, num_records)
-    return _hybrid(config.mechanism, _sampler(config), _promise_of_mechanism(config)[1], length)
-
-
 def _hybrid(section: Any, sampler: Sampler, promise: Privacy, length: Length) -> Hybrid:
     start = section.arguments()
     return Hybrid(

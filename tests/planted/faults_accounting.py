@@ -91,7 +91,7 @@ def _stale_calibration(patch: Patch) -> None:
 
     def trusting(*settings: Any) -> float:
         with pytest.MonkeyPatch.context() as inner:
-            if any(numeric.cache_folder().rglob("*.json")):
+            if any(remembered.cache_folder().rglob("*.json")):
                 # Without accounting the remembered number again.
                 inner.setattr(numeric, "base_epsilon", lambda *_: 0.0)
             return own(*settings)
