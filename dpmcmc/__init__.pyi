@@ -9,9 +9,9 @@ from . import samplers as samplers
 from . import targets as targets
 from .cli.sweep import sweep as sweep
 from .engine import processes as processes
-from .engine.hardware import mesh as mesh
 from .engine.life import sample as sample
-from .engine.life import sample_all as sample_all
+from .engine.mesh import mesh as mesh
+from .engine.plans_together import sample_all as sample_all
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .errors import NoGuarantee as NoGuarantee
@@ -19,10 +19,10 @@ from .errors import NotForIntervals as NotForIntervals
 from .estimators.fitting import fit as fit
 from .estimators.suggestion import suggest as suggest
 from .planning.making import plan as plan
-from .planning.noise import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
-from .privacy.accounting.charging import Privacy as Privacy
+from .planning.private_metric import PrivateMetric as PrivateMetric
 from .privacy.accounting.guarantee import Guarantee as Guarantee
+from .privacy.accounting.promise import Privacy as Privacy
 from .privacy.accounting.sampling import FixedSize as FixedSize
 from .privacy.accounting.sampling import Full as Full
 from .privacy.accounting.sampling import Poisson as Poisson

@@ -4,7 +4,8 @@ import gc
 import os
 import sys
 
-from dpmcmc.cli.interrupt import outlive_readers, while_importing
+from dpmcmc.cli.interrupt import while_importing
+from dpmcmc.cli.unread_output import outlive_readers
 
 
 def main() -> int:

@@ -215,6 +215,20 @@ class RunFailed(Carried, RuntimeError):
     """
 
 
+class DrawError(RuntimeError):
+    """A message to the data holder: nothing was released.
+
+    The failure is a function of the records, which no guarantee covers: keep it from others.
+
+    Example:
+        >>> from dpmcmc.mechanisms import DrawError
+        >>> raise DrawError("NUTS diverged in every transition: restrict the parameters to a smaller radius")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.errors.DrawError: NUTS diverged in every transition: restrict the parameters to a smaller radius
+    """
+
+
 class SaidByFirst(InputError):
     """Process 0 of several has failed; it says the message itself, so this process ends and says nothing.
 

@@ -16,16 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.query import randomness
-from dpmcmc.privacy.query.metric import (
-    PrivateSecondMoment,
-    PublicMatrix,
-    SecondMoment,
-    asked,
-    form_of,
-)
+from dpmcmc.privacy.query.matrix_forms import form_of
+from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ import numpy as np
 import pydantic
 from pydantic import Field
 
-from dpmcmc.engine.cells import Table, numbers, outcomes
+from dpmcmc.engine.results_table import Table, numbers
+from dpmcmc.engine.tasks import outcomes
 from dpmcmc.errors import InputError
 from experiments.calibration import cells, predictive
 from experiments.calibration.cells import Row, measured

@@ -9,8 +9,8 @@ H = XᵀX + λI and θ̂ = H⁻¹Xᵀy, has
 
 since θ − θ₀ = H⁻¹Xᵀ(y − Xθ₀) − λH⁻¹θ₀ + draw, and the three parts are independent or constant. The print has
 σ²tr(H⁻¹)(1 + 1/γ) for the first two terms: the draw's own variance has no σ², and XᵀX is not H. OPS at temper ρ and
-prior N(0, I/m) is the case γ = ρ/σ², λ = mσ²/ρ (λ = mσ² for form ``printed``, which tempers its prior too). As n grows
-at a fixed γ the ratio tends to 1 + 1/(γσ²), which is 1 + 1/ρ for OPS.
+prior N(0, I/m) is the case γ = ρ/σ², λ = mσ²/ρ (λ = mσ² as the thesis prints it, with a prior that is tempered too). As
+n grows at a fixed γ the ratio tends to 1 + 1/(γσ²), which is 1 + 1/ρ for OPS.
 
 Written: ``results.csv``, one row for each n, ε and method, and ``efficiency.png``. Runs are seeded; the guarantee is
 the plan's, which a run under a secret key carries.
@@ -29,15 +29,17 @@ import numpy as np
 from pydantic import Field
 from rich.console import Console
 
-from dpmcmc.mechanisms import OPS, AdaOPS, AdaSSP, NoiseAware, SufficientStatistics
+from dpmcmc.mechanisms import OPS, AdaSSP, NoiseAware, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.report.console import Screen
 from dpmcmc.targets import LinearRegression
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
+from experiments.panel.printed import ops_plan
 from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_ends, saved
 from experiments.ridge_perturbation import Ridge, objective_std, perturb_objective
+from experiments.sources import adaops
 
 NOT_PRIVATE = "posterior draw, not private"
 #: Methods in the order of the legend: colour, marker.
@@ -170,34 +172,57 @@ def methods(design: Design, settings: Settings, epsilon: float) -> list[Method]:
     }
     own_ridge = (target.noise_scale / target.prior_scale) ** 2
     out = []
-    for name, form in (("OPS (4B)", "printed"), ("OPS (range)", "range"), ("OPS (GDP)", "gdp")):
-        ops = OPS(form=form, engine="closed_form", radius=settings.radius)  # type: ignore[arg-type]
-        temper = ops.plan(target, **promise).settings["temper"]
-        ridge = own_ridge if form == "printed" else own_ridge / temper
-        law = ridge, temper / target.noise_scale**2
-        out.append(_planned(name, ops, ops.plan(target, **promise), law))
-    ada = AdaOPS()
-    plan = ada.plan(target, **promise)
+    radius = settings.radius
+    plans = {
+        "OPS (4B)": ops_plan(radius, target, **promise),
+        "OPS (range)": OPS("range", radius=radius).plan(target, **promise),
+        "OPS (GDP)": OPS("gdp", radius=radius).plan(target, **promise),
+    }
+    for name, plan in plans.items():
+        temper = plan.settings["temper"]
+        # A prior that is tempered too keeps its ridge.
+        law = own_ridge * plan.settings.get("prior_temper", 1.0) / temper, temper / target.noise_scale**2
+        out.append(Method(name, _exact(law, radius), plan.guarantee.epsilon))
+    made = adaops.adaops(target, len(design.x), epsilon, settings.delta, adjacency=settings.adjacency)
 
     def adaptive(records: dict[str, np.ndarray], seed: int) -> tuple[np.ndarray, tuple[float, float]]:
-        chosen, found = ada.choose_and_draw(plan, records, streams_of(seed)[0])
-        return found[0], (chosen.ridge, 1 / chosen.temperature)
+        chosen, found = adaops.draw(made, records["x"], records["y"], streams_of(seed)[0])
+        return found, (chosen.ridge, chosen.precision)
 
-    out.append(Method("AdaOPS", adaptive, plan.guarantee.epsilon))
+    out.append(Method("AdaOPS", adaptive, made.guarantee.epsilon))
     for name, mechanism in (
         ("AdaSSP", AdaSSP()),
         ("sufficient statistics", SufficientStatistics()),
         ("noise-aware", NoiseAware(draws=400)),
     ):
-        out.append(_planned(name, mechanism, mechanism.plan(target, **promise), None))
+        out.append(_planned(name, mechanism, mechanism.plan(target, **promise)))
     out.append(_objective(design, settings, epsilon))
     return out
 
 
-def _planned(name: str, mechanism: Any, plan: Any, law: tuple[float, float] | None) -> Method:
-    def draw(records: dict[str, np.ndarray], seed: int) -> tuple[np.ndarray, tuple[float, float] | None]:
+def draw_from(law: tuple[float, float], records: dict[str, np.ndarray], radius: float, seed: int) -> np.ndarray:
+    """Return one exact draw from N(θ̂, H⁻¹/γ) on ‖θ‖ <= radius, (d,), by rejection."""
+    ridge, precision = law
+    x = np.asarray(records["x"], np.float64)
+    hessian = x.T @ x + ridge * np.eye(x.shape[1])
+    mean = np.linalg.solve(hessian, x.T @ records["y"])
+    root = np.linalg.cholesky(np.linalg.inv(hessian) / precision)
+    rng = np.random.default_rng(seed)
+    while True:
+        candidates = mean + rng.standard_normal((4096, len(mean))) @ root.T
+        inside = candidates[np.linalg.norm(candidates, axis=1) <= radius]
+        if len(inside):
+            return inside[0]
+
+
+def _exact(law: tuple[float, float], radius: float) -> Draw:
+    return lambda records, seed: (draw_from(law, records, radius, seed), law)
+
+
+def _planned(name: str, mechanism: Any, plan: Any) -> Method:
+    def draw(records: dict[str, np.ndarray], seed: int) -> tuple[np.ndarray, None]:
         # Several draws stand for a posterior, whose mean is the estimate.
-        return np.mean(mechanism.draw(plan, records, streams_of(seed)[0]), axis=0), law
+        return np.mean(mechanism.draw(plan, records, streams_of(seed)[0]), axis=0), None
 
     return Method(name, draw, plan.guarantee.epsilon)
 

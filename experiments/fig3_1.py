@@ -21,12 +21,10 @@ relaxation times, so Ĉ is about the mean over repeats at the same step, free of
 from __future__ import annotations
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.figure_files import arguments_of, load, report, write_table
@@ -37,24 +35,13 @@ from experiments.two_dimensions.problem import Problem, make_problem
 from experiments.two_dimensions.settings import Settings
 
 
-def run(settings: Settings, problem: Problem, console: Console) -> list[Found]:
-    """Plan, sample and measure every method, with a progress bar kept outside the compiled code."""
+def run(settings: Settings, problem: Problem) -> list[Found]:
+    """Plan, sample and measure every method."""
     lines = methods(settings, problem)
     plans = [method.plan for method in lines for _ in range(method.repeats)]
     seed = settings.noise_seed
     keys = None if seed is None else [seed + i for i in range(len(plans))]
-    columns = (
-        TextColumn("sampling"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=sum(plan.steps for plan in plans))
-        results = sample_all(
-            plans, problem.records, keys=keys, progress=lambda done, total: bar.update(task, completed=done)
-        )
+    results = sample_all(plans, problem.records, keys=keys)
     out = []
     for method in lines:
         of_method = results[: method.repeats]
@@ -82,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
             f"N = {problem.num_records:,}, started {problem.distance(np.zeros(2)):.1f} posterior standard deviations "
             f"away; {100 * share:.2f} % of the gradients are clipped at the posterior mean"
         )
-        found = run(settings, problem, console)
+        found = run(settings, problem)
         write_table(arguments.out / "results.csv", COLUMNS, [row for one in found for row in one.rows])
         note = "quick: short runs" if arguments.quick else None
         draw(arguments.out / f"{settings.name}.png", settings, problem, found, note)

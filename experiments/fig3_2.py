@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
@@ -32,7 +32,7 @@ from experiments.panel import choose, compare, draw, posterior, scores, summary
 from experiments.panel.cells import Results, Row
 from experiments.panel.config import Panel, load
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
-from experiments.panel.trial import Outcome, Report, Site, Trial, clock, seed_of
+from experiments.panel.trial import Outcome, Site, Trial, clock, seed_of
 
 PANELS = ("adult", "abalone", "two_normals")
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "figures"
@@ -94,7 +94,7 @@ def figure(
     Args:
         panel: which panel.
         folder: of results.
-        console: for the bar and the table.
+        console: for what runs, and the table.
         methods: that are run.
         encodings: that are run and drawn; the panel's for None.
     """
@@ -114,7 +114,7 @@ def figure(
         for encoding in encodings:
             draw.panel_figure(folder / f"{panel.name}_{encoding}.png", panel, means, encoding, notes[encoding])
         lines = compare.table(panel, results.rows)
-        compare.write(folder / "comparison.csv", lines)
+        pd.DataFrame(lines).to_csv(folder / "comparison.csv", index=False)
         for line in compare.lines_of(lines):
             console.print(line)
 
@@ -129,33 +129,18 @@ def _fill(
 ) -> dict[str, str | None]:
     """Run the cells that the results lack; return a note on the records of each encoding."""
     notes: dict[str, str | None] = {}
-    columns = (
-        TextColumn("{task.description:<44}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("cells"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    each = len(panel.epsilons) * panel.repeats
-    total = len(encodings) * (3 + len(methods) * each)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        for encoding in encodings:
-            data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
-            notes[encoding] = (
-                f"generated stand-in for {panel.data}: not the real data" if data.origin == "stand-in" else None
-            )
-            assert data.test is not None
-            bench = _Bench(panel, encoding, Site.of(panel, data.train, data.spec.row_bound), data.test, results)
-            bar.update(task, description=f"{encoding}: NUTS, not private")
-            bench.non_private(folder)
-            bar.advance(task, 3)
-            for method in methods:
-                bar.update(task, description=f"{encoding}: {method.version} {method.label}")
-                done = bar.tasks[0].completed
-                bench.run(method, lambda share, done=done: bar.update(task, completed=done + round(share * each)))
-                bar.update(task, completed=done + each)
+    for encoding in encodings:
+        data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
+        notes[encoding] = (
+            f"generated stand-in for {panel.data}: not the real data" if data.origin == "stand-in" else None
+        )
+        assert data.test is not None
+        bench = _Bench(panel, encoding, Site.of(panel, data.train, data.spec.row_bound), data.test, results)
+        console.print(f"{encoding}: NUTS, not private")
+        bench.non_private(folder)
+        for method in methods:
+            console.print(f"{encoding}: {method.version} {method.label}")
+            bench.run(method)
     return notes
 
 
@@ -186,7 +171,7 @@ class _Bench:
                 outcome = Outcome(make(), None, elapsed())
                 self.results.add([self._row({**cell, "repeat": 0}, outcome, "not private")])
 
-    def run(self, method: Method, report: Report) -> None:
+    def run(self, method: Method) -> None:
         """Every cell of a method that is not finished yet."""
         settings = _settings(self.panel, method)
         settings = settings.get(self.encoding, settings[self.panel.encodings[0]])
@@ -213,7 +198,7 @@ class _Bench:
             )
             for cell in cells
         ]
-        outcomes = method.run(trials, self.site, report)
+        outcomes = method.run(trials, self.site)
         claim = "epsilon and delta are the source's claim, not proved here" if method.version == "printed" else ""
         self.results.add([self._row(cell, outcome, claim) for cell, outcome in zip(cells, outcomes, strict=True)])
 

@@ -23,13 +23,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from pydantic import Field
 
-from dpmcmc.diagnostics import per_instance
+from dpmcmc.diagnostics.per_instance import leave_one_out, ridge_ops_epsilon
 from dpmcmc.errors import InputError
 from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
-from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
+from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients, shifts
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
 from experiments.pictures import saved
+from experiments.sources.per_instance import noisy_estimate_epsilon
+from experiments.sources.worst_case import ForAll, draw_epsilon, draw_for_all, estimate_for_all, estimate_sensitivity
 
 _SHARES = {"data_5": 0.05, "data_25": 0.25, "data_median": 0.5, "data_75": 0.75, "data_95": 0.95}
 COLUMNS = (
@@ -85,26 +87,26 @@ def run(settings: Settings) -> tuple[list[dict[str, Any]], np.ndarray]:
     body = settings.regression
     rows = []
     boxes = []
-    public: dict[str, Any] = {"num_records": body.num_records, "ridge": settings.ridge}
-    moved = per_instance.output_perturbation_sensitivity(**public)
-    worst = {g: per_instance.ridge_ops_worst_case(gamma=g, delta=settings.delta, **public) for g in settings.gammas}
-    domain: dict[str, Any] = {"ridge": settings.ridge, "delta": settings.delta, "row_bound": 1.0, "target_bound": 1.0}
+    furthest = estimate_sensitivity(body.num_records, settings.ridge)
+    worst = {g: draw_epsilon(body.num_records, settings.ridge, g, settings.delta) for g in settings.gammas}
+    domain = {"ridge": settings.ridge, "delta": settings.delta}
     for repeat in range(settings.repeats):
         rng, coefficients = make_coefficients(body, repeat)
         x, y = draw_records(rng, body, coefficients, body.num_records)
         fresh = draw_records(rng, body, coefficients, settings.fresh_records)
-        others = per_instance.leave_one_out(x, y, settings.ridge)
+        others = leave_one_out(x, y, settings.ridge)
+        moved = shifts(x, others.residual, settings.ridge)
         for sigma in settings.noise_stds:
-            each = per_instance.output_perturbation_epsilon(others.shift, sigma, settings.delta)
-            anyone = per_instance.output_perturbation_for_all(x, y, noise_std=sigma, **domain)
-            dp = float(per_instance.output_perturbation_epsilon(moved, sigma, settings.delta))
+            each = noisy_estimate_epsilon(moved, sigma, settings.delta)
+            anyone = estimate_for_all(x, y, noise_std=sigma, **domain)
+            dp = float(noisy_estimate_epsilon(furthest, sigma, settings.delta))
             rows.append(_row("left", repeat, sigma, settings.delta, dp, anyone, each))
             if repeat == 0:
                 boxes.append(each)
-        risk = _Risk(x, others.estimate, settings, fresh)
+        risk = _Risk(x, y, settings, fresh)
         for gamma in settings.gammas:
-            each = per_instance.ridge_ops_epsilon(others.leverage, others.residual, gamma, settings.delta)
-            anyone = per_instance.ridge_ops_for_all(x, y, gamma=gamma, **domain)
+            each = ridge_ops_epsilon(others.leverage, others.residual, gamma, settings.delta)
+            anyone = draw_for_all(x, y, gamma=gamma, **domain)
             rows.append(_row("right", repeat, gamma, settings.delta, worst[gamma], anyone, each))
             rows[-1] |= {"pure_dp": gamma / 2 * (1 + settings.radius) ** 2, **risk.at(gamma, rng)}
     return rows, np.array(boxes)
@@ -113,12 +115,10 @@ def run(settings: Settings) -> tuple[list[dict[str, Any]], np.ndarray]:
 class _Risk:
     """Excess risk of draws around an estimate."""
 
-    def __init__(
-        self, x: np.ndarray, estimate: np.ndarray, settings: Settings, fresh: tuple[np.ndarray, np.ndarray]
-    ) -> None:
-        self.estimate = estimate
+    def __init__(self, x: np.ndarray, y: np.ndarray, settings: Settings, fresh: tuple[np.ndarray, np.ndarray]) -> None:
         self.settings = settings
         self.precision = x.T @ x + settings.ridge * np.eye(x.shape[1])
+        self.estimate = np.linalg.solve(self.precision, x.T @ y)
         new_x, new_y = fresh
         self.second = new_x.T @ new_x / len(new_x)
         self.best = np.linalg.solve(self.second, new_x.T @ new_y / len(new_x))
@@ -145,7 +145,7 @@ class _Risk:
 
 
 def _row(
-    panel: str, repeat: int, level: float, delta: float, dp: float, anyone: per_instance.ForAll, each: np.ndarray
+    panel: str, repeat: int, level: float, delta: float, dp: float, anyone: ForAll, each: np.ndarray
 ) -> dict[str, Any]:
     return {
         "panel": panel,

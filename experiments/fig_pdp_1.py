@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from dpmcmc.diagnostics import per_instance
+from dpmcmc.diagnostics.per_instance import leave_one_out
 from dpmcmc.privacy import round_up
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.pictures import saved
+from experiments.sources.per_instance import noisy_estimate_epsilon
+from experiments.sources.worst_case import estimate_for_all, estimate_sensitivity
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")
 
@@ -68,6 +70,11 @@ def draw_records(
     return x, np.clip(x @ coefficients + regression.noise_scale * rng.normal(size=count), -1, 1)
 
 
+def shifts(x: np.ndarray, residual: np.ndarray, ridge: float) -> np.ndarray:
+    """How far each record moves the ridge estimate, ‖H⁻¹x‖·|r| with H of all records and r out of sample, (n,)."""
+    return np.linalg.norm(np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T), axis=0) * np.abs(residual)
+
+
 def run(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Rows of results.csv, and of the first data set each record's leverage, residual, shift and ε."""
     body = settings.regression
@@ -75,28 +82,27 @@ def run(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]
     first = {}
     promise = {"noise_std": settings.noise_std, "delta": settings.delta}
     # A function of the public n and λ alone.
-    worst = per_instance.output_perturbation_sensitivity(num_records=body.num_records, ridge=settings.ridge)
+    worst = estimate_sensitivity(body.num_records, settings.ridge)
     for repeat in range(settings.repeats):
         rng, coefficients = make_coefficients(body, repeat)
         x, y = draw_records(rng, body, coefficients, body.num_records)
-        others = per_instance.leave_one_out(x, y, settings.ridge)
-        each = per_instance.output_perturbation_epsilon(others.shift, **promise)
-        anyone = per_instance.output_perturbation_for_all(
-            x, y, ridge=settings.ridge, row_bound=1.0, target_bound=1.0, **promise
-        )
+        others = leave_one_out(x, y, settings.ridge)
+        moved = shifts(x, others.residual, settings.ridge)
+        each = noisy_estimate_epsilon(moved, **promise)
+        anyone = estimate_for_all(x, y, ridge=settings.ridge, **promise)
         if repeat == 0:
-            first = {"leverage": others.leverage, "residual": others.residual, "shift": others.shift, "epsilon": each}
+            first = {"leverage": others.leverage, "residual": others.residual, "shift": moved, "epsilon": each}
         levels = {
-            "differential privacy": (worst, float(per_instance.output_perturbation_epsilon(worst, **promise))),
+            "differential privacy": (worst, float(noisy_estimate_epsilon(worst, **promise))),
             "for all, proved": (None, anyone.epsilon),
             "for all, attained": (None, anyone.attained),
-            "in the data, largest": (float(others.shift.max()), float(each.max())),
-            "in the data, mean": (float(others.shift.mean()), float(each.mean())),
-            "in the data, median": (float(np.median(others.shift)), float(np.median(each))),
+            "in the data, largest": (float(moved.max()), float(each.max())),
+            "in the data, mean": (float(moved.mean()), float(each.mean())),
+            "in the data, median": (float(np.median(moved)), float(np.median(each))),
         }
         rows += [
-            {"repeat": repeat, "level": level, "sensitivity": moved, "epsilon": epsilon, "delta": settings.delta}
-            for level, (moved, epsilon) in levels.items()
+            {"repeat": repeat, "level": level, "sensitivity": far, "epsilon": epsilon, "delta": settings.delta}
+            for level, (far, epsilon) in levels.items()
         ]
     return rows, first
 

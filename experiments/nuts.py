@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.engines.nuts import Lengths, lengths_of, run_chains
+from dpmcmc.mechanisms.nuts import Lengths, lengths_of, run_chains
 from dpmcmc.targets import Target, record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 
 def draws_for_many(

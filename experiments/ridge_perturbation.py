@@ -1,8 +1,8 @@
 r"""Output and objective perturbation of a ridge regression, to compare AdaOPS with.
 
 The mechanisms of ``dpmcmc.mechanisms`` refuse linear regression: its gradients have no bound. Here the minimiser itself
-is bounded, ‖x‖ <= b, |y| <= Y: a residual at θ̂ = H⁻¹Xᵀy is at most R = Y(1 + b√N/(2√λ)) (``adaops.py``). k = 2 for
-replace_one.
+is bounded, ‖x‖ <= b, |y| <= Y: a residual at θ̂ = H⁻¹Xᵀy is at most R = Y(1 + b√N/(2√λ)) (``sources/adaops.py``). k = 2
+for replace_one.
 
 Output: θ̂ + N(0, σ²I). H'(θ̂' − θ̂) = x'(y' − x'·θ̂) − x(y − x·θ̂), so its sensitivity is kbR/λ.
 
@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.privacy import CalibrationError
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release, standard_normal
 
 

@@ -31,7 +31,7 @@ from dpmcmc.data.structure import contrasts
 from dpmcmc.estimators.fitting import PRIOR_SCALE
 from dpmcmc.estimators.suggestion import Given, Request, ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for

@@ -22,20 +22,24 @@ MINIBATCH = "<!-- minibatch: scripts/architecture.py writes this table -->", "<!
 #: One step of private SGLD on logistic regression with Poisson batches, from keys to the new position.
 STEP = {
     "engine/program.py": "the steps of a chunk: one `lax.scan` over select, query, step",
-    "privacy/query/randomness.py": "random words of the step, from its keys",
+    "privacy/query/chacha.py": "random words of the step, from its keys",
     "privacy/query/selection.py": "select the records of the step",
     "privacy/query/integer_noise.py": "the noise, in integers",
     "privacy/query/query.py": "clip, sum, add noise, add the prior's gradient",
-    "privacy/query/per_record_gradients.py": "the weight that clips a record's gradient",
-    "targets/glm.py": "the residual of logistic regression, and the longest one of any label",
+    "privacy/query/label_blind.py": "the weight that clips a record's gradient",
+    "targets/logistic.py": "the residual of logistic regression, and the longest one of any label",
     "targets/linear_predictor.py": "the sum of the clipped gradients of a linear model, in closed form",
     "privacy/query/exact_sums.py": "the sum, exact in integers",
-    "targets/base.py": "the prior",
-    "samplers/base.py": "the learning rate, and the noise that Langevin dynamics has of its own",
+    "targets/gaussian_prior.py": "the prior",
+    "samplers/langevin.py": "the learning rate, and the noise that Langevin dynamics has of its own",
     "samplers/sgld.py": "move the position",
 }
-#: Files that a step passes through and a reader does not need: how much is computed at a time, and a constant schedule.
-PASSED = {"engine/hardware.py", "samplers/schedules.py"}
+#: Files that a step passes through and a reader does not need: protocols, axes of devices, ways for one platform.
+PASSED = {
+    *("engine/mesh.py", "engine/recorded.py", "samplers/base.py", "samplers/schedules.py"),
+    *(f"privacy/query/{name}.py" for name in ("per_record_gradients", "platforms", "random_words", "randomness")),
+    *("privacy/query/rows_in_place.py", "targets/generalised_linear.py"),
+}
 MOST_FILES = 12
 MOST_LINES = 5200
 #: Section of a docstring that shows the use of a class, and nothing of what a step does.

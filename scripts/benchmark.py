@@ -24,11 +24,9 @@ SECTIONS = (
     "comparators",
     "steps",
     "growth",
-    "sweep",
     "compiling",
     "memory",
     "host",
-    "bandwidth",
     "safeguards",
     "networks",
 )

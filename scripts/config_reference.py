@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from dpmcmc import data
 from dpmcmc.config import model as config
-from dpmcmc.config.model import Devices
+from dpmcmc.config.run_section import Devices
 from dpmcmc.config.sections import Derived, derived
 from dpmcmc.errors import alternatives
 from dpmcmc.samplers import SAMPLERS, SCHEDULES, OptaxSchedule

@@ -28,6 +28,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dpmcmc.engine import sizes
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -35,7 +37,7 @@ import numpy as np
 
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.commands import main as command
-from dpmcmc.engine import compilation, life, processes
+from dpmcmc.engine import life, processes
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query import randomness
 from dpmcmc.storage import checkpoint
@@ -218,7 +220,7 @@ def _one_of(folder: Path, words: list[str], count: int, who: int, at: int) -> in
                     setattr(room, name, getattr(processes, name))
     processes._HEARTBEAT = _HEARTBEAT
     # Commits after every chunk, of which there are a few; no pictures and no scores of records.
-    compilation._CHUNK_STEPS = 50
+    sizes._CHUNK_STEPS = 50
     checkpoint._OVERHEAD = 1e9
     run_command.ConfiguredRun._confidential = lambda *_: ({}, None)
     run_command.ConfiguredRun.draw_planned = lambda *_: None

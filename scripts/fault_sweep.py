@@ -12,9 +12,10 @@ published. At the n-th call, for every n:
     SIGINT        the process gets the signal
 
 These take place in one process, whose programs are compiled once. ``--real K`` sends SIGKILL, SIGTERM and SIGINT to
-processes of their own, at K points of each job. After each fault the job is begun again, or resumed, and it is checked
-that the ledger is whole and holds one charge, that no draw lies without a ``privacy.json``, that nothing ended with a
-traceback or exit code 70, and that the second start came to its end. Exit code 1 where anything is wrong.
+processes of their own, at K points of each job. After each fault the job is begun again, or resumed. It is checked that
+the ledger is whole and holds one charge, and that no draw lies without a ``privacy.json``. Nothing may end with a
+traceback or exit code 70. The second start must come to its end, with the draws of a run of the same keys that was left
+alone, bit for bit. Exit code 1 where anything is wrong.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import argparse
 import contextlib
 import ctypes
 import errno
+import hashlib
 import io
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -35,6 +38,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from dpmcmc.engine import sizes
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -213,11 +218,29 @@ def _by_hand(path: Path) -> None:
         book.settle(receipt, "released")
 
 
-# One start.
+def _know_keys() -> None:
+    """Draw the same keys at each start, so that a run can be compared with one that was left alone."""
+    from dpmcmc.privacy.query import randomness
+
+    source = random.Random(0)
+    randomness.secrets = type("Known", (), {"token_bytes": staticmethod(source.randbytes)})  # type: ignore[assignment]
+
+
+def drawn(folder: Path) -> str:
+    """Return a digest of the draws in ``out``; none where a job leaves none."""
+    import xarray
+
+    path = folder / "out" / "draws.nc"
+    if not path.exists():
+        return "none"
+    with xarray.open_datatree(path, engine="h5netcdf") as tree:
+        values = [node[name].values.tobytes() for node in tree.subtree for name in sorted(node.data_vars)]
+    return hashlib.sha256(b"".join(values)).hexdigest()
 
 
 def _command(*words: str) -> Ended:
     """A command line in this process."""
+    _know_keys()
     from dpmcmc.cli.commands import main
 
     said = io.StringIO()
@@ -233,6 +256,7 @@ def _command(*words: str) -> Ended:
 
 def _call(function: Callable[[], object]) -> Ended:
     """A call of the library; it may raise what it says it does."""
+    _know_keys()
     from dpmcmc.errors import InputError
 
     try:
@@ -242,9 +266,6 @@ def _call(function: Callable[[], object]) -> Ended:
     except BaseException as error:
         return Ended(1, repr(error), f"raised {error!r}")
     return Ended(0, "")
-
-
-# Faults.
 
 
 class Shim:
@@ -303,7 +324,7 @@ def _folder(job: Job) -> Iterator[Path]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def found_wrong(job: Job, folder: Path, first: Ended, second: Ended) -> list[str]:
+def found_wrong(job: Job, folder: Path, first: Ended, second: Ended, alone: str) -> list[str]:
     """Return the faults of what a fault and a second start have left."""
     from dpmcmc.privacy.ledger import Ledger, LedgerError
 
@@ -311,6 +332,8 @@ def found_wrong(job: Job, folder: Path, first: Ended, second: Ended) -> list[str
     done = "holds a run that is done" in second.said
     if (second.code and not done) or second.wrong:
         wrong.append(f"the second start ended with {second.wrong or second.code}: {second.said[-300:]}")
+    elif drawn(folder) != alone:
+        wrong.append("other draws than the run that was left alone")
     try:
         book = Ledger(folder / "budget.db")
         book.check()
@@ -329,7 +352,7 @@ def _uncovered(folder: Path) -> list[str]:
     return [f"{path.name} lies without privacy.json" for path in found if not (path.parent / "privacy.json").exists()]
 
 
-def sweep(shim: Shim, name: str, fault: str, every: int) -> Tally:
+def sweep(shim: Shim, name: str, fault: str, every: int, alone: str) -> Tally:
     """Every n-th point of a job under a fault, in this process."""
     job = JOBS[name]
     tally = Tally(name, fault)
@@ -345,7 +368,7 @@ def sweep(shim: Shim, name: str, fault: str, every: int) -> Tally:
             if fault == "cut":
                 first.wrong = ""  # nobody is left to say it
             second = first if first.code == 0 else job.again(folder)
-            tally.add(at, call, left + found_wrong(job, folder, first, second))
+            tally.add(at, call, left + found_wrong(job, folder, first, second, alone))
         at += every
 
 
@@ -356,6 +379,7 @@ def really(shim: Shim, name: str, sent: str, points: int) -> Tally:
     with _folder(job) as folder:
         _in_child(lambda: _counted(shim, job, folder))
         total = int((folder / "count").read_text())
+        alone = drawn(folder)
     for at in sorted({max(1, round((i + 0.5) * total / points)) for i in range(points)}):
         with _folder(job) as folder:
 
@@ -369,7 +393,7 @@ def really(shim: Shim, name: str, sent: str, points: int) -> Tally:
             second = first
             if code:
                 second = Ended(_in_child(lambda folder=folder: _told(job.again(folder))), "")
-            tally.add(at, f"of {total}", left + found_wrong(job, folder, first, second))
+            tally.add(at, f"of {total}", left + found_wrong(job, folder, first, second, alone))
     return tally.printed()
 
 
@@ -400,9 +424,6 @@ def _in_child(work: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# The command.
-
-
 def main(argv: list[str] | None = None) -> int:
     """Sweep, and print a table."""
     arguments = _parser().parse_args(argv)
@@ -416,9 +437,10 @@ def main(argv: list[str] | None = None) -> int:
     for job in arguments.jobs if arguments.faults else ():
         with _folder(JOBS[job]) as folder:  # compiled once
             left = JOBS[job].start(folder)
+            alone = drawn(folder)
         if left.code:
             raise SystemExit(f"{job}: without a fault it ends with {left.code}: {left.said}")
-        tallies += [sweep(shim, job, fault, arguments.every) for fault in arguments.faults]
+        tallies += [sweep(shim, job, fault, arguments.every, alone) for fault in arguments.faults]
     print(f"{'all':<8} {'':<28} {sum(t.points for t in tallies):>6} {sum(len(t.wrong) for t in tallies):>6}")
     wrong = [one for tally in tallies for one in tally.wrong]
     print("\n".join(wrong))
@@ -454,14 +476,13 @@ def _warm(jobs: list[str]) -> None:
     if set(jobs) == {"ledger"}:
         return
     from dpmcmc.cli import run, saved
-    from dpmcmc.engine import compilation
     from dpmcmc.report import pictures
     from dpmcmc.storage import checkpoint
 
     assert run
     saved.ConfiguredRun._confidential = lambda *_: ({}, None)  # type: ignore[method-assign]
     pictures.Pictures.begin = lambda *_: None  # type: ignore[method-assign]
-    compilation._CHUNK_STEPS = 2
+    sizes._CHUNK_STEPS = 2
     checkpoint._OVERHEAD = 1e9
 
 

@@ -14,7 +14,7 @@ import time
 os.environ["DPMCMC_CACHE"] = tempfile.mkdtemp()  # a cache would hide the cost
 
 from dpmcmc.privacy import FixedSize, Poisson, calibrate
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 
 N = 1_000_000
 

@@ -54,7 +54,7 @@ def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
 
     import dpmcmc
     from dpmcmc.data import Levels, Range, Schema
-    from dpmcmc.data.columnar import table
+    from dpmcmc.data.table_files import read_table_files
     from dpmcmc.engine.workers import Pool
     from dpmcmc.engine.workers import workers as started
 
@@ -67,7 +67,7 @@ def release(folder: Path, rows: int, steps: int, workers: int | None) -> None:
     if workers is None:
         start = time.perf_counter()
         busy = busy_seconds(driver)
-        dpmcmc.sample(plan, table(folder), key=3)
+        dpmcmc.sample(plan, read_table_files(folder), key=3)
         found = {"seconds": time.perf_counter() - start, "busy": busy_seconds(driver) - busy, "peak": peak(driver)}
         print(json.dumps(found))
         return

@@ -54,7 +54,7 @@ uv --require-hashes --requirement "$root/scripts/locked/run.txt"
 uv --no-deps "$out"/*.whl
 mkdir "$place/empty"
 cd "$place/empty"
-for config in adult digits_bnn digits_last_layer numpyro_poisson; do
+for config in adult digits_bnn numpyro_poisson; do
     "$place/venv/bin/dpmcmc" plan "$config" > /dev/null
 done
 "$place/venv/bin/dpmcmc" run adult --out "$place/adult" --quiet

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from dpmcmc.engine.cells import Table, outcomes
+from dpmcmc.engine.results_table import Table
+from dpmcmc.engine.tasks import outcomes
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Columns of ``times.csv``; seconds are those of all starts of a figure.
@@ -39,6 +40,7 @@ NAMES = (
     "fig5_1",
     "fig4_2",
     "fig_pdp_1",
+    "private_map",
     "already_private",
 )
 

@@ -1,20 +1,19 @@
-"""Recompute ε of a run by accountants that are not ours: dp-accounting's and OpenDP's.
+"""Recompute ε of a run by an accountant that is not ours: dp-accounting's.
 
-    python -m scripts.second_accountant RUN [RUN ...] [--library dp-accounting | opendp]
+    python -m scripts.second_accountant RUN [RUN ...]
 
 RUN is a run folder, a privacy.json, or a config, whose plan is then made. No code of this library computes a number
-here. Each event is exported to the other library's own types:
+here. Each event is exported to dp-accounting's own types:
 
-    event                    dp-accounting                                OpenDP
-    gaussian                 GaussianDpEvent                              make_gaussian
-    poisson_gaussian         PoissonSampledDpEvent(GaussianDpEvent)       no equivalent
-    fixed_size_gaussian      SampledWithoutReplacementDpEvent             make_population_amplification
-    posterior_draw           GaussianDpEvent, which it is worth           make_gaussian
-    noisy_descent            GaussianDpEvent, which it is worth           make_gaussian
-    pure                     RandomizedResponseDpEvent                    make_laplace
-    objective perturbations  no equivalent                                no equivalent
-    batch_overflow           no equivalent                                no equivalent
-    approximate_draw         no equivalent                                no equivalent
+    gaussian                 GaussianDpEvent
+    poisson_gaussian         PoissonSampledDpEvent(GaussianDpEvent)
+    fixed_size_gaussian      SampledWithoutReplacementDpEvent
+    posterior_draw           GaussianDpEvent, which it is worth
+    noisy_descent            GaussianDpEvent, which it is worth
+    pure                     RandomizedResponseDpEvent
+    objective perturbations  no equivalent
+    batch_overflow           no equivalent
+    approximate_draw         no equivalent
 
 An event without an equivalent is named, with the reason. The last two are no queries: their distance β, at the price of
 (1 + e^ε)β, is taken off δ before the others are compared.
@@ -23,11 +22,11 @@ An event without an equivalent is named, with the reason. The last two are no qu
 on a grid, so its answer is a lower bound, up to 1e-15 of δ that its transform may round, and the row says how much the
 grid may take away. A batch of fixed size holds
 one record with probability b/N. On records whose other gradients are 0 its release is that of a Poisson batch, which is
-the lower bound there. OpenDP has upper bounds alone. Its ρ of Gaussian events is converted by the exact curve.
+the lower bound there.
 
 *From above.* The stated ε of accountant pld, or of a one-shot release, exceeds dp-accounting's upper bound by at most
-``TIGHT`` of it, and never exceeds OpenDP's. The others (rdp, advanced) are looser by choice, and are shown alone. The
-Rényi accountant of fixed-size batches is compared with dp-accounting's, which has the same theorem.
+``TIGHT`` of it. The others (rdp, advanced) are looser by choice, and are shown alone. The Rényi accountant of
+fixed-size batches is compared with dp-accounting's, which has the same theorem.
 
 Exit code: 0 where all that was compared agrees; 1 where an ε does not; 2 where nothing was compared.
 """
@@ -39,7 +38,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +60,7 @@ _ROUNDING = 1e-9
 
 _NOT_A_QUERY = ("batch_overflow", "approximate_draw")
 _DEVIATION = "no query: its distance is taken off delta"
-_OBJECTIVE = "neither library has objective perturbation, and its curve is that of no Gaussian"
+_OBJECTIVE = "dp-accounting has no objective perturbation, and its curve is that of no Gaussian"
 NO_EQUIVALENT = {
     "batch_overflow": _DEVIATION,
     "approximate_draw": _DEVIATION,
@@ -110,7 +109,7 @@ class Run(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """Bounds that another library has for a run's exported events.
+    """Bounds that dp-accounting has for a run's exported events.
 
     Attributes:
         low: lower bound on ε, or None.
@@ -153,26 +152,14 @@ def gaussian_worth(event: dict[str, Any]) -> float | None:
     return None
 
 
-def split(run: Run, export: Callable[[dict[str, Any]], Any]) -> tuple[list[tuple[Any, dict[str, Any]]], dict[str, str]]:
-    """Export the queries: (each export and its event; why the others have none)."""
-    done, missing = [], {}
-    for event in run.queries:
-        exported = NO_EQUIVALENT.get(event["mechanism"]) or export(event)
-        if isinstance(exported, str):
-            missing[event["mechanism"]] = exported
-        else:
-            done.append((exported, event))
-    return done, missing
+def exported(run: Run) -> tuple[list[Any], dict[str, str]]:
+    """Return the queries as ``DpEvent``, and why the others have none.
 
-
-# --- dp-accounting ---------------------------------------------------------------------------------------------------
-
-
-def to_dp_accounting(run: Run) -> tuple[list[tuple[Any, dict[str, Any]]], dict[str, str]]:
-    """Events as ``DpEvent``; noise multipliers are std / C for every adjacency, as in its PLD accountant."""
+    Noise multipliers are std / C for every adjacency, as in dp-accounting's PLD accountant.
+    """
     import dp_accounting
 
-    def one(event: dict[str, Any]) -> Any:
+    def export(event: dict[str, Any]) -> Any:
         count = event["count"]
         z = gaussian_worth(event)
         if z is not None:
@@ -195,15 +182,21 @@ def to_dp_accounting(run: Run) -> tuple[list[tuple[Any, dict[str, Any]]], dict[s
             return "unknown here"
         return dp_accounting.SelfComposedDpEvent(exported, count)
 
-    return split(run, one)
+    done, missing = [], {}
+    for event in run.queries:
+        found = NO_EQUIVALENT.get(event["mechanism"]) or export(event)
+        if isinstance(found, str):
+            missing[event["mechanism"]] = found
+        else:
+            done.append(found)
+    return done, missing
 
 
-def by_dp_accounting(run: Run, exported: list[tuple[Any, dict[str, Any]]], whole: bool) -> Bracket:
+def bracket_of(run: Run, events: list[Any], whole: bool) -> Bracket:
     """Bounds of dp-accounting's privacy loss distributions, and of its Rényi accountant for batches of fixed size."""
     import dp_accounting
 
     assert run.epsilon is not None
-    events = [event for event, _ in exported]
     if all(isinstance(e.event, dp_accounting.GaussianDpEvent) for e in events) and run.delta_of_queries > 0:
         precision = math.fsum(e.count / e.event.noise_multiplier**2 for e in events)
         exact = dp_accounting.get_epsilon_gaussian(1 / (run.sides * math.sqrt(precision)), run.delta_of_queries)
@@ -309,108 +302,8 @@ def _composed(run: Run, events: Iterable[Any], interval: float, *, pessimistic: 
     return functools.reduce(lambda first, second: first.compose(second), parts)
 
 
-# --- OpenDP ----------------------------------------------------------------------------------------------------------
-
-
-def to_opendp(run: Run) -> tuple[list[tuple[Any, dict[str, Any]]], dict[str, str]]:
-    """Events as measurements on one integer, or on a batch, under OpenDP's own proofs."""
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib", "honest-but-curious")
-    batches = {(e.get("num_records"), e["rate"]) for e in run.queries if e["mechanism"] == "fixed_size_gaussian"}
-    pure = all(e["mechanism"] == "pure" for e in run.queries)
-
-    def one(event: dict[str, Any]) -> Any:
-        number = dp.atom_domain(T="i32"), dp.absolute_distance(T="i32")
-        z = gaussian_worth(event)
-        if z is not None and not batches:
-            return dp.m.make_gaussian(*number, z)
-        if event["mechanism"] == "pure":
-            laplace = dp.m.make_laplace(*number, run.sides / event["epsilon"])
-            return laplace if pure else dp.c.make_pureDP_to_zCDP(laplace)
-        if event["mechanism"] == "fixed_size_gaussian":
-            if run.sides == 1:
-                return "OpenDP amplifies samples of a population under a replaced record alone"
-            if len(batches) > 1 or any(e["mechanism"] != "fixed_size_gaussian" for e in run.queries):
-                return "OpenDP does not compose measurements on a sample with those on all records"
-            return _sampled(run, event)
-        if event["mechanism"] == "poisson_gaussian":
-            return "OpenDP's only amplification is that of samples of a fixed size"
-        return "OpenDP does not compose it with measurements on a sample of the records"
-
-    return split(run, one)
-
-
-def _sampled(run: Run, event: dict[str, Any]) -> Any:
-    """A noisy sum over a batch that is a simple random sample of all records."""
-    import opendp.prelude as dp
-
-    records = event["num_records"]
-    size = round(event["rate"] * records)
-    total = dp.t.make_sum(dp.vector_domain(dp.atom_domain(bounds=(-1, 1), T="i32"), size=size), dp.symmetric_distance())
-    noisy = total >> dp.m.then_gaussian(event["noise_multiplier"])
-    steps = sum(e["count"] for e in run.queries)
-    share = run.delta_of_queries / (steps * event["rate"]) * (1 - 1e-12)
-    fixed = dp.c.make_fix_delta(dp.c.make_zCDP_to_approxDP(noisy), min(share, 0.5))
-    return dp.c.make_population_amplification(fixed, records)
-
-
-def by_opendp(run: Run, exported: list[tuple[Any, dict[str, Any]]], whole: bool) -> Bracket:
-    """OpenDP's ε: sums of ε of pure releases, zCDP of Gaussian ones, basic composition of batches."""
-    import opendp.prelude as dp
-
-    composed = dp.c.make_composition([repeated(one, event["count"]) for one, event in exported])
-    loss = composed.map(
-        2 if any(e["mechanism"] == "fixed_size_gaussian" and e["rate"] < 1 for _, e in exported) else run.sides
-    )
-    low = None
-    if isinstance(loss, tuple):
-        high = loss[0]
-    elif all(e["mechanism"] == "pure" for _, e in exported):
-        high = loss
-    else:
-        high = dp.c.make_zCDP_to_approxDP(composed).map(run.sides).epsilon(run.delta_of_queries)
-        if all(gaussian_worth(e) is not None for _, e in exported):
-            low = _exact_gaussian(math.sqrt(2 * loss), run.delta_of_queries)
-    if not whole:
-        return Bracket(low, None, None, "from below alone, because not all events have an equivalent")
-    return Bracket(low, high, high, "" if low is not None else "OpenDP has no lower bound for these events")
-
-
-def repeated(measurement: Any, count: int) -> Any:
-    """So many of a measurement, composed by halves: OpenDP's list of them would be as long as the run."""
-    import opendp.prelude as dp
-
-    if count == 1:
-        return measurement
-    half = repeated(measurement, count // 2)
-    return dp.c.make_composition([half, half, measurement] if count % 2 else [half, half])
-
-
-def _exact_gaussian(mu: float, delta: float) -> float:
-    """ε of a μ-GDP Gaussian release at δ, a hair below (Balle and Wang 2018, Theorem 8)."""
-    from scipy.optimize import brentq
-    from scipy.special import log_ndtr
-
-    def excess(epsilon: float) -> float:
-        upper, lower = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        return math.exp(upper) - math.exp(lower) - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    return brentq(excess, 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + 1) * (1 - _ROUNDING)
-
-
-# --- the comparison --------------------------------------------------------------------------------------------------
-
-LIBRARIES: dict[str, tuple[Callable[..., Any], Callable[..., Bracket]]] = {
-    "dp-accounting": (to_dp_accounting, by_dp_accounting),
-    "opendp": (to_opendp, by_opendp),
-}
-
-
 class Comparison(NamedTuple):
-    """One run beside one library.
+    """One run beside dp-accounting.
 
     Attributes:
         bracket: None where nothing was compared.
@@ -423,22 +316,17 @@ class Comparison(NamedTuple):
     faults: tuple[str, ...]
 
 
-def compare(run: Run, library: str) -> Comparison:
-    """Bounds of a library for a run's events, and whether the stated ε lies between them.
-
-    Raises:
-        ModuleNotFoundError: the library is not installed.
-    """
-    export, bound = LIBRARIES[library]
-    exported, missing = export(run)
+def compare(run: Run) -> Comparison:
+    """Bounds of dp-accounting for a run's events, and whether the stated ε lies between them."""
+    events, missing = exported(run)
     whole = not missing
     missing |= {e["mechanism"]: _DEVIATION for e in run.events if e["mechanism"] in _NOT_A_QUERY and e["count"]}
-    if run.epsilon is None or not exported:
+    if run.epsilon is None or not events:
         return Comparison(None, missing, ())
     if run.delta_of_queries < 0 or (run.delta_of_queries == 0 and run.delta > 0):
         fault = f"(1 + e^epsilon) * {run.distance:.3g} of deviations takes all of delta {run.delta:g}"
         return Comparison(None, missing, (fault,))
-    bracket = bound(run, exported, whole)
+    bracket = bracket_of(run, events, whole)
     return Comparison(bracket, missing, faults(run, bracket))
 
 
@@ -472,13 +360,13 @@ def read(place: str) -> Run:
     return saved(guarantee.to_json(), place)
 
 
-def lines(run: Run, library: str, found: Comparison) -> list[str]:
+def lines(run: Run, found: Comparison) -> list[str]:
     """Sentences for the console."""
     stated = "no finite epsilon" if run.epsilon is None else f"epsilon {run.epsilon:.6g}"
     out = [f"{run.name}: {stated} at delta {run.delta:g}, {run.adjacency}, by {run.accountant}"]
-    out += [f"  no equivalent in {library}: {name} ({why})" for name, why in found.missing.items()]
+    out += [f"  no equivalent in dp-accounting: {name} ({why})" for name, why in found.missing.items()]
     if found.bracket is None:
-        out.append(f"  {library}: not compared")
+        out.append("  dp-accounting: not compared")
     else:
         ends = [
             f"{name} {value:.6g}"
@@ -486,39 +374,31 @@ def lines(run: Run, library: str, found: Comparison) -> list[str]:
             if value is not None
         ]
         remark = f" ({found.bracket.remark})" if found.bracket.remark else ""
-        out.append(f"  {library} {version(library)}: {', '.join(ends) or 'no bound'}{remark}")
+        out.append(f"  dp-accounting {version('dp-accounting')}: {', '.join(ends) or 'no bound'}{remark}")
     return out + [f"  WRONG: {fault}" for fault in found.faults]
 
 
 def main() -> int:
     """Compare runs."""
-    options = argparse.ArgumentParser(description="Recompute epsilon of runs by accountants that are not ours.")
+    options = argparse.ArgumentParser(description="Recompute epsilon of runs by an accountant that is not ours.")
     options.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, a privacy.json, or a config")
-    options.add_argument("--library", choices=LIBRARIES, help="default: those that are installed")
-    asked = options.parse_args()
-    compared = wrong = 0
     try:
-        runs = [read(place) for place in asked.runs]
+        runs = [read(place) for place in options.parse_args().runs]
     except (KeyError, TypeError) as error:
         print(f"error: a file states no events ({error}); give a run folder, or its privacy.json", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for run in runs:
-        for library in [asked.library] if asked.library else LIBRARIES:
-            try:
-                found = compare(run, library)
-            except ModuleNotFoundError as error:
-                print(f"{run.name}: {library} is not installed ({error.name}), so it was not asked", file=sys.stderr)
-                continue
-            print("\n".join(lines(run, library, found)))
-            compared += found.bracket is not None
-            wrong += len(found.faults)
-    if not compared and not wrong:
+    found = [compare(run) for run in runs]
+    for run, one in zip(runs, found, strict=True):
+        print("\n".join(lines(run, one)))
+    if any(one.faults for one in found):
+        return 1
+    if all(one.bracket is None for one in found):
         print("error: nothing was compared", file=sys.stderr)
         return 2
-    return 1 if wrong else 0
+    return 0
 
 
 if __name__ == "__main__":

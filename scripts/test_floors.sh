@@ -21,7 +21,8 @@ PATH=$venv/bin:$PATH
 export PATH
 # An old version may use what a newer one beneath it deprecates: a warning is no fault of the floor.
 "$venv/bin/python" -m pytest -m "not gpu and not gpu_compile" --numprocesses 0 -W ignore::DeprecationWarning \
-    tests/test_guarantee.py tests/test_arviz.py \
+    tests/test_guarantee.py \
+    tests/test_result.py::test_the_summary_of_arviz_is_that_of_the_posterior_of_a_path \
     tests/test_accounting.py::test_golden_poisson_zero_out \
     tests/test_accounting.py::test_golden_poisson_replace_one \
     tests/test_accounting.py::test_golden_fixed_size_replace_one_rdp \

@@ -13,7 +13,7 @@ from numpyro import distributions as dist
 
 import dpmcmc
 from dpmcmc.data import by_owner
-from dpmcmc.targets import Custom, LastLayer, from_flax, from_numpyro
+from dpmcmc.targets import Custom, from_flax, from_numpyro
 
 N, D = 12, 2
 
@@ -26,14 +26,8 @@ def with_intercept(x: Any, y: Any = None) -> None:
         numpyro.sample("y", dist.Bernoulli(logits=a + x @ w), obs=y)
 
 
-def features(x: Any) -> Any:
-    """Features of which one is constant."""
-    return 9 * jnp.concatenate([jnp.ones((len(x), 1)), x], axis=1)
-
-
 #: Models to which a record of zeros adds up to C.
 CONSTANT = {
-    "last layer": LastLayer(features=features, num_classes=2, row_bound=9.0),
     "network": from_flax(nn.Dense(2), likelihood="categorical"),
     "site": from_numpyro(with_intercept),
     "custom": Custom(

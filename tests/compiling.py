@@ -4,8 +4,6 @@ Most of the tests' time is compilation, and most of that makes programs fast. Wi
 made for CPUs before it had "fusion emitters", a program takes a third of the time.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

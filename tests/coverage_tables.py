@@ -1,7 +1,5 @@
 """Tables of the documentation whose rows are rows of the benchmark's results."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from pathlib import Path

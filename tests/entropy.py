@@ -5,8 +5,6 @@ package calls follow from the test's name alone, and no two calls within a test 
 starts or forks has the operating system's entropy.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import secrets

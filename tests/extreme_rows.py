@@ -11,10 +11,10 @@ import numpyro
 from numpyro import distributions as dist
 
 from dpmcmc.inference.scores import MODEL_SCORES
-from dpmcmc.mechanisms.minimise import float64
-from dpmcmc.mechanisms.noise_aware.model import LOG, Metric, ModelRows
+from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts
+from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.targets import bind, from_numpyro, record_shapes
 from dpmcmc.targets.numpyro.predictor import Reading, read
 from tests.one_shot_replay import distance

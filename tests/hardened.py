@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 import dpmcmc
-from dpmcmc.privacy.query.randomness import CHACHA20
+from dpmcmc.privacy.query.chacha import CHACHA20
 
 N, D = 400, 4
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import dpmcmc
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.program import Cells
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.privacy.query.gaussian_release import GramRelease, NoisyGram, gram_of, svec
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
 
 N, D = 300, 3

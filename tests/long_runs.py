@@ -1,7 +1,5 @@
 """Runs long enough for intervals, with and without privacy."""
 
-from __future__ import annotations
-
 import json
 
 import jax.numpy as jnp

@@ -29,8 +29,8 @@ from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.record_sums import Whole
-from dpmcmc.report import console
 from dpmcmc.report import figures as plots
+from dpmcmc.report import progress
 from dpmcmc.targets import bind, record_shapes
 
 #: Training records, owners and columns.
@@ -86,15 +86,13 @@ CASES: dict[str, dict[str, Any]] = {
     "certified_ops": drawn("certified_ops", _BOUND_LOGISTIC, steps=5),
     "objective_perturbation": drawn("objective_perturbation", _BOUND_LOGISTIC, regularisation=5.0),
     "output_perturbation": drawn("output_perturbation", _BOUND_LOGISTIC, regularisation=50.0),
-    "exponential": drawn("exponential", _BOUND_LOGISTIC, radius=3.0),
+    "ops_range": drawn("ops", _BOUND_LOGISTIC, form="range", radius=3.0),
     "sufficient_statistics": drawn("sufficient_statistics", _BOUND_LINEAR),
     "noise_aware": drawn("noise_aware", _BOUND_LOGISTIC, draws=100),
     "adassp": drawn("adassp", _BOUND_LINEAR),
-    "adaops": drawn("adaops", _BOUND_LINEAR),
     "hybrid": drawn("hybrid", _BOUND_LOGISTIC, form="gdp") | SAMPLER,
-    "randomised_response": {
+    "randomised_labels": {
         "target": LOGISTIC,
-        "mechanism": {"name": "randomised_response", "draws": 100},
         "privacy": None,
         "data": {"labels": {"randomised": 1.0}},
     },
@@ -117,9 +115,9 @@ def file(path: Path, second: bool, owners: bool) -> None:
 
 
 def _held_out_owners() -> np.ndarray:
-    from dpmcmc.data.base import fixed_split
+    from dpmcmc.data.split import split_rows
 
-    return fixed_split(OWNERS, OWNERS // 2)[1]
+    return split_rows(OWNERS, OWNERS // 2)[1]
 
 
 def write(folder: Path, case: dict[str, Any], second: bool) -> Path:
@@ -158,7 +156,7 @@ class _ConstantAccount(per_record.per_record.Account):
 
     def of(self, data: Any, positions: Any) -> PerRecord:
         n, x = self.plan.num_records, data["x"]
-        return PerRecord(x[:, 0], x[:, 1], np.ones(1), np.ones((n, 1)), 1.0, 1e-3, "replace_one", self.every)
+        return PerRecord(x[:, 0], x[:, 1], np.ones(1), np.ones((n, 1)), 1.0, 1e-3, "replace_one")
 
 
 def _score(target: Any, draws: Any, rows: dict[str, np.ndarray]) -> predictive.Prediction:
@@ -234,7 +232,6 @@ def constant(pictures: bool = False) -> Any:
     with quick(pictures) as patch:
         computed(patch, lambda plan, data: (constant_sample if plan.has_chains else constant_release)(plan, data))
         patch.setattr(per_record.per_record, "Account", _ConstantAccount)
-        patch.setattr(per_record, "plot", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes()))
         yield patch
 
 
@@ -246,14 +243,14 @@ def quick(pictures: bool = False) -> Any:
         patch.setattr(reference, "fit", _fit)
         known_clock(patch)
         if not pictures:
-            for name in ("traces", "mixing", "prior", "temperature", "epsilon_delta"):
+            for name in ("traces", "temperature", "epsilon_delta"):
                 patch.setattr(plots, name, _print)
         yield patch
 
 
 def known_clock(patch: pytest.MonkeyPatch) -> None:
     """Before the first record is read, no time passes; after it, what a run takes."""
-    patch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    patch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     patch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 

@@ -1,13 +1,11 @@
 """Tables and targets of noise-aware tests, and what coverage they ask for."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from scipy.special import expit
 
-from dpmcmc.inference.scores import Logistic
+from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.mechanisms import release
 from dpmcmc.targets import LinearRegression, LogisticRegression
 

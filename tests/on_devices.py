@@ -20,17 +20,16 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import dpmcmc
-from dpmcmc.engine import compilation
-from dpmcmc.engine import life as sweep
-from dpmcmc.engine.blocks import INTERRUPTED
-from dpmcmc.engine.hardware import DATA, spread
+from dpmcmc.engine import plans_together, sizes
+from dpmcmc.engine.mesh import DATA, spread
 from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
-from dpmcmc.storage.pytree import from_text
+from dpmcmc.storage.leaves import from_text
 
 DEVICES = 8
 #: No multiple of any axis.
@@ -227,7 +226,7 @@ def kinds() -> dict[str, np.ndarray]:
 def sweeps() -> dict[str, np.ndarray]:
     """Plans that differ in numbers, as one program on a mesh and each alone on one device."""
     plans = [make(privacy=dpmcmc.Privacy(epsilon=e, delta=1e-4, clip=0.25), chains=c) for e, c in ((1.0, 2), (4.0, 3))]
-    together = sweep.sample_all(plans, DATA_SET, keys=[1, 2], mesh=dpmcmc.mesh(2, 4))
+    together = plans_together.sample_all(plans, DATA_SET, keys=[1, 2], mesh=dpmcmc.mesh(2, 4))
     found = {}
     for i, (plan, result) in enumerate(zip(plans, together, strict=True)):
         found[f"sweep/{i}/mesh"] = result.draws
@@ -243,7 +242,7 @@ def resumed(folder: Path) -> dict[str, np.ndarray]:
     """Draws of a run that was stopped on a mesh and went on there, on another one, and where it cannot."""
     from dpmcmc.storage import checkpoint
 
-    compilation._CHUNK_STEPS = 4
+    sizes._CHUNK_STEPS = 4
     checkpoint._OVERHEAD = 1e9
     plan = make(sampling=dpmcmc.Poisson(11), steps=16, chains=3)
 

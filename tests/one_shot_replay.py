@@ -3,23 +3,21 @@
 Releases steer those after them, so what one record moves is compared where all earlier numbers are the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, sufficient
+from dpmcmc.mechanisms import MechanismPlan, adassp, statistics
 from dpmcmc.mechanisms.checked_records import checked
-from dpmcmc.mechanisms.noise_aware import model, owners, releases
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.mechanisms.noise_aware import model, model_draws, owners, releases
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (owners, releases, sufficient, gaussian_release, model)
+_MODULES = (owners, releases, statistics, adassp, gram_release, model)
 
 
 def distance(one: np.ndarray | Exact, two: np.ndarray | Exact) -> float:
@@ -54,7 +52,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
                 return left
 
             patch.setattr(module, "gaussian_release", release)
-        patch.setattr(model, "draws", _stopped)
+        patch.setattr(model_draws, "draws", _stopped)
         records = checked(records, plan.target, plan.num_records, plan.mechanism.reads_sums(plan.target))
         with np.errstate(all="ignore"), contextlib.suppress(_Stop):
             plan.mechanism.draw(plan, records, streams_of(0, plan.guarantee is not None)[0])

@@ -4,8 +4,6 @@ A fault that shows in a table usually comes with one value, or with two that mee
 fraction of the time; the cells that are left out are marked ``exhaustive``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,13 +1,11 @@
 """Noise of the Gaussian releases of a one-shot mechanism, as it is added."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import sufficient
+from dpmcmc.mechanisms import adassp, statistics
 from dpmcmc.mechanisms.noise_aware import owners, releases
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 
 
@@ -18,7 +16,7 @@ def _size(value: np.ndarray | Exact) -> int:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """Return a list that fills with the noise std of each Gaussian release and the number of its values, in order."""
     seen = []
-    for module in (owners, releases, sufficient, gaussian_release):
+    for module in (owners, releases, statistics, adassp, gram_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,

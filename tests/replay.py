@@ -19,9 +19,10 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.engine import program
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.metric import flat, released_shape
+from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.randomness import Streams, streams_of
+from dpmcmc.privacy.query.second_moment import released_shape
 
 #: Compiles faster; for checks that do not depend on how a compiler rounds.
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

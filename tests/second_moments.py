@@ -11,8 +11,9 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import Full, Privacy
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.metric import PublicMatrix, SecondMoment, asked, multiples
+from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.samplers import SGFS
 
@@ -126,7 +127,7 @@ def background(n, rng) -> np.ndarray:
     return rng.normal(size=(n, D)) * 10.0 ** rng.uniform(-3, 3, size=(n, 1))
 
 
-class Replay:
+class MomentReplay:
     """Exact sums and releases of one query under fixed keys, for every value of one record that takes part."""
 
     def __init__(self, second, metric=None, sampling=None, nested=False):

@@ -7,18 +7,16 @@ import pytest
 import dpmcmc
 from dpmcmc.data import Range, Schema, by_owner
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.mechanisms import Exponential, NoiseAware, SufficientStatistics
-from dpmcmc.planning import making
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics
 from dpmcmc.targets import (
     Custom,
-    LastLayer,
     LinearRegression,
     LogisticRegression,
     PerOwner,
     PoissonRegression,
 )
-from dpmcmc.targets.checks import check_absent
-from tests.absent_people import CONSTANT, D, N, chain, features, people, rows
+from dpmcmc.targets.absent_records import check_absent
+from tests.absent_people import CONSTANT, D, N, chain, people
 from tests.one_shot_replay import charged, measured
 from tests.replay import FAST, Replay, share
 
@@ -38,16 +36,6 @@ def test_a_model_whose_gradient_at_zeros_is_zero_at_some_parameters_only_is_refu
         chain(dead)
 
 
-def test_a_loss_of_ones_own_is_refused_under_add_remove():
-    """Where it differs between hypotheses at a row of zeros, taking a record away moves it by up to twice its bound."""
-    settings = {"hypotheses": np.zeros((2, 1)), "loss_bound": 1.0}
-    promise = {"num_records": 9, "epsilon": 1.0, "delta": 1e-3, "adjacency": "add_remove"}
-    target = LogisticRegression(num_features=1)
-    Exponential(**settings).plan(target, **promise)
-    with pytest.raises(UnsupportedCombination, match=r"^loss: under add_remove"):
-        Exponential(**settings, loss=lambda p, record: p[0]).plan(target, **promise)
-
-
 @pytest.mark.parametrize("model", list(CONSTANT))
 def test_an_absent_owner_moves_a_chains_sums_by_no_more_than_c(model):
     """Replayed on records that lack one person; a record of zeros in the place of one moves them by up to 2C."""
@@ -57,16 +45,6 @@ def test_an_absent_owner_moves_a_chains_sums_by_no_more_than_c(model):
     without = replay(people(absent=[N - 1]), given=here)
     assert np.all(share(here, without) <= 1)
     assert np.any(share(here, without) > 0.5)
-
-
-def test_a_record_of_zeros_is_no_absent_record_of_a_last_layer(monkeypatch):
-    """The fault that is refused: a row of zeros in the place of a person moves the sums by more than C."""
-    monkeypatch.setattr(making, "check_absent", lambda *_: None)
-    replay = Replay(chain(CONSTANT["last layer"]), rows(), FAST)
-    zeros = rows()
-    zeros["x"][-1], zeros["y"][-1] = 0, 0
-    here = replay(rows())
-    assert share(here, replay(zeros, given=here)).max() > 1.3
 
 
 REGRESSION = {"prior_scale": 1.0, "num_features": D + 1, "row_bound": 1.0}
@@ -92,13 +70,6 @@ def test_an_absent_owner_costs_a_noise_aware_release_no_more_than_it_charges(fam
     )
     found = measured(plan, records(), records([0]), records([1]), records([N - 1]))
     assert 0.3 * charged(plan) < found <= charged(plan)
-
-
-def test_noise_aware_releases_of_a_model_with_a_constant_feature_are_refused_under_add_remove():
-    target = LastLayer(features=features, num_classes=2, num_features=D + 1, row_bound=1.0)
-    promise = {"num_records": N, "epsilon": 1.0, "delta": 1e-3, "adjacency": "add_remove"}
-    with pytest.raises(UnsupportedCombination, match="no record of LastLayer is known to"):
-        NoiseAware(draws=4, steps=4).plan(target, **promise)
 
 
 def test_a_table_is_refused_under_add_remove_before_anything_is_read():

@@ -1,4 +1,7 @@
-"""ε from events: golden values, bounds in order, and independent computations of the same quantity."""
+"""ε from events: golden values, bounds in order, and independent computations of the same quantity.
+
+Laws that every accountant obeys, whatever the run; and dp-accounting's answers from the same inputs.
+"""
 
 import itertools
 import math
@@ -6,20 +9,20 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld import common, pld_pmf
+from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy import integrate, optimize
 
-from dpmcmc.privacy import FixedSize, Full, Poisson, UnsupportedCombination
-from dpmcmc.privacy.accounting import Event, accountant_for, pld, rdp
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    bucket_down,
-    overflow_probability,
-    queries,
-    query_events,
-    run_length,
-)
+from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, UnsupportedCombination
+from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS, Event, accountant_for, hockey_stick, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.composition import Composed, Masses, window
+from dpmcmc.privacy.accounting.cost_of_run import account
+from dpmcmc.privacy.accounting.events import bucket_down, overflow_probability, query_events, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpmcmc.privacy.accounting.gaussian_queries import queries
 
 GOLDEN = {"steps": 2344, "num_records": 60_000, "delta": 1e-5}
 
@@ -34,11 +37,8 @@ def poisson(z: float, rate: float, count: int = 1) -> Event:
 
 def deltas_of_a_step(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
     """δ(ε) of one step at each ε, float64 in [0, 1]."""
-    curve = pld.excess(epsilons, z, q, direction)
+    curve = hockey_stick.excess(epsilons, z, q, direction)
     return np.minimum(curve - np.expm1(np.minimum(epsilons, 0.0)), 1.0)
-
-
-# --- golden -------------------------------------------------------------------------------------------
 
 
 def test_golden_poisson_zero_out():
@@ -73,8 +73,6 @@ def test_pld_is_not_looser_than_renyi_at_large_noise():
     assert pld.epsilon(events, Adjacency.ZERO_OUT, 1e-5) < 0.0081
 
 
-# --- order --------------------------------------------------------------------------------------------
-
 SETTINGS = [
     (Poisson(256), "zero_out", 1.1, 2344),
     (Poisson(256), "add_remove", 0.7, 100),
@@ -100,9 +98,6 @@ def test_accountants_stand_in_order(sampling, adjacency, z, steps):
         assert checks["pld"] <= checks["rdp"] * (1 + 1e-9)
     # None: the textbook bound overflows, which is above everything.
     assert checks["advanced"] is None or checks["rdp"] <= checks["advanced"]
-
-
-# --- independent computations ---------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -151,7 +146,7 @@ def test_one_replace_one_step_matches_quadrature_of_its_pair(z, q, eps):
 @pytest.mark.parametrize(("z", "q"), [(0.7, 0.01), (3.0, 0.4), (1500.0, 0.01), (0.03, 1e-4)])
 def test_hockey_stick_curves_are_those_of_a_pair(direction, z, q):
     """Decreasing, convex in e^ε, at least 1 − e^ε, and tending to the ends they must."""
-    low, high = pld.loss_range(z, q, direction, -40.0)
+    low, high = hockey_stick.loss_range(z, q, direction, -40.0)
     eps = low + (high - low) * np.arange(401) / 400
     curve = deltas_of_a_step(eps, z, q, direction)
     assert np.all(np.diff(curve) <= 1e-15)
@@ -243,13 +238,10 @@ def test_the_replace_one_pair_dominates_every_pair_of_clipped_vectors(q, c):
 def test_an_upper_bound_of_the_rate_may_be_charged(adjacency):
     """Every hockey-stick divergence of one step grows with the rate."""
     eps = np.linspace(-3, 3, 61)
-    for direction in pld.pair_directions(adjacency):
+    for direction in hockey_stick.pair_directions(adjacency):
         curves = [deltas_of_a_step(eps, 0.8, q, direction) for q in (0.001, 0.01, 0.1, 0.5, 0.99)]
         for smaller, larger in itertools.pairwise(curves):
             assert np.all(smaller <= larger + 1e-15)
-
-
-# --- the Gaussian ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("z", "delta"), [(0.3, 1e-5), (1.0, 1e-9), (20.0, 1e-6), (300.0, 1e-4)])
@@ -280,9 +272,6 @@ def test_two_queries_on_one_batch_are_one_gaussian():
     one = pld.epsilon([poisson(1 / math.sqrt(2), 0.01, 1000)], Adjacency.ADD_REMOVE, 1e-6)
     assert one == pytest.approx(5.29, rel=0.01)
     assert pld.epsilon([poisson(1.0, 0.01, 2000)], Adjacency.ADD_REMOVE, 1e-6) == pytest.approx(2.96, rel=0.01)
-
-
-# --- chains, schedules, events ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
@@ -386,9 +375,6 @@ def test_sampled_and_full_queries_compose_together():
     assert both <= rdp.epsilon([sampled, full], Adjacency.REPLACE_ONE, 1e-5)
 
 
-# --- refusals -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("sampling", "adjacency", "accountant", "names"),
     [
@@ -464,3 +450,146 @@ def test_renyi_fixed_size_matches_dp_accounting_where_it_keeps_its_digits(z, b):
     assert gaussian.rdp[0] == pytest.approx(1.0), "dp-accounting changed its units under REPLACE_ONE"
     ours = rdp.one_step(Event("fixed_size_gaussian", z, b / 60_000, 1, 60_000), Adjacency.REPLACE_ONE, orders)
     np.testing.assert_allclose(ours, np.minimum(oracle.rdp, 2 * np.array(orders) / z**2), rtol=1e-7)
+
+
+N, DELTA = 400, 1e-5
+#: A grid of the PLD accountant moves an answer by less than this share.
+GRID = 2e-3
+
+fast = settings(max_examples=8, deadline=None, derandomize=True)
+# A few, whose costs the accountants remember from law to law.
+noise = st.sampled_from((0.8, 1.3, 4.0, 20.0))
+rates = st.sampled_from((0.01, 0.05, 0.25, 1.0))
+counts = st.integers(1, 60)
+adjacencies = st.sampled_from(ADJACENCIES)
+accountants = pytest.mark.parametrize("accountant", TRACE_ACCOUNTANTS)
+
+
+def spent(accountant, z, steps, rate, adjacency, delta=DELTA, chains=1):
+    sampling = Full() if rate == 1 else Poisson(rate * N)
+    return account(
+        z, steps=steps, sampling=sampling, num_records=N, delta=delta, chains=chains, adjacency=adjacency,
+        accountant=accountant,
+    )  # fmt: skip
+
+
+@accountants
+@fast
+@given(pair=st.lists(noise, min_size=2, max_size=2, unique=True), steps=counts, rate=rates, adjacency=adjacencies)
+def test_more_noise_never_costs_more(accountant, pair, steps, rate, adjacency):
+    more, less = (spent(accountant, z, steps, rate, adjacency).epsilon for z in sorted(pair))
+    assert less <= more * (1 + GRID)
+
+
+@accountants
+@fast
+@given(z=noise, steps=counts, more=counts, rate=rates, adjacency=adjacencies)
+def test_more_steps_never_cost_less(accountant, z, steps, more, rate, adjacency):
+    longer = spent(accountant, z, steps + more, rate, adjacency).epsilon
+    assert longer >= spent(accountant, z, steps, rate, adjacency).epsilon * (1 - GRID)
+
+
+@accountants
+@fast
+@given(z=noise, steps=counts, pair=st.lists(rates, min_size=2, max_size=2, unique=True), adjacency=adjacencies)
+def test_larger_batches_never_cost_less(accountant, z, steps, pair, adjacency):
+    small, large = (spent(accountant, z, steps, rate, adjacency).epsilon for rate in sorted(pair))
+    assert small <= large * (1 + GRID)
+
+
+@accountants
+@fast
+@given(z=noise, steps=counts, rate=rates, adjacency=adjacencies)
+def test_a_smaller_delta_never_costs_less_and_the_curve_inverts(accountant, z, steps, rate, adjacency):
+    guarantee = spent(accountant, z, steps, rate, adjacency)
+    assert guarantee.epsilon_at(DELTA / 10) >= guarantee.epsilon * (1 - GRID)
+    assume(math.isfinite(guarantee.epsilon) and 0 < guarantee.epsilon < 600)
+    assert guarantee.delta_at(guarantee.epsilon * (1 + GRID)) <= DELTA * (1 + 1e-6)
+
+
+@accountants
+@fast
+@given(z=noise, steps=counts, chains=st.integers(2, 4), rate=rates, adjacency=adjacencies)
+def test_chains_and_compositions_are_the_run_of_all_their_steps(accountant, z, steps, chains, rate, adjacency):
+    together = spent(accountant, z, chains * steps, rate, adjacency)
+    assert spent(accountant, z, steps, rate, adjacency, chains=chains).epsilon == pytest.approx(together.epsilon)
+    first, rest = (spent(accountant, z, k * steps, rate, adjacency) for k in (1, chains - 1))
+    # Two runs keep room for a truncated batch each, so that their deviations differ from those of one. That room is set
+    # by the ε of one run, and at a large ε of both it is none.
+    assume(together.epsilon < 6)
+    assert first.compose(rest).epsilon == pytest.approx(together.epsilon, rel=1e-2, abs=1e-6)
+    assert rest.compose(first).epsilon == pytest.approx(first.compose(rest).epsilon, rel=1e-12)
+
+
+@accountants
+@fast
+@given(z=noise, steps=counts, rate=rates)
+def test_a_replaced_record_costs_at_least_an_absent_one(accountant, z, steps, rate):
+    absent, zeroed, replaced = (
+        spent(accountant, z, steps, rate, adjacency).epsilon for adjacency in ("add_remove", "zero_out", "replace_one")
+    )
+    assert absent == zeroed
+    assert absent <= replaced * (1 + GRID)
+
+
+@fast
+@given(z=noise, steps=counts, adjacency=adjacencies)
+def test_full_batches_are_one_gaussian(z, steps, adjacency):
+    z_charged = z / (1 + 2.0**-15)
+    mu = (2 if adjacency == "replace_one" else 1) * math.sqrt(steps) / z_charged
+    exact = gaussian_epsilon(mu, DELTA)
+    assert spent("pld", z, steps, 1.0, adjacency).epsilon == pytest.approx(exact, rel=1e-12)
+    assert spent("rdp", z, steps, 1.0, adjacency).epsilon >= exact
+
+
+@fast
+@given(size=st.integers(1, 100), steps=counts, z=noise)
+def test_fixed_size_batches_cost_no_more_than_all_records(size, steps, z):
+    """A subset of known size reveals at most what every record's query does."""
+    arguments = {"steps": steps, "num_records": N, "delta": DELTA}
+    for accountant in ("rdp", "advanced"):
+        fixed = account(z, sampling=FixedSize(size), accountant=accountant, **arguments).epsilon
+        assert fixed <= account(z, sampling=Full(), accountant=accountant, **arguments).epsilon * (1 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 400), first=st.integers(-300, 200), log_delta=st.floats(-30, 0))
+def test_a_distribution_of_losses_answers_as_dp_accountings(seed, size, first, log_delta):
+    rng = np.random.default_rng(seed)
+    interval = 2.0 ** -int(rng.integers(3, 10))
+    infinite = 10 ** rng.uniform(-20, -1)
+    masses = rng.exponential(size=size) * np.exp(3 * rng.normal(size=size))
+    masses *= (1 - infinite) / masses.sum()
+    ours = Composed(Masses(first, masses, infinite), interval)
+    theirs = pld_pmf.DensePLDPmf(interval, first, masses, infinite, True)
+    for epsilon in (0.0, *rng.uniform(0, (abs(first) + size) * interval, 4)):
+        assert ours.delta(epsilon) == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-12)
+    assert ours.delta(math.inf) == infinite
+    delta = math.exp(log_delta)
+    assert ours.epsilon(delta) == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-12)
+    if size > 1:
+        assert window(ours.masses, 7) == common.compute_self_convolve_bounds(masses, 7, 1e-15)
+
+
+@pytest.mark.parametrize("z", [0.5, 3.0, 50.0])
+@pytest.mark.parametrize(("rate", "count"), [(0.001, 10**6), (0.1, 1), (0.1, 100)])
+def test_renyi_curves_are_converted_as_dp_accountings(z, rate, count):
+    events = [Event("poisson_gaussian", z, rate, count)]
+    orders, divergences = rdp.compose(events, Adjacency.REPLACE_ONE)
+    finite = np.isfinite(divergences)
+    for delta in (1e-2, 1e-6, 1e-12):
+        expected = compute_epsilon(orders[finite], divergences[finite], delta)[0]
+        assert rdp.epsilon(events, Adjacency.REPLACE_ONE, delta) == pytest.approx(expected, rel=1e-12)
+    for epsilon in (0.0, 0.1, 1.0, 10.0):
+        # dp-accounting takes log(1 − e^{−r}) of a small r, and loses digits.
+        expected = compute_delta(orders[finite], divergences[finite], epsilon)[0]
+        assert rdp.delta(events, Adjacency.REPLACE_ONE, epsilon) == pytest.approx(expected, rel=1e-9)
+
+
+def test_losses_beyond_the_floats_have_an_epsilon_all_the_same():
+    """e^{−loss} is 0 in float64 beyond 745: the loss itself is an upper bound, and below −710 nothing overflows."""
+    far = Composed(Masses(2000, np.array([0.5, 0.5]), 0.0), 1.0)
+    assert 2000 <= far.epsilon(0.1) <= 2001
+    near = Composed(Masses(-2000, np.array([1.0]), 0.0), 1.0)
+    assert near.epsilon(0.1) == 0.0
+    assert Guarantee.from_events((), delta=DELTA, adjacency="add_remove", accountant="pld").epsilon == 0.0

@@ -27,7 +27,7 @@ from dpmcmc.mechanisms import (
     SufficientStatistics,
 )
 from dpmcmc.privacy import UnsupportedCombination
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.compiled_programs import keep_compiled_programs

@@ -26,11 +26,13 @@ from tests import malformed
 from tests.malformed import Case
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Files of experiments: those that can be started, but for the one that imports nothing of ours, its refusals included.
+#: Files of experiments: those that can be started, but for the one that imports nothing of ours, its refusals included,
+#: and the plain scripts of sources, which take a folder alone.
 FILES = [
     path
     for path in sorted((ROOT / "experiments").rglob("*.py"))
     if "__main__" in path.read_text(encoding="utf-8") and path.stem != "from_scratch"
+    if path.parent.name != "sources"
 ]
 
 

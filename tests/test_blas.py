@@ -1,19 +1,15 @@
 """Linear algebra on the host has one thread, and the caller's number of threads is his again afterwards."""
 
-import contextlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 import threadpoolctl
 
-from dpmcmc.inference.noise_aware import denoised
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.storage.blas import one_blas_thread
 
 
@@ -28,15 +24,6 @@ def three():
         assert threads() == {3}
         yield
         assert threads() == {3}
-
-
-def test_calls_within_calls_have_one_thread(three):
-    with one_blas_thread():
-        with contextlib.suppress(ValueError), one_blas_thread():
-            assert threads() == {1}
-            raise ValueError
-        assert threads() == {1}
-    assert threads() == {3}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,24 +54,6 @@ def test_threads_that_come_and_go_in_any_order_share_the_limit(three, seed):
         assert threads() == ({1} if inside else {3})
     for worker in workers:
         worker.join()
-
-
-def test_a_thread_that_outlives_its_call_keeps_the_limit(three, monkeypatch):
-    """The error of a second moment is computed beside a chain."""
-    seen = []
-    found = denoised(NoisyGram(np.eye(4) * 9.0, 0.1, 36.0, 0.0), None)
-    original = np.linalg.eigh
-
-    def eigh(matrix):
-        seen.append(threads())
-        return original(matrix)
-
-    monkeypatch.setattr(np.linalg, "eigh", eigh)
-    thread = threading.Thread(target=found.error, args=(np.eye(4),))
-    thread.start()
-    thread.join()
-    assert seen
-    assert all(one == {1} for one in seen)
 
 
 PROGRAM = """
@@ -142,13 +111,6 @@ def test_whatever_a_caller_asks_for_has_one_thread():
     subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], env=free, check=True)
 
 
-def test_workers_of_the_test_runner_and_what_they_start_have_one_thread():
-    assert threads() == {1}
-    code = "import numpy, threadpoolctl; print({one['num_threads'] for one in threadpoolctl.threadpool_info()})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{1}"
-
-
 def test_a_command_has_one_thread_from_its_start(tmp_path):
     """Before NumPy is imported, so that no second thread begins."""
     free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
@@ -165,10 +127,3 @@ def test_a_command_has_one_thread_from_its_start(tmp_path):
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=free, capture_output=True, text=True)
     assert done.stdout.strip() == "{1}", done.stderr
-
-
-def test_the_limit_has_one_home():
-    """Nothing else in the package sets a number of threads in this process."""
-    package = Path(__file__).resolve().parents[1] / "dpmcmc"
-    users = {path.name for path in package.rglob("*.py") if "threadpoolctl" in path.read_text(encoding="utf-8")}
-    assert users == {"blas.py"}

@@ -12,8 +12,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Range, Schema
-from dpmcmc.engine.result_folder import content
-from dpmcmc.inference import names
+from dpmcmc.inference import saved_arrays
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.storage import arrays as sealed
 from dpmcmc.storage import files
@@ -159,7 +158,7 @@ def test_arrays_that_ask_for_more_than_the_file_holds_are_refused(copy, name, wa
     (copy / name).write_bytes(made)
     assert name.partition(".")[0] in refusal(copy)
     with pytest.raises((ValueError, zipfile.BadZipFile, KeyError)):
-        names.unpacked(made)
+        saved_arrays.unpacked(made)
 
 
 def _overlapping(one, count):
@@ -190,19 +189,6 @@ def test_tables_that_are_too_long_or_too_deep_are_refused(copy, name):
     if name == "privacy.json":
         with pytest.raises(ValueError, match="read at most"):
             dpmcmc.Result.load(copy)
-
-
-def test_large_results_are_loaded():
-    from dpmcmc.engine.result_folder import Group, _held
-    from dpmcmc.planning.description import UNJUDGED
-
-    leaves = {"weights": np.zeros((4, 1000, 300)), "used": np.ones((4, 1000), bool), "draw": np.ones((4, 1000, 2))}
-    columns = [f"level {k} é 漢" for k in range(300)]
-    found = _held(content({"draws": Group(leaves, UNJUDGED)}, None, None, columns))["draws"]
-    assert found.leaves.keys() == leaves.keys()
-    for name, leaf in leaves.items():
-        np.testing.assert_array_equal(found.leaves[name], leaf)
-        assert found.leaves[name].dtype == leaf.dtype
 
 
 def test_a_metric_whose_header_lies_is_refused(tmp_path):

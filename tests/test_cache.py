@@ -10,7 +10,7 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OutputPerturbation
 from dpmcmc.mechanisms.base import release
-from dpmcmc.privacy.calibration import numeric
+from dpmcmc.privacy.calibration import remembered
 from dpmcmc.storage import cache, compiled_programs
 from dpmcmc.storage.cache import UnsafeCache, refuse_unsafe
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
@@ -130,7 +130,7 @@ def test_every_way_to_run_refuses_the_library_s_own_cache(folder):
         lambda: dpmcmc.sample(made, RECORDS, key=0),
         lambda: dpmcmc.sample_all([made], RECORDS),
         lambda: release(mechanism, RECORDS),
-        lambda: numeric.recall({}),
+        lambda: remembered.recall({}),
         compiled_programs.keep_compiled_programs,
     ):
         with pytest.raises(UnsafeCache, match="DPMCMC_CACHE"):
@@ -200,9 +200,9 @@ def test_the_command_says_so_and_ends_with_2(folder, tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_calibration_that_others_can_have_written_is_refused(folder, what):
-    numeric.remember({"epsilon": 1.0}, 2.0)
-    assert numeric.recall({"epsilon": 1.0}) == 2.0
-    path = numeric._path({"epsilon": 1.0})
+    remembered.remember({"epsilon": 1.0}, 2.0)
+    assert remembered.recall({"epsilon": 1.0}) == 2.0
+    path = remembered._path({"epsilon": 1.0})
     (path.parent if what == "folder" else path).chmod(0o777)
     with pytest.raises(UnsafeCache, match="calibrations"):
-        numeric.recall({"epsilon": 1.0})
+        remembered.recall({"epsilon": 1.0})

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import blocks, compilation
-from dpmcmc.engine.blocks import INTERRUPTED
+from dpmcmc.engine import lanes, sizes
+from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, release
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query.randomness import streams_of
@@ -34,18 +34,18 @@ class Stop(BaseException):
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
     """Chunks of 7 steps, blocks of 2 cells, a commit after every chunk."""
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 7)
-    monkeypatch.setattr(compilation, "cells_at_once", lambda *_: 2)
-    monkeypatch.setattr(compilation, "cores", lambda platform: 1)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sizes, "cells_at_once", lambda *_: 2)
+    monkeypatch.setattr(sizes, "cores", lambda platform: 1)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
 
 @pytest.fixture(scope="module")
 def alone():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilation, "_CHUNK_STEPS", 7)
-        patch.setattr(compilation, "cells_at_once", lambda *_: 2)
-        patch.setattr(compilation, "cores", lambda platform: 1)
+        patch.setattr(sizes, "_CHUNK_STEPS", 7)
+        patch.setattr(sizes, "cells_at_once", lambda *_: 2)
+        patch.setattr(sizes, "cores", lambda platform: 1)
         return dpmcmc.sample(PLAN, DATA, key=3)
 
 
@@ -74,26 +74,14 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
 
 
 @pytest.mark.slow
-def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
-    """And takes each chunk once more at most: two blocks of nine chunks, of which each start does one."""
-    ran = []
-    real = blocks.hand_out
-    monkeypatch.setattr(blocks, "hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
-    while len(ran) < 17:
-        stopped(tmp_path / "c", 1, key=3)
-    assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
-    assert len(ran) <= 2 * 18 + 1
-
-
-@pytest.mark.slow
 def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "cores", lambda platform: 2)
+    monkeypatch.setattr(sizes, "cores", lambda platform: 2)
     alone = dpmcmc.sample(PLAN, DATA, key=3)
     for cores, chunk in ((2, 5), (1, 12)):
         folder = tmp_path / str(cores)
-        monkeypatch.setattr(compilation, "cores", lambda platform: 2)
+        monkeypatch.setattr(sizes, "cores", lambda platform: 2)
         stopped(folder, chunk, key=3)
-        monkeypatch.setattr(compilation, "cores", lambda platform, cores=cores: cores)
+        monkeypatch.setattr(sizes, "cores", lambda platform, cores=cores: cores)
         after = dpmcmc.sample(PLAN, DATA, key=3, checkpoint=folder)
         assert same(after, alone) if cores == 2 else np.allclose(after.draws, alone.draws, rtol=1e-4, atol=1e-6)
 
@@ -240,7 +228,7 @@ def test_a_release_that_was_stopped_is_made_again_to_the_same_bits(tmp_path, mon
     real = OutputPerturbation.draw
     monkeypatch.setattr(OutputPerturbation, "draw", lambda *a: drawn.append(real(*a)) or drawn[-1])
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "keep", stop)
+        patch.setattr(Checkpoint, "commit_stage", stop)
         for _ in range(2):
             with pytest.raises(Stop):
                 release(plan, DATA, checkpoint=tmp_path / "c")
@@ -274,7 +262,7 @@ def test_a_release_that_no_accountant_covers_twice_is_refused_elsewhere_before_i
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "keep", stop)
+        patch.setattr(Checkpoint, "commit_stage", stop)
         with pytest.raises(Stop):
             release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     spent = ledger.state().spent
@@ -294,7 +282,7 @@ def hybrid(monkeypatch):
 
 def stopped_hybrid(plan, folder, chunk, **arguments):
     """Start, or go on, and be killed before the result of a chunk is committed; the chunks that were computed."""
-    ran, real = [], blocks.hand_out
+    ran, real = [], lanes.hand_out
 
     def hand_out(rows, first, *rest):
         if len(ran) == chunk:
@@ -303,7 +291,7 @@ def stopped_hybrid(plan, folder, chunk, **arguments):
         real(rows, first, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "hand_out", hand_out)
+        patch.setattr(lanes, "hand_out", hand_out)
         with contextlib.suppress(Stop):
             return release(plan, DATA, checkpoint=folder, **arguments), ran
     return None, ran
@@ -330,7 +318,7 @@ def test_a_hybrid_elsewhere_has_other_keys_and_a_second_charge_of_what_was_not_c
         stopped_hybrid(hybrid, tmp_path / "c", 4)
     else:
         with monkeypatch.context() as patch, contextlib.suppress(Stop):
-            patch.setattr(Checkpoint, "keep", stop)
+            patch.setattr(Checkpoint, "commit_stage", stop)
             release(hybrid, DATA, checkpoint=tmp_path / "c")
     path = tmp_path / "c" / "run.json"
     words = json.loads(path.read_text())["keys"]

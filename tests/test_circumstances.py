@@ -10,11 +10,12 @@ import yaml
 
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.sections import ConfigError
-from dpmcmc.config.shipped import located, shipped
+from dpmcmc.config.refusals import ConfigError
+from dpmcmc.config.shipped import find_config, list_shipped
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.report.page import Circumstances, Context
+from dpmcmc.report.circumstances import Circumstances
+from dpmcmc.report.page import Context
 from tests.pairs import covering
 from tests.test_page import text
 from tests.test_result import chain, released
@@ -133,6 +134,6 @@ def test_a_run_writes_what_its_config_declares_and_is_known_of_its_data(tmp_path
 
 
 def test_every_shipped_config_that_was_tuned_says_so():
-    for name in shipped():
-        config = yaml.safe_load(located(name).read_text(encoding="utf-8"))
+    for name in list_shipped():
+        config = yaml.safe_load(find_config(name).read_text(encoding="utf-8"))
         assert (config["data"].get("settings_chosen") is not None) != name.endswith("noise_aware"), name

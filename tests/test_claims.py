@@ -11,11 +11,12 @@ import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import NotForIntervals
-from dpmcmc.inference.curvature import confirmed, corrected
-from dpmcmc.inference.noise_aware import Gaussian, symmetric_noise
+from dpmcmc.inference.corrected_matrix import confirmed, corrected
+from dpmcmc.inference.count_score import Counts as CountScore
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Gaussian, symmetric_noise
 from dpmcmc.inference.rare_levels import rare_levels
-from dpmcmc.inference.scores import Counts as CountScore
-from dpmcmc.inference.scores import Logistic, Softmax
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpmcmc.errors.NotForIntervals")
@@ -31,10 +32,6 @@ def usable(result):
     """Names whose intervals may be reported."""
     table = result.summary().to_dict()
     return [name for name, one in zip(table["name"], table["usable"], strict=True) if one]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Tables that no interval is for.
 
 
 def collinear(rng):
@@ -123,10 +120,6 @@ def test_a_chain_on_a_table_with_one_rare_label_is_refused():
     assert "intervals" not in result.usable_for
 
 
-# ----------------------------------------------------------------------------------------------------
-# Tables on which intervals hold, of random sizes and effects.
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_tables_on_which_intervals_hold_keep_them(seed):
     rng = np.random.default_rng(seed)
@@ -144,10 +137,6 @@ def test_tables_on_which_intervals_hold_keep_them(seed):
     result = fitted(table | {"y": y}, {**dict.fromkeys(table, Range(-1, 1)), "y": label}, "y", 3.0)
     assert "intervals" in result.usable_for, result.verdict.reasons["intervals"]
     assert usable(result) == list(result.summary().names)
-
-
-# ----------------------------------------------------------------------------------------------------
-# What they rest on.
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -189,10 +178,6 @@ def test_a_saved_result_keeps_what_it_says_of_each_coefficient(tmp_path):
     again = dpmcmc.engine.result.Result.load(tmp_path / "run")
     assert again.summary().to_dict() == result.summary().to_dict()
     assert again.usable_for == result.usable_for
-
-
-# ----------------------------------------------------------------------------------------------------
-# Releases that are of no use at all.
 
 
 @pytest.mark.parametrize("power", [9.0, 12.0])

@@ -118,29 +118,6 @@ def manifests():
     return {one["kind"]: one for one in yaml.safe_load_all(block("yaml", "kind: Job"))}
 
 
-def test_the_manifests_of_kubernetes_name_each_other():
-    found = manifests()
-    job, service, policy = (found[kind] for kind in ("Job", "Service", "NetworkPolicy"))
-    pods = job["spec"]["template"]["spec"]
-    name = job["metadata"]["name"]
-    # A pod that is lost ends the job, and none is started again by itself.
-    assert (job["spec"]["completionMode"], job["spec"]["backoffLimit"]) == ("Indexed", 0)
-    assert pods["restartPolicy"] == "Never"
-    assert pods["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["clusterIP"] == "None"
-    # Pods find each other before they are ready.
-    assert service["spec"]["publishNotReadyAddresses"] is True
-    (rule,) = policy["spec"]["ingress"]
-    (others,) = rule["from"]
-    for selector in (policy["spec"]["podSelector"], others["podSelector"]):
-        assert selector["matchLabels"] == service["spec"]["selector"] == {"job-name": name}
-    (container,) = pods["containers"]
-    given = {one["name"]: one.get("value") for one in container["env"]}
-    assert int(given["DPMCMC_PROCESSES"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
-    assert given["DPMCMC_COORDINATOR"].split(":")[0] == f"{name}-0.{service['metadata']['name']}"
-    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pods["volumes"]}
-
-
 @pytest.mark.slow
 def test_the_container_s_command_runs(place):
     (container,) = manifests()["Job"]["spec"]["template"]["spec"]["containers"]

@@ -1,7 +1,5 @@
 """Composition on a grid: its error is bounded as the docstring proves, and steps between two others cost no more."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath
@@ -9,9 +7,10 @@ import numpy as np
 import pytest
 import scipy
 
-from dpmcmc.privacy.accounting import composition, pld
+from dpmcmc.privacy.accounting import blends, composition, hockey_stick, pld
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.composition import Blend, Composed, Masses
-from dpmcmc.privacy.accounting.events import Adjacency, Event, query_events
+from dpmcmc.privacy.accounting.events import Event, query_events
 
 LONG = np.longdouble
 
@@ -56,7 +55,7 @@ CURVES = [(1.1, 0.01, "replace", 2.0**-7), (1500.0, 0.01, "replace", 2.0**-19), 
 
 @pytest.mark.parametrize(("z", "q", "direction", "interval"), CURVES)
 def test_a_spectrum_is_within_its_bound_close_to_one(z, q, direction, interval):
-    curve = pld.one_step(z, q, direction, interval, -30.0)
+    curve = hockey_stick.one_step(z, q, direction, interval, -30.0)
     size = composition._length(len(curve.values) + 1)
     alive = np.unique(np.r_[0:6, size // 3, size // 2])
     found, bound = composition._from_one(curve, size, alive)
@@ -87,8 +86,8 @@ def brute_force(pieces, interval):
 def composed(counts=(12, 7)):
     interval = 2.0**-5
     pieces = [
-        (pld.one_step(1.3, 0.1, "replace", interval, -40.0), counts[0]),
-        (pld.one_step(0.9, 0.05, "replace", interval, -40.0), counts[1]),
+        (hockey_stick.one_step(1.3, 0.1, "replace", interval, -40.0), counts[0]),
+        (hockey_stick.one_step(0.9, 0.05, "replace", interval, -40.0), counts[1]),
     ]
     return composition.compose(pieces, interval), brute_force(pieces, interval)
 
@@ -112,10 +111,10 @@ def test_a_transform_of_fewer_digits_is_caught(monkeypatch):
 @pytest.mark.parametrize("direction", ["replace", "remove", "add"])
 @pytest.mark.parametrize(("z", "q"), [(1500.0, 0.01), (1.1, 0.004), (0.6, 0.001), (20.0, 0.1), (0.3, 0.5)])
 def test_a_step_s_curve_is_within_its_rounding_of_50_digits(direction, z, q):
-    low, high = pld.loss_range(z, q, direction, -30.0)
+    low, high = hockey_stick.loss_range(z, q, direction, -30.0)
     eps = np.linspace(low, high, 9)[1:-1]
-    found, bound = pld.curve(eps, z, q, direction)
-    x = pld.observation(eps, z, q, direction)
+    found, bound = hockey_stick.curve(eps, z, q, direction)
+    x = hockey_stick.observation(eps, z, q, direction)
     with mpmath.workdps(50):
         c, rate = 1 / mpmath.mpf(z), mpmath.mpf(q)
 
@@ -131,9 +130,6 @@ def test_a_step_s_curve_is_within_its_rounding_of_50_digits(direction, z, q):
             assert off <= 1e-10 * exact
 
 
-# --- steps of many sizes -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("direction", ["replace", "remove", "add"])
 @pytest.mark.parametrize(
     ("loud", "quiet", "q"), [(0.7, 1.4, 0.01), (3.0, 3.3, 0.3), (0.2, 0.5, 0.9), (50.0, 400.0, 0.02)]
@@ -142,8 +138,8 @@ def test_a_coin_between_two_steps_dominates_one_between_them(direction, loud, qu
     eps = np.linspace(-3, 3, 241) * min(1.0, 4 / loud)
     least = np.inf
     for z in np.geomspace(loud, quiet, 7)[1:-1]:
-        share = float(pld._shares(np.array([z]), loud, quiet, direction)[0])
-        curves = [pld.excess(eps, one, q, direction) for one in (loud, quiet, z)]
+        share = float(blends._shares(np.array([z]), loud, quiet, direction)[0])
+        curves = [hockey_stick.excess(eps, one, q, direction) for one in (loud, quiet, z)]
         gain = share * curves[0] + (1 - share) * curves[1] - curves[2]
         assert np.all(gain >= -1e-13 * curves[2])
         # Planted: a thousandth less of the louder step falls short at some ε.
@@ -163,13 +159,13 @@ def test_the_chance_of_a_coin_is_never_too_small_and_close(direction, scale, lou
 
         z = np.linspace(loud, quiet, 7)
         exact = [(missing(quiet) - missing(one)) / (missing(quiet) - missing(loud)) for one in z]
-        for found, want in zip(pld._shares(z, loud, quiet, direction), exact, strict=True):
+        for found, want in zip(blends._shares(z, loud, quiet, direction), exact, strict=True):
             assert min(want, 1) <= found <= want + 3e-9
 
 
 def test_a_blend_is_the_product_of_its_coins():
     interval = 2.0**-5
-    loud, quiet = (pld.one_step(z, 0.1, "replace", interval, -30.0) for z in (1.0, 1.2))
+    loud, quiet = (hockey_stick.one_step(z, 0.1, "replace", interval, -30.0) for z in (1.0, 1.2))
     shares, counts = np.array([0.2, 0.5, 0.9]), np.array([3.0, 2.0, 4.0])
     ours = composition.compose([(Blend(loud, quiet, shares, counts), 9)], interval)
     first = min(loud.first, quiet.first)
@@ -198,7 +194,7 @@ def test_four_hundred_sizes_cost_what_they_do_one_by_one(monkeypatch):
     events = query_events("poisson_gaussian", z, 0.005)
     assert len(events) == 400
     blended = pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-6)
-    monkeypatch.setattr(pld, "_KNOTS", 1000)
+    monkeypatch.setattr(blends, "KNOTS", 1000)
     monkeypatch.setattr(pld, "_WORK", 1e12)
     pld._composed_on.cache_clear()
     one_by_one = pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-6)

@@ -166,30 +166,3 @@ def test_a_private_run_whose_own_noise_suffices_samples_the_posterior(mixed, mon
     assert plan.free_fraction == 1.0
     assert np.isfinite(plan.guarantee.epsilon)
     mixed.check(draws, 1 / (1 - eta * mixed.curvature / 2), error=0.05)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("sampler", "bias"),
-    [
-        (dpmcmc.SGHMC(0.1, friction="matched"), 0.01),
-        # Its thermostat relaxes in s²/2 steps, more than these, so it has the friction of the noise alone: up to
-        # 1/(1 − ηw/(4 − 2a)) of its temperature.
-        (dpmcmc.SGNHT(0.1, friction=0.05), 0.04),
-        (dpmcmc.SGFS(1.0, fisher="query", prior_precision=0.25), 0.01),
-    ],
-    ids=["sghmc", "sgnht", "sgfs"],
-)
-def test_noise_that_privacy_needs_costs_no_accuracy(many, sampler, bias, monkeypatch):
-    """ε = 300 over all 32 chains: more noise than the dynamics has of its own, and the posterior's temperature."""
-    plan_any_epsilon(monkeypatch)
-    privacy = dpmcmc.Privacy(epsilon=300.0, delta=1e-5, clip=CLIP)
-    plan, draws = many.run(sampler, privacy=privacy, chains=32)
-    np.testing.assert_allclose(plan.temperatures, 1.0, rtol=1e-4)
-    eta_w, law = plan.sampler.eta(0) * many.curvature.max(), 1.0
-    if isinstance(sampler, dpmcmc.SGHMC):
-        assert 0.3 < plan.sampler.friction < 0.6
-        law = 1 / (1 - eta_w / (4 - 2 * plan.sampler.friction))
-    else:
-        assert plan.noise_std[0] > 1.5 * plan.sampler.noise_std(0)
-    many.check(draws, law, bias=bias, error=0.08)

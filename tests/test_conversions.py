@@ -1,7 +1,5 @@
 """A run's events in other terms: bounds on ε from both sides, a Gaussian trade-off, zCDP, the Rényi curve."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -25,9 +23,6 @@ def of(*events, adjacency="zero_out", accountant="pld", delta=1e-6, release="tra
     return Guarantee.from_events(
         tuple(events), delta=delta, adjacency=adjacency, accountant=accountant, release=release
     )
-
-
-# --- both sides of ε ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,9 +72,6 @@ def test_other_mechanisms_are_left_out_of_the_lower_bound():
     assert draw.to_json()["epsilon_lower"] is None
 
 
-# --- an accountant of one's own is held to it everywhere ------------------------------------------------------
-
-
 def hopeful(events, adjacency, delta) -> float:
     """Right at 1e-6 and above, and hopeful beyond."""
     true = pld.epsilon(events, adjacency, delta)
@@ -93,9 +85,6 @@ def test_epsilon_at_another_delta_and_of_a_group_are_held_to_the_lower_bound():
         guarantee.epsilon_at(1e-9)
     with pytest.raises(UnsupportedCombination, match=r"hopeful says epsilon .* cost at least"):
         guarantee.for_group(3)
-
-
-# --- a Gaussian trade-off --------------------------------------------------------------------------------------
 
 
 def test_gaussian_releases_are_exactly_gaussian():
@@ -149,9 +138,6 @@ def test_deviations_are_stated_beside_every_term():
         of(Event("poisson_gaussian", 1.0, 0.1, 1)).gdp(0.0)
 
 
-# --- zCDP and the Rényi curve ------------------------------------------------------------------------------------
-
-
 def test_zcdp_of_gaussian_and_pure_releases_is_the_closed_form():
     both = of(
         Event("gaussian", 4.0, 1.0, 8),
@@ -203,9 +189,6 @@ def test_what_is_not_derived_is_refused():
     elsewhere = (Event("fixed_size_gaussian", 3.0, 0.1, 1, num_records=100),)
     with pytest.raises(UnsupportedCombination, match="fixed_size"):
         conversions.zcdp(elsewhere, "zero_out")
-
-
-# --- the command line ----------------------------------------------------------------------------------------------
 
 
 def saved(tmp_path, guarantee):

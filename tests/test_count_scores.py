@@ -1,7 +1,5 @@
 """Bounded scores of counts: their bound, their mean zero, their laws against exact sums, and coverage."""
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -10,17 +8,16 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.scores import CLIPS, Counts
+from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import facts, regression
-from dpmcmc.mechanisms.noise_aware.facts import affordable
+from dpmcmc.mechanisms.noise_aware import facts
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.privacy.query.gaussian_release import RowFacts, SumRelease
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.gram_release import RowFacts, SumRelease
 from dpmcmc.privacy.query.record_sums import Whole
 from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
 from tests.noise_aware_tables import rows
@@ -86,7 +83,7 @@ def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
     """Opposite rows of norm 1 are 2 apart; rows beyond the bound are brought back to it."""
     told, sums = RowFacts(40, 3, 1.0), []
     monkeypatch.setattr(
-        gaussian_release, "gaussian_release", lambda value, std, key: sums.append(value.floats) or value.floats
+        gram_release, "gaussian_release", lambda value, std, key: sums.append(value.floats) or value.floats
     )
     released = SumRelease.calibrate(told, Adjacency.REPLACE_ONE, 1.0)
     x = rows(40, 3, np.random.default_rng(1))
@@ -134,30 +131,6 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
     assert path.recorded_blocks(plan) is None
     with pytest.raises(UnsupportedCombination, match=r"the target is PoissonRegression. Use mechanism noise_aware"):
         path.trace_of(plan, np.zeros((1, 2, 4)), None, None)
-
-
-@pytest.mark.parametrize("curved", [True, False], ids=["curvature", "no curvature"])
-def test_a_larger_budget_clips_further_out_at_little_predicted_cost(curved, monkeypatch):
-    """Without a released curvature it costs nothing; with one no more than is affordable, and a release tells which."""
-    target = PoissonRegression(1.0, num_features=4, row_bound=1.0)
-    if not curved:
-        monkeypatch.setattr(facts, "MOST_RELEASED", 0)
-
-    def plan(epsilon):
-        return NoiseAware().plan(target, num_records=10_000, epsilon=epsilon, delta=1e-5)
-
-    chosen = [plan(epsilon) for epsilon in (0.1, 1.0, 30.0)]
-    ratios = [one.settings["clip_ratio"] for one in chosen]
-    assert ratios == sorted(ratios)
-    assert ratios[0] < CLIPS[-2] <= ratios[-1]
-    monkeypatch.setattr(regression, "CLIPS", ())
-    monkeypatch.setattr(facts, "CLIPS", CLIPS[:1])
-    for epsilon, one in zip((0.1, 1.0, 30.0), chosen, strict=True):
-        base = plan(epsilon)
-        assert base.settings["clip_ratio"] == CLIPS[0]
-        least, width = (found.settings["predicted_width"] for found in (base, one))
-        assert width <= (math.sqrt(affordable(least**2, Counts(), 10_000)) if curved else least)
-        assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
 
 
 def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):

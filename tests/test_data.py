@@ -8,18 +8,14 @@ import hashlib
 import itertools
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pooch
 import pytest
 import requests
-from sklearn.datasets import load_diabetes
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, base, store
-from dpmcmc.data import store as synthetic
+from dpmcmc.data import abalone, adult, adult_steps, row_maps, split, store
 
 FILES = os.environ.get("DPMCMC_DATA")
 OFFICIAL = {"adult": ("adult.data", "adult.test"), "abalone": ("abalone.data",)}
@@ -89,25 +85,7 @@ def test_describe_opens_no_file(name, monkeypatch, empty_store):
     spec = data.describe(name)
     assert spec.name == name
     assert spec.num_records > 0
-    assert spec.row_bound == (np.inf if name == "ratings" else 1.0)
-
-
-def test_describe_of_a_user_file_needs_no_file_and_says_only_what_was_declared():
-    spec = data.describe("nowhere/mine.npz")
-    assert (spec.name, spec.num_records, spec.num_features, spec.row_bound) == ("mine", None, None, np.inf)
-    assert not spec.public
-    spec = data.describe(path="nowhere/mine.npz", config={}, num_records=50, row_bound=2.0, public=True)
-    assert (spec.num_records, spec.row_bound, spec.public) == (50, 2.0, True)
-
-
-def test_a_configuration_object_and_keywords_mean_the_same():
-    config = SimpleNamespace(
-        name="adult", encoding="linear", standin="allow", path=None, x="x", y="y", row_bound=None,
-        test_fraction=0.0, num_records=None, public=False, base_dir=None, comment="no concern of this room",
-    )  # fmt: skip
-    assert data.describe(config) == data.describe("adult", encoding="linear")
-    assert data.describe(config).encoding == "linear"
-    assert data.describe({"name": "adult"}).encoding == "public"
+    assert spec.row_bound == 1.0
 
 
 @pytest.mark.parametrize(
@@ -207,11 +185,6 @@ def test_a_download_with_a_wrong_checksum_is_an_error_and_leaves_nothing(empty_s
     assert list((empty_store / "cache").iterdir()) == []
 
 
-def test_a_mixed_origin_is_the_farthest_one():
-    files = {name: store.FoundFile(b"", "", name) for name in ("cache", "DPMCMC_DATA")}
-    assert store.origin_of(files) == "cache"
-
-
 @pytest.mark.parametrize("name", ["adult", "abalone"])
 def test_without_a_file_a_stand_in_must_be_allowed(name, empty_store):
     with pytest.raises(data.DataError, match=r"set DPMCMC_DATA .* data.standin: allow"):
@@ -231,23 +204,6 @@ def test_a_stand_in_has_the_shape_bounds_and_label_rate_of_the_real_set(name, en
     assert dataset.test["y"].mean() == pytest.approx(rate, abs=0.04)
 
 
-@pytest.mark.parametrize(
-    ("name", "encoding_name", "model", "score"),
-    [
-        ("adult", "public", LogisticRegression(fit_intercept=False), 0.80),
-        ("abalone", "public", LogisticRegression(fit_intercept=False), 0.56),
-        ("digits", "public", RidgeClassifier(alpha=1e-3, fit_intercept=False), 0.9),
-        ("digits", "linear", RidgeClassifier(alpha=1e-3, fit_intercept=False), 0.9),
-        ("diabetes", None, Ridge(alpha=0.1, fit_intercept=False), 0.45),
-    ],
-)
-def test_labels_of_a_stand_in_and_of_a_small_set_can_be_learnt(name, encoding_name, model, score, empty_store):
-    options = {} if encoding_name is None else {"encoding": encoding_name}
-    dataset = data.load(name, standin="allow", **options)
-    model.fit(dataset.train["x"][:5000], dataset.train["y"][:5000])
-    assert model.score(dataset.test["x"], dataset.test["y"]) > score
-
-
 SHAPES = {
     ("adult", "public"): (32561, 16281, 109),
     ("adult", "linear"): (32561, 16281, 109),
@@ -260,11 +216,10 @@ SHAPES = {
     ("digits", "linear"): (1347, 450, 65),
     ("diabetes", None): (332, 110, 11),
     ("poisson_counts", None): (2000, 500, 5),
-    ("ratings", None): (4000, 2000, 90),
     ("two_normals", None): (1000, 1000, 3),
 }
 ORIGINS = dict.fromkeys(("adult", "abalone"), "DPMCMC_DATA") | dict.fromkeys(
-    ("poisson_counts", "ratings", "two_normals"), "generated"
+    ("poisson_counts", "two_normals"), "generated"
 )
 #: Number of labels 1 in all records.
 POSITIVE = {"adult": 7841 + 3846, "abalone": 2081, "breast_cancer": 357}
@@ -333,36 +288,8 @@ def test_bins_of_adult_are_steps_at_round_numbers_and_every_row_has_the_same_sca
     assert reached["capital-loss 2400+"] == pytest.approx((down, up))
     assert reached["hours-per-week 40+"] == pytest.approx((up, down))
     np.testing.assert_allclose(rows[:, -1], 1 / np.sqrt(17), rtol=2e-6)  # no row tells its own scale
-    cuts = [cut for cuts in adult.CUTS.values() for cut in cuts]
+    cuts = [cut for cuts in adult_steps.CUTS.values() for cut in cuts]
     assert all(cut % 5 == 0 for cut in cuts if cut > 16)  # public constants, none read from the records
-
-
-def test_an_adult_line_is_read_with_or_without_the_final_dot():
-    record = "39, ?, 77516, Bachelors, 13, Divorced, Sales, Wife, White, Male, 2174, 0, 40, ?, "
-    numeric, levels, labels = adult.parse(f"|1x3 Cross validator\n{record}>50K.\n{record}<=50K\n\n", "adult.test")
-    assert labels.tolist() == [1, 0]
-    assert numeric[0].tolist() == [39.0, 77516.0, 13.0, 2174.0, 0.0, 40.0]
-    assert (levels[0] == levels[1]).all()
-    with pytest.raises(data.DataError, match=r"adult.test, line 1"):
-        adult.parse(record.replace("Sales", "Juggler") + ">50K.", "adult.test")
-
-
-@needs_files
-def test_both_layouts_of_the_abalone_file_are_the_same_records(empty_store, monkeypatch):
-    text = (Path(FILES) / "abalone.data").read_text()
-    fields = [line.split(",") for line in text.splitlines() if line]
-    sex_first = [line[-1:] + line[:-1] if line[-1] in "MFI" else line for line in fields]
-    sex_last = [line[1:] + line[:1] for line in sex_first]
-    other = "".join(",".join(line) + "\n" for line in (sex_first if sex_first != fields else sex_last))
-    (empty_store / "other").mkdir()
-    (empty_store / "other" / "abalone.data").write_text(other)
-    monkeypatch.setenv("DPMCMC_DATA", str(empty_store / "other"))
-    turned = data.load("abalone")
-    monkeypatch.setenv("DPMCMC_DATA", FILES)
-    given = data.load("abalone")
-    assert turned.sha256 != given.sha256
-    np.testing.assert_array_equal(turned.train["x"], given.train["x"])
-    np.testing.assert_array_equal(turned.train["y"], given.train["y"])
 
 
 def test_an_abalone_file_that_is_not_one_is_refused():
@@ -372,79 +299,19 @@ def test_an_abalone_file_that_is_not_one_is_refused():
         abalone.parse("M,.1,.1,.1,.1,.1,.1,.1,9\n")
 
 
-@pytest.mark.parametrize("encoding_name", ["public", "linear"])
-def test_digits_are_images_with_an_intercept(encoding_name):
-    dataset = data.load("digits", encoding=encoding_name)
-    ratio = dataset.train["x"][:, :64] / dataset.train["x"][:, 64:]  # the intercept is 1 before normalisation
-    pixels = 16 * ratio if encoding_name == "linear" else 8 * (ratio + 1)
-    np.testing.assert_allclose(pixels, np.round(pixels), atol=1e-4)
-    assert (pixels.min().round(), pixels.max().round()) == (0, 16)
-
-
-def test_diabetes_has_real_labels_and_rows_scaled_by_constants():
-    dataset = data.load("diabetes")
-    assert (dataset.train["y"].dtype, dataset.spec.num_classes, dataset.spec.encoding) == (np.float32, None, None)
-    raw, score = load_diabetes(scaled=False, return_X_y=True)
-    labels = np.concatenate([dataset.train["y"], dataset.test["y"]])
-    assert store.DIABETES_LABELS[0] <= labels.min() < labels.max() <= store.DIABETES_LABELS[1]
-    np.testing.assert_allclose(np.sort(labels), np.sort((score - 150) / 100), atol=1e-6)
-    # A row within the ball is its measurements halved: the age column ends at 20 and 80 years.
-    inner = np.isclose(dataset.test["x"][:, -1], 0.5)
-    ages = raw[base.fixed_split(442, 110)[1], 0][inner]
-    np.testing.assert_allclose(dataset.test["x"][inner, 0], np.clip((ages - 50) / 30, -1, 1) / 2, atol=1e-6)
-    assert inner.mean() > 0.8
-
-
-def test_poisson_counts_follow_their_own_model():
-    dataset = data.load("poisson_counts")
-    x, y = dataset.train["x"].astype(float), dataset.train["y"]
-    assert (y.dtype, dataset.spec.num_classes) == (np.int32, None)
-    assert y.min() >= 0
-    np.testing.assert_allclose(x[:, -1], 0.5**0.5, rtol=2e-6)
-    mean = np.exp(x @ synthetic.POISSON_COEFFICIENTS)
-    assert 0.59 < mean.min() < mean.max() < 12.3
-    # The score Σ (y − mean) x has covariance Σ mean x xᵀ: its squared length there is chi-square with 5 degrees of
-    # freedom, beyond 25.7 once in ten thousand.
-    score, information = (y - mean) @ x, (x * mean[:, None]).T @ x
-    assert score @ np.linalg.solve(information, score) < 25.7
-
-
-def test_two_normals_overlap():
-    dataset = data.load("two_normals")
-    # The best rule is the sign of x1 + x2: Phi(0.8 sqrt 2) = 0.871; 4 standard errors of 1000 trials: 0.042.
-    best = (dataset.test["x"][:, :2].sum(axis=1) > 0.0) == dataset.test["y"]
-    assert best.mean() == pytest.approx(0.871, abs=0.042)
-
-
-@pytest.mark.parametrize("name", ["two_normals", "poisson_counts", "breast_cancer", "digits", "diabetes", "abalone"])
-def test_loading_twice_gives_the_same_records(name, empty_store):
-    first, second = (data.load(name, standin="allow") for _ in range(2))
-    for part in ("train", "test"):
-        for key in ("x", "y"):
-            np.testing.assert_array_equal(getattr(first, part)[key], getattr(second, part)[key])
-
-
 def test_a_split_is_a_partition_fixed_for_all_time():
-    train, test = base.fixed_split(4177, 1044)
+    train, test = split.split_rows(4177, 1044)
     assert train.size == 3133
     np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(4177))
     assert (np.diff(train) > 0).all()
     # Pinned: published figures depend on which rows these are.
-    assert base.fixed_split(12, 4)[1].tolist() == [2, 6, 9, 11]
-    assert base.fixed_split(5, 0)[1].size == 0
+    assert split.split_rows(12, 4)[1].tolist() == [2, 6, 9, 11]
+    assert split.split_rows(5, 0)[1].size == 0
 
 
 def test_normalised_float32_rows_never_exceed_one():
     rng = np.random.RandomState(0)
     rows = rng.normal(size=(20000, 109)) * 10.0 ** rng.uniform(-6, 6, size=(20000, 1))
-    length = norms(base.normalised_rows(rows))
+    length = norms(row_maps.normalise_rows(rows))
     assert length.max() <= 1.0
     assert length.min() > 1.0 - 2e-6
-
-
-def test_clipping_leaves_inner_rows_alone():
-    rows = np.array([[0.3, 0.4], [3.0, 4.0]])
-    clipped = base.clipped_rows(rows, 1.0)
-    np.testing.assert_array_equal(clipped[0], rows[0].astype(np.float32))
-    np.testing.assert_allclose(clipped[1], [0.6, 0.8], rtol=2e-6)
-    assert norms(clipped).max() <= 1.0

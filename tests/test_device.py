@@ -15,7 +15,7 @@ from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import hardware, life
-from dpmcmc.engine.hardware import device_used, on_device
+from dpmcmc.engine.devices import device_used, on_device
 from dpmcmc.errors import InputError
 from dpmcmc.storage.fingerprint import platform
 from tests.compiling import flags
@@ -78,7 +78,8 @@ PROGRAM = """
 import sys
 import jax, numpy as np
 import dpmcmc
-from dpmcmc.engine.hardware import mesh, on_device
+from dpmcmc.engine.mesh import mesh
+from dpmcmc.engine.devices import on_device
 from tests.test_device import PLAN, RECORDS
 
 first, second = jax.devices("cpu")

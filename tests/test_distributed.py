@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import xarray
 import yaml
 
 import dpmcmc
@@ -25,8 +23,7 @@ from dpmcmc.engine import processes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.errors import SaidByFirst
 from dpmcmc.privacy import Ledger
-from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit import Point
 from dpmcmc.storage.fingerprint import platform
 from tests.compiling import flags
 from tests.test_engine import DATA, make
@@ -58,25 +55,6 @@ def launched(command, *options):
 # --- the launcher ---------------------------------------------------------------------------------------------
 
 
-def test_every_process_is_told_who_it_is(tmp_path):
-    code = "\n".join(
-        [
-            "import os, pathlib, sys",
-            "who = os.environ['DPMCMC_PROCESS']",
-            "print('from', who)",
-            "print('bad', file=sys.stderr)",
-            f"pathlib.Path({str(tmp_path)!r}, who).write_text(os.environ['DPMCMC_COORDINATOR'])",
-        ]
-    )
-    done = launched([sys.executable, "-c", code])
-    assert done.returncode == 0
-    assert done.stdout == "from 0\n"
-    assert sorted(done.stderr.splitlines()) == ["[0] bad", "[1] bad"]
-    (one,) = {path.read_text() for path in tmp_path.iterdir()}
-    assert one.startswith("127.0.0.1:")
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 @pytest.mark.parametrize("failing", [0, 1])
 def test_where_one_process_fails_the_others_end(failing):
     code = f"import os, sys, time; sys.exit(7) if os.environ['DPMCMC_PROCESS'] == '{failing}' else time.sleep(500)"
@@ -85,84 +63,7 @@ def test_where_one_process_fails_the_others_end(failing):
     assert time.monotonic() - begun < 300
 
 
-def test_processes_that_hang_are_ended():
-    done = launched([sys.executable, "-c", "import time; time.sleep(500)"], "--timeout", "1")
-    assert done.returncode == 124
-
-
-def alive(number):
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-#: A process, and one that it starts and that heeds no SIGTERM.
-FAMILY = """
-import os, pathlib, signal, subprocess, sys, time
-stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(500)"
-child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
-child.stdout.readline()
-for number in os.getpid(), child.pid:
-    pathlib.Path(sys.argv[1], str(number)).touch()
-time.sleep(500)
-"""
-
-
-#: Runs a script where a signal is heeded; under nohup SIGHUP is not, and the launcher keeps to that.
-HEEDING = """
-import runpy, signal, sys
-signal.signal(int(sys.argv[1]), signal.default_int_handler if sys.argv[1] == "2" else signal.SIG_DFL)
-del sys.argv[:2]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-ENDS = ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGALRM", "SIGRTMIN", "SIGKILL"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-@pytest.mark.parametrize("stopped", ["nobody", "launcher", "processes"])
-@pytest.mark.parametrize("name", ENDS)
-def test_a_launcher_that_is_ended_leaves_no_process_behind(name, stopped, tmp_path):
-    if stopped != "nobody" and name not in ("SIGTERM", "SIGKILL"):
-        pytest.skip("two ways to end are enough for those that are stopped")
-    ask = getattr(signal, name)
-    family = [sys.executable, "-c", FAMILY, str(tmp_path)]
-    command = [sys.executable, "-c", HEEDING, str(int(ask)), str(LAUNCHER), "--", *family]
-    if name == "SIGKILL":
-        command = [sys.executable, LAUNCHER, "--", *family]
-    with subprocess.Popen(command) as launcher:
-        while len(started := list(tmp_path.iterdir())) < 4:
-            assert launcher.poll() is None
-            time.sleep(0.05)
-        for path in started if stopped == "processes" else []:
-            os.kill(int(path.name), signal.SIGSTOP)
-        if stopped == "launcher":
-            launcher.send_signal(signal.SIGSTOP)
-        launcher.send_signal(ask)
-        if stopped == "launcher":
-            launcher.send_signal(signal.SIGCONT)
-        assert launcher.wait(timeout=120) == (-ask if name == "SIGKILL" else 128 + ask)
-    deadline = time.monotonic() + 60
-    while any(alive(path.name) for path in started):  # a killed process takes a moment to go
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_a_command_that_cannot_be_started_is_a_sentence():
-    done = launched(["/no/such/program"])
-    assert done.returncode == 127
-    assert done.stderr.startswith("/no/such/program: cannot be started")
-    assert done.stderr.count("\n") == 1
-
-
 # --- what one process says ------------------------------------------------------------------------------------
-
-
-def test_one_process_keeps_its_own_keys():
-    streams = streams_of(0)[0]
-    assert processes.keys_of_first(lambda: streams, streams_of(1)[0]) is streams
 
 
 @pytest.mark.parametrize("named", [{"DPMCMC_COORDINATOR": "127.0.0.1:1"}, {"DPMCMC_PROCESS": "x"}])
@@ -200,25 +101,6 @@ def test_two_processes_release_one_folder_whose_guarantee_verifies(together, cap
     assert printed.count("logistic regression, 1,000 records") == 1
     assert "1 along the chains, 2 along the records" in printed
     assert "2; this one keeps the checkpoint" in printed
-
-
-def _theta(folder):
-    with xarray.open_dataset(folder / "draws.nc", group="path", engine="h5netcdf") as draws:
-        return draws["theta"].values
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_two_processes_draw_what_two_devices_of_one_process_draw(tmp_path):
-    """By the command; the library's own draws of records in memory and on disk are compared below."""
-    seed = settings(*TINY, "privacy.insecure_noise_seed=3")
-    done = launched([*RUN, "--distributed", "--out", str(tmp_path / "two"), *seed])
-    assert done.returncode == 0, done.stderr
-    done = started([*RUN, "--out", str(tmp_path / "one"), *seed], devices=2)
-    assert done.returncode == 0, done.stderr
-    two, one = (_theta(tmp_path / name) for name in ("two", "one"))
-    np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
-    assert np.ptp(one) > 0.1
 
 
 ON_DISK = """

@@ -1,11 +1,18 @@
-"""The documentation is true: its commands run, its Python runs, its generated page is current."""
+"""The documentation is true: its commands run, its Python runs, its generated page is current.
 
+Pages with cells, tutorials, how-tos and explanations: cells parse, and the code of other libraries runs. The site's
+build runs the cells (``scripts/docs.sh``). Code of another library runs here, where that is installed. Every promise
+of SECURITY.md names tests that exist.
+"""
+
+import ast
 import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jax
@@ -202,14 +209,6 @@ def test_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_paths_named_in_the_readme_exist():
-    for named in re.findall(r"`((?:dpmcmc|configs|scripts|docs)/[\w./{},]+)`", README):
-        head, brace, rest = named.partition("{")
-        options, _, tail = rest.partition("}") if brace else ("", "", "")
-        for option in options.split(",") if brace else [""]:
-            assert (ROOT / f"{head}{option}{tail}").exists(), named
-
-
 def test_files_that_pages_and_docstrings_name_exist():
     rooms = ("dpmcmc", "experiments", "scripts", "tests")
     names = {path.name for room in rooms for path in (ROOT / room).rglob("*.py")}
@@ -220,3 +219,90 @@ def test_files_that_pages_and_docstrings_name_exist():
             places = [ROOT, ROOT / "dpmcmc", ROOT / "dpmcmc" / "privacy", reader.parent]
             found = any((place / named).exists() for place in places) or ("/" not in named and named in names)
             assert found, f"{reader.relative_to(ROOT)} names {named}"
+
+
+FOLDERS = ("tutorials", "how-to", "explanation")
+GUIDES = sorted(
+    page
+    for page in (ROOT / "docs").rglob("*.md")
+    if page.parent.name in FOLDERS or "file_format: mystnb" in page.read_text(encoding="utf-8")
+)
+CELL = re.compile(r"^```\{code-cell\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+THEIRS = re.compile(r"^<!-- theirs: (\w+) -->\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def cells(text):
+    """Yield the Python of every cell, without its options; cells of a shell are left out."""
+    for cell in CELL.findall(text):
+        code = re.sub(r"\A(:[\w-]+:.*\n)+\n*", "", textwrap.dedent(cell))
+        if not code.startswith("%%bash"):
+            yield code
+
+
+def their_blocks():
+    return [(page, *block) for page in GUIDES for block in THEIRS.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_cells_of_a_page_parse_and_its_first_lines_are_a_title_and_a_paragraph(page):
+    text = page.read_text(encoding="utf-8")
+    for code in cells(text):
+        ast.parse(code)
+    assert ("file_format: mystnb" in text) == bool(CELL.search(text)), "a page with cells says so in its first lines"
+    body = re.sub(r"\A---\n.*?^---\n", "", text, flags=re.MULTILINE | re.DOTALL).strip()
+    assert re.match(r"# .+\n\n[A-Z]", body)
+
+
+def test_code_of_other_libraries_is_found():
+    assert {library for _, library, _ in their_blocks()} == {"blackjax", "diffprivlib"}
+
+
+#: Whether a library's answer is that of the same task here.
+RIGHT = {
+    "blackjax": lambda names: np.abs(names["draws"].mean(axis=0) - [2, -2, 1, 0]).max() < 0.6,
+    "diffprivlib": lambda names: np.abs(names["coefficients"] - [2, -2, 1, 0]).max() < 0.6,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("page", "library", "code"), their_blocks(), ids=lambda value: value if str(value).isalpha() else ""
+)
+def test_the_other_library_s_code_runs(page, library, code):
+    """After the cell that makes the page's records, which both sides share."""
+    pytest.importorskip(library)
+    names = {}
+    task = next(cells(page.read_text(encoding="utf-8")))
+    exec(task, names)
+    exec(code, names)
+    assert RIGHT[library](names)
+
+
+def table():
+    """Promise -> what its row names as tests."""
+    section = (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("## Each promise and the test that holds it")[1]
+    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", section.split("\n## ")[0], re.MULTILINE)
+    return {promise: re.findall(r"`([^`]+)`", tests) for promise, tests in rows}
+
+
+def functions_of(path):
+    """Names of the test functions of a file, which is parsed and not imported."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_each_promise_names_tests_that_exist():
+    found = table()
+    assert len(found) > 20
+    for promise, names in found.items():
+        assert names, promise
+        for name in names:
+            path, separator, function = name.partition("::")
+            assert separator, name
+            assert function in functions_of(ROOT / path), f"{promise}: {name}"
+
+
+def test_a_name_that_is_gone_is_found():
+    assert "test_that_was_renamed" not in functions_of(ROOT / "tests" / "test_docs.py")
+    assert "test_a_name_that_is_gone_is_found" in functions_of(ROOT / "tests" / "test_docs.py")

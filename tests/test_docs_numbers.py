@@ -1,6 +1,5 @@
 """A number of accounting that the documentation states is the one that the code gives."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -8,15 +7,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.config.file import load
-from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy import Event, FixedSize, Poisson
-from dpmcmc.privacy.accounting import pld
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_order, split_delta
-from experiments.calibration import scores
+from dpmcmc.privacy import FixedSize, Poisson
+from dpmcmc.privacy.accounting.cost_of_run import account
 from experiments.panel import summary
 from tests.coverage_tables import filled, results
 from tests.page_tables import said
@@ -74,38 +66,6 @@ def test_numbers_of_accountants():
     schedule = np.repeat([1.1, 2.2], 1172)
     expected = [account(z, sampling=Poisson(256), adjacency="zero_out", **setting).epsilon for z in (schedule, 1.65)]
     assert numbers(row) == pytest.approx(expected, abs=1e-3)
-
-
-def test_two_queries_on_one_minibatch():
-    (claim,) = re.findall(r"under-states ε \((.*?) is right\)", page("docs/concepts.md"))
-
-    def epsilon(z, count):
-        return pld.epsilon([Event("poisson_gaussian", z, 0.01, count)], Adjacency.ADD_REMOVE, 1e-6)
-
-    assert numbers(claim) == pytest.approx([epsilon(1.0, 2000), epsilon(0.5**0.5, 1000)], abs=0.006)
-
-
-def test_the_order_of_a_ledger():
-    """Of a Poisson run of 100 from 10,000 records, under the default adjacency."""
-    text = page("docs/ledger.md")
-    (claim,) = re.findall(r"fits at order (\d+) and costs\s+some (\d+) budgets at\s+order (\d+)", text)
-    best, budgets, default = (int(n) for n in claim)
-    epsilon, delta = 1.0, split_delta(1.0, 1e-6, BUDGET_OVERFLOW_SHARE)[0]
-    setting = {"steps": 100, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
-    z = dpmcmc.privacy.calibrate(epsilon=0.7, **setting)
-    events = account(z, **setting).events
-
-    def share(order):
-        return Renyi(order).cost(events, Adjacency.REPLACE_ONE) / Renyi(order).budget(epsilon, delta)
-
-    assert (best_order(epsilon, delta, events), best_order(epsilon, delta)) == (best, default)
-    assert share(best) <= 1
-    assert share(default) == pytest.approx(budgets, rel=0.03)
-
-
-def test_private_time():
-    (claim,) = re.findall(r"\(ε, δ\): (0\.\d+)/C² at ε = 1, δ = 1e-6", page("docs/explanation/private_time.md"))
-    assert float(claim) == pytest.approx(gaussian_mu(1.0, 1e-6) ** 2 / 2, abs=5e-4)
 
 
 #: Cell of the benchmark of intervals that measures a config on Adult.
@@ -170,87 +130,11 @@ def test_the_readme_says_how_seldom_a_chain_allows_intervals_elsewhere_and_what_
     assert benchmark_cell("fit", "1", "coverage").lstrip("0") == covered
 
 
-@pytest.mark.slow
-def test_concepts_names_the_shipped_chains_that_are_for_intervals():
-    (said,) = re.findall(r"The shipped chains (.*?)\ngive intervals in this way", page("docs/concepts.md"), re.DOTALL)
-    plans = {path.stem: make_plan(load(path.stem)) for path in sorted((ROOT / "configs").glob("*.yaml"))}
-    assert set(re.findall(r"`(\w+)`", said)) == {
-        name for name, plan in plans.items() if plan.has_chains and "intervals" in plan.usable_for
-    }
-
-
-def test_adult_has_one_baseline():
-    """README's screen and table, and the shipped configs' own; the others are named for what they are."""
-    figures, readme = page("docs/figures.md"), page("README.md")
-    shipped = {row["config"]: row["non_private"] for row in results("shipped_configs.csv")}
-    (screen,) = re.findall(r"^accuracy .*?(0\.\d+) without privacy", readme, re.MULTILINE)
-    (table,) = re.findall(r"without privacy\]\(docs/figures.md#adult-without-privacy\) \| – \| (0\.\d+) ", readme)
-    assert screen == table == shipped["adult"]
-    section = figures.split("## Adult without privacy")[1].split("\n## ")[0]
-    rows = dict(re.findall(r"^\| (.*?) \| [\d.]+ \| (0\.\d+) \|$", section, re.MULTILINE))
-    for names, accuracy in rows.items():
-        for config in re.findall(r"`(adult\w*)`", names):
-            assert shipped[config] == accuracy, config
-    panel = {
-        row["method"]: row["accuracy"]
-        for row in results("fig3_2_adult.csv")
-        if row["version"] == "non-private" and row["encoding"] == "public"
-    }
-    for words, method in (("NUTS", "nuts"), ("the mode (", "map"), ("*clipped*", "map_clipped")):
-        (accuracy,) = (accuracy for names, accuracy in rows.items() if words in names)
-        assert accuracy == f"{float(panel[method]):.4f}"
-    assert f"**{screen}**" in section
-
-
 def test_tables_of_coverage_are_rows_of_the_results():
     text = page("docs/uncertainty.md")
     assert filled(text) == text
     row = next(line for line in text.splitlines() if line.startswith("| logistic |") and " ± " in line)
     assert filled(text.replace(row, row.replace(" ± ", "1 ± "))) == text  # a number that is wrong is seen
-
-
-def test_the_page_on_intervals_says_the_worst_coverage_too():
-    (claim,) = re.findall(
-        r"its (\d+ rows of a noise-aware release coverage is [\d.]+ to [\d.]+)\.", page("docs/uncertainty.md")
-    )
-    releases = [row for row in results("coverage.csv") if row["way"] in ("noise_aware", "noise_aware_sandwich")]
-    shares = [float(row["coverage"]) for row in releases if row["truth_scale"] == "1"]
-    assert numbers(claim) == [len(shares), round(min(shares), 2), round(max(shares), 2)]
-
-
-def test_monte_carlo_error_of_500_tables():
-    (stated,) = re.findall(
-        r"For 500 independent fractions Monte Carlo error alone gives (0\.\d+)", page("docs/uncertainty.md")
-    )
-    assert float(stated) == pytest.approx(scores.curve_floor(500), abs=5e-4)
-
-
-def test_the_readme_says_how_often_chains_cover():
-    (claim,) = re.findall(r"intervals of chains cover\s+(\d+ to \d+) %", page("README.md"))
-    chains = [row for row in results("coverage.csv") if row["verdict"] in ("prediction", "nothing") and row["coverage"]]
-    shares = [float(row["coverage"]) for row in chains if row["task"] == "logistic"]
-    assert numbers(claim) == [round(100 * min(shares)), round(100 * max(shares))]
-
-
-def test_the_slope_of_a_clipped_column():
-    """Values uniform on [−2, 2], a range of [−1, 1]: E[v·clip(v)] / E[clip(v)²], on a fine grid."""
-    (stated,) = re.findall(r"E\[clip\(v\)²\] = ([\d.]+?)\. ", page("docs/data.md"))
-    v = np.linspace(-2, 2, 400_001)
-    clipped = np.clip(v, -1, 1)
-    assert np.mean(v * clipped) / np.mean(clipped**2) == pytest.approx(float(stated), abs=1e-4)
-
-
-def test_the_noise_of_the_file_in_plain_jax():
-    """Lines that docs/from_scratch.md prints before a record is read; the library charges 0.2 % more, for rounding."""
-    stated = numbers(
-        re.findall(r"^noise added .*\ntemperature .*\nguarantee .*$", page("docs/from_scratch.md"), re.M)[0]
-    )
-    plan = make_plan(load(ROOT / "configs" / "adult_prediction.yaml"))
-    own = float(plan.sampler.noise_std(0))
-    temperature = float(plan.sampler.temperature_at(plan.noise_std[0], 0))
-    expected = [plan.noise_std[0], own, plan.noise_std[0], plan.noise_multipliers[0], temperature]
-    assert stated[:5] == pytest.approx([float(n) for n in expected], rel=3e-3)
-    assert stated[5] == pytest.approx(plan.guarantee.epsilon, abs=1e-3)
 
 
 #: Rows of the tables of figure 3.2: version and method of each label.
@@ -315,35 +199,3 @@ def test_tables_of_figure_3_2_are_rows_of_its_summary(panel):
             assert proved is not None or mean.proved >= 0.99 * epsilon, (line, epsilon)
             seen += 1
     assert seen >= 15
-
-
-def test_numbers_of_the_headline():
-    text = page("docs/figures.md")
-    stated = re.findall(r"needs (\d+) with the constant .* needs, and (\d+) as printed", text.replace("\n", " "))
-    with (ROOT / "docs" / "images" / "noise_multipliers.csv").open() as file:
-        at_one = next(row for row in csv.DictReader(file) if row["epsilon"] == "1")
-    z = {name: float(value) for name, value in at_one.items()}
-    assert stated == [(f"{z['thesis, constant 256']:.0f}", f"{z['thesis as printed, 128 (not proved)']:.0f}")]
-    for name, digits in (("advanced composition, fixed size", 0), ("Rényi, fixed size", 0), ("Rényi, Poisson", 1)):
-        assert re.search(rf"\b{z[name]:.{digits}f}\b", text), name
-    assert f"loss distributions {z['loss distributions, Poisson']:.1f}" in text
-    about = ("logistic", "10", "10000", "1", "1")
-    with (ROOT / "docs" / "images" / "coverage.csv").open(encoding="utf-8") as file:
-        tables = [
-            row
-            for row in csv.DictReader(file)
-            if tuple(row[name] for name in ("task", "d", "N", "truth_scale", "epsilon")) == about
-        ]
-    found = {row["way"]: row for row in tables}
-    flat = " ".join(text.split())
-    for way, words in (
-        (
-            "noise_aware",
-            "noise-aware intervals cover {c} at {w:.2f} times the width without privacy, and their CRPS is {s:.2f}",
-        ),
-        ("sgld", "cover {c} at {w:.1f} times the width, with {s:.1f} times the CRPS"),
-        ("metric", "covers {c}, at {w:.1f} times the width"),
-    ):
-        row = found[way]
-        coverage = f"{float(row['coverage']):.2f}".removeprefix("0")
-        assert words.format(c=coverage, w=float(row["width"]), s=float(row["crps"])) in flat

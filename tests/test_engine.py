@@ -1,8 +1,5 @@
 """The engine runs what the plan says, once compiled, reproducibly, and nothing else."""
 
-import itertools
-import os
-import threading
 from typing import NamedTuple
 
 import jax
@@ -12,9 +9,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine import blocks, compilation, program
-from dpmcmc.engine.hardware import KINDS
-from dpmcmc.engine.program import going_on
+from dpmcmc.engine import compilation, device_calls, sizes
+from dpmcmc.engine.recorded import going_on
 from dpmcmc.samplers.sgld import SGLDState
 
 RNG = np.random.default_rng(0)
@@ -51,12 +47,6 @@ def test_draws_have_the_shape_of_the_plan(sampling):
     assert not np.array_equal(result.draws[0], result.draws[1])
 
 
-@pytest.mark.slow
-def test_fixed_size_sampling_runs():
-    privacy = dpmcmc.Privacy(epsilon=5.0, delta=1e-4, accountant="rdp")
-    assert np.isfinite(dpmcmc.sample(make(sampling=dpmcmc.FixedSize(40), privacy=privacy), DATA).draws).all()
-
-
 def test_a_plain_key_is_reproducible_and_carries_no_guarantee():
     plan = make()
     first, again = dpmcmc.sample(plan, DATA, key=3), dpmcmc.sample(plan, DATA, key=jax.random.key(3))
@@ -83,7 +73,7 @@ def test_secret_keys_differ_between_runs_and_stay_hidden():
 def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     plan = make()
     whole = dpmcmc.sample(plan, DATA, key=0).draws
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 7)
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
 
 
@@ -93,17 +83,17 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
 def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     """rare = 20 of 32 batches: nearly every group has one that does not fit; .02: hardly any has."""
     plan = make(steps=64, burn_in=0, thin=1, chains=1)
-    split, went = program.split, []
+    split, went = device_calls.split, []
 
     def recorded(draws, slots):
         within, beyond = split(draws, slots)
         jax.debug.callback(lambda beyond: went.append(bool(beyond)), beyond)
         return within, beyond
 
-    monkeypatch.setattr(program, "split", recorded)
+    monkeypatch.setattr(device_calls, "split", recorded)
     draws = []
     for allowed in (rare, 1e-30):
-        monkeypatch.setattr(program, "RARE", allowed)
+        monkeypatch.setattr(device_calls, "RARE", allowed)
         compilation._compile_cached.cache_clear()
         draws.append(dpmcmc.sample(plan, DATA, key=0).draws)
         jax.effects_barrier()
@@ -113,108 +103,6 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     compilation._compile_cached.cache_clear()
     assert len(went) == 2
     np.testing.assert_array_equal(draws[0], draws[1])
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_randomness_drawn_ahead_is_the_randomness_drawn_in_the_call(private, monkeypatch):
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4) if private else None
-    plan = make(chains=1, steps=70, privacy=privacy, target=dpmcmc.targets.LogisticRegression(num_features=X.shape[1]))
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 24)
-    found = []
-    for ahead in (False, True):
-        monkeypatch.setattr(compilation, "draws_ahead", lambda *_, ahead=ahead: ahead)
-        found.append(dpmcmc.sample(plan, DATA, key=0))
-    np.testing.assert_array_equal(found[0].draws, found[1].draws)
-    np.testing.assert_array_equal(found[0].info.gradient_norm, found[1].info.gradient_norm)
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_an_accelerator_computes_a_chunk_while_the_host_takes_the_draws_of_the_one_before(monkeypatch, tmp_path, kept):
-    plan = make(steps=20, burn_in=0, thin=1)
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 5)
-    where = {"checkpoint": tmp_path / "kept"} if kept else {}
-    whole = dpmcmc.sample(plan, DATA, key=0).draws
-    events, begun, take, hand_out = [], threading.Event(), blocks.take_chunk, blocks.hand_out
-
-    def taken(*arguments):
-        events.append(arguments[-1])
-        begun.set()
-        return take(*arguments)
-
-    def handed(rows, first, *more):
-        if not kept and first < 15:
-            assert begun.wait(60)  # the next chunk begins without waiting for this one's draws
-        begun.clear()
-        events.append(f"draws of {first}")
-        return hand_out(rows, first, *more)
-
-    monkeypatch.setattr(blocks, "take_chunk", taken)
-    monkeypatch.setattr(blocks, "hand_out", handed)
-    monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(overlaps=True, work=1 << 30, cells=64))
-    monkeypatch.setattr(compilation, "cores", lambda platform: 1)
-    np.testing.assert_array_equal(dpmcmc.sample(plan, DATA, key=0, **where).draws, whole)
-    # A commit is of the states after its chunk: with a checkpoint the next chunk waits for it.
-    assert (events.index(5) < events.index("draws of 0")) is not kept
-
-
-def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
-    small = 1 << 10
-    monkeypatch.setattr(compilation, "cores", lambda platform: 2)
-    assert compilation.draws_ahead(small, 1, "cpu")
-    assert not compilation.draws_ahead(small, 2, "cpu")
-    # Large operations are shared out to all cores, of more than two where rows are summed.
-    assert compilation.draws_ahead(1 << 30, 1, "cpu")
-    assert not compilation.draws_ahead(1 << 30, 1, "cpu", sums_rows=False)
-    monkeypatch.setattr(compilation, "cores", lambda platform: 4)
-    assert not compilation.draws_ahead(1 << 30, 1, "cpu")
-
-
-def test_device_calls_are_shorter_where_steps_read_much():
-    assert compilation.chunk_steps(10_000, 400, 1 << 17, "cpu") == 1024
-    assert compilation.chunk_steps(10_000, 400, 1 << 24, "cpu") == 256
-    assert compilation.chunk_steps(10_000, 1 << 20, 1 << 17, "cpu") == 32
-    assert compilation.chunk_steps(7, 400, 1 << 17, "cpu") == 7
-
-
-@pytest.mark.optimised
-def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
-    monkeypatch.setattr(compilation, "cores", lambda platform: 4)
-    assert (
-        compilation.compiler_options(1 << 10, 1, "cpu")
-        == compilation.compiler_options(1 << 30, 4, "cpu")
-        == compilation.ONE_THREAD
-    )
-    assert compilation.compiler_options(1 << 30, 3, "cpu") == compilation.VECTORS
-    options = [compilation.ONE_THREAD, compilation.VECTORS]
-    compiled = [
-        jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)
-        .lower(jnp.zeros((4096, 512)))
-        .compile()
-        .as_text()
-        for o in options
-    ]
-    # The pass has this name still, and does what it is switched off for.
-    assert "outer_dimension_partitions" not in compiled[0]
-    if jax.default_backend() == "cpu" and len(os.sched_getaffinity(0)) > 1:
-        assert "outer_dimension_partitions" in compiled[1]
-
-
-def test_another_epsilon_or_seed_compiles_nothing():
-    compilation._compile_cached.cache_clear()
-    dpmcmc.sample(make(), DATA)
-    misses = compilation._compile_cached.cache_info().misses
-    for epsilon in (0.9, 1.1):
-        # A neighbouring ε may need another batch capacity; the shipped range of a sweep mostly does not.
-        plan = make(privacy=dpmcmc.Privacy(epsilon=epsilon, delta=1e-4), sampling=dpmcmc.Full())
-        dpmcmc.sample(plan, DATA)
-    assert compilation._compile_cached.cache_info().misses == misses + 1
-
-
-def test_progress_reaches_the_end_and_never_goes_back():
-    seen = []
-    dpmcmc.sample(make(), DATA, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (57, 57)
-    assert all(a[0] <= b[0] for a, b in itertools.pairwise(seen))
 
 
 @pytest.mark.slow

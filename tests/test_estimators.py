@@ -16,7 +16,6 @@ from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals
 from dpmcmc.estimators import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
-    PrivatePoissonRegression,
     expected_failed_checks,
 )
 from dpmcmc.inference.evidence import Evidence
@@ -63,17 +62,6 @@ def test_linear_intervals_hold_where_nobody_declared_the_noise():
     # Labels are encoded on [-1, 1], and the noise has a twelfth of the range.
     assert model.result_.evidence.label_scale == pytest.approx(0.4 / 6, rel=0.2)
     assert Evidence.of(model.result_.evidence.content()).label_scale == model.result_.evidence.label_scale
-
-
-def test_poisson_coefficients_are_those_of_the_log_mean():
-    x, mean, rng = table()
-    model = PrivatePoissonRegression(2.0, ranges=RANGES, largest_count=30, level=0.999).fit(
-        x, rng.poisson(np.exp(mean))
-    )
-    low, high = model.intervals_.T
-    assert ((low < COEFFICIENTS) & (high > COEFFICIENTS)).all()
-    np.testing.assert_allclose(model.predict(x[:50]), np.exp(mean[:50]), rtol=0.2)
-    assert model.result_.evidence.label_scale < 0.3
 
 
 @pytest.mark.filterwarnings("ignore::dpmcmc.NoGuarantee")
@@ -277,15 +265,3 @@ def test_scikit_learn_checks(estimator, check):
     """Those that privacy rules out fail: what noise makes of one label alone, the check finds right in some fits."""
     for _ in range(20 if check.func.__name__ == "check_classifiers_one_label" else 1):
         check(estimator)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(
-    [
-        PrivateLogisticRegression(1.0, num_records="observed", classes="observed"),
-        PrivatePoissonRegression(1.0, num_records="observed"),
-    ]
-)
-def test_every_scikit_learn_check_passes_where_classes_are_observed(estimator, check):
-    check(estimator)

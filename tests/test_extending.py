@@ -65,18 +65,6 @@ def test_forgetting_the_metric_in_the_noise_is_caught():
         check_sampler(Forgetful(4.0, metric=1.5), dimension=16, chains=256)
 
 
-def test_the_plan_reports_the_sampler_s_temperature():
-    plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(num_features=3),
-        num_records=1000,
-        sampler=PreconditionedSGLD(50.0, metric=[1.0, 2.0, 3.0]),
-        steps=100,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-4),
-    )
-    assert plan.temperatures.max() > 1
-    assert plan.guarantee.epsilon <= 1
-
-
 def plan_of(sampler):
     target = dpmcmc.targets.LogisticRegression(num_features=3)
     privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpmcmc.privacy.ledger import file
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from tests.test_life import ROUTES, Kill, _quick, before, named, stop
 from tests.test_life import scene as scene  # a fixture
 

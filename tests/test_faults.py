@@ -15,7 +15,7 @@ from dpmcmc.data import DataError
 from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
-from dpmcmc.privacy.accounting.events import TooMuchWork
+from dpmcmc.privacy.accounting.work import TooMuchWork
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, OverBudget
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.targets import TargetError

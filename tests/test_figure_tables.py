@@ -13,10 +13,9 @@ from scipy.stats import ttest_ind_from_stats
 
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from experiments import efficiency
 from experiments.panel import config, summary
-from experiments.panel.config import Omission
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 
@@ -38,6 +37,8 @@ def test_the_time_of_each_figure():
     assert set(rows) == {"fig3_2_adult", "fig3_2_abalone", *script.NAMES, "headline"}
     flat = " ".join(section("All figures at once").split())
     (minutes,) = re.findall(r"a quick run takes (\d+) minutes and a full one about (\d+)", flat)
+    missing = sum(row["full_measured"] == "0" for row in rows.values())
+    assert f"{missing} of {len(rows)} were not timed" in flat
     for stated, kind, most in zip(minutes, ("quick", "full"), (5, 60), strict=True):
         seconds = sum(int(row[kind]) for row in rows.values())
         assert int(stated) == round(seconds / 120) <= most
@@ -175,46 +176,29 @@ def panel_of(name):
     return config.load(ROOT / "configs" / "figures" / f"fig3_2_{name}.yaml"), means
 
 
-def unaccounted(panel, means):
-    """Return the faults of a panel's table and of its list of omissions, in words."""
+def missing(panel, means):
+    """Return the methods that have settings, and lack some ε in the table."""
     expected = {
         (encoding, version, method)
         for encoding in panel.encodings
         for version, methods in panel.settings.items()
         for method in methods
     }
-    listed = [(o.encoding, o.version, o.method) for o in panel.omissions]
     epsilons = {}
     for mean in means:
         if mean.runs >= _FEWEST:
             epsilons.setdefault((mean.encoding, mean.version, mean.method), set()).add(mean.epsilon)
-    shown = {which for which, found in epsilons.items() if found == set(panel.epsilons)}
-    started = {(mean.encoding, mean.version, mean.method) for mean in means}
-    return [
-        *(f"{which} has settings, and neither every ε nor a reason" for which in expected - shown - set(listed)),
-        *(f"{which} is in the table, and listed as left out" for which in started & set(listed)),
-        *(f"{which} is listed, and has no settings" for which in set(listed) - expected),
-        *(f"{which} is listed twice" for which in set(listed) if listed.count(which) > 1),
-    ]
+    return expected - {which for which, found in epsilons.items() if found == set(panel.epsilons)}
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_every_method_of_figure_3_2_is_in_its_table_or_left_out_for_a_reason(name):
+def test_every_method_of_figure_3_2_is_in_its_table(name):
     panel, means = panel_of(name)
-    assert unaccounted(panel, means) == []
-    assert all(len(omission.reason.split()) > 2 for omission in panel.omissions)
+    assert not missing(panel, means)
+    assert missing(panel, [mean for mean in means if (mean.method, mean.epsilon) != ("sgfs", 10.0)])
 
 
-def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear_has():
-    """A table of the page is the lists of the YAML files; methods with settings of their own are named."""
-    stated = [
-        (row[0], row[1], row[2], row[3], row[4])
-        for table in tables(section("Figure 3.2"))
-        if table[0][0] == "left out of"
-        for row in table[1:]
-    ]
-    listed = [(name, o.encoding, o.version, o.method, o.reason) for name in PANELS for o in panel_of(name)[0].omissions]
-    assert sorted(stated) == sorted(listed)
+def test_the_page_says_whose_settings_linear_has():
     own = [
         (name, version, method)
         for name in PANELS
@@ -227,21 +211,6 @@ def test_the_page_shows_what_is_left_out_of_figure_3_2_and_whose_settings_linear
     few = {(m.version, m.method) for name in PANELS for m in panel_of(name)[1] if 1 < m.runs < 10}
     assert few == {("printed", name) for name in ("sgld", "sgnht", "hybrid")}
     assert flat.count("DP-SGLD, DP-SGNHT and the printed hybrid") == 2
-
-
-def test_planted_fault_a_method_that_is_silently_left_out_is_seen():
-    panel, means = panel_of("two_normals")
-    hidden = [mean for mean in means if (mean.version, mean.method) != ("tight", "sgnht")]
-    assert unaccounted(panel, hidden) == ["('public', 'tight', 'sgnht') has settings, and neither every ε nor a reason"]
-    one_missing = [mean for mean in means if (mean.method, mean.epsilon) != ("sgfs", 10.0)]
-    assert unaccounted(panel, one_missing) == [
-        "('public', 'tight', 'sgfs') has settings, and neither every ε nor a reason"
-    ]
-    reason = Omission(encoding="public", version="tight", method="sgnht", reason="not run: an hour")
-    with_reason = panel.model_copy(update={"omissions": [reason]})
-    assert unaccounted(with_reason, hidden) == []
-    assert unaccounted(with_reason, means) == ["('public', 'tight', 'sgnht') is in the table, and listed as left out"]
-    assert len(unaccounted(panel.model_copy(update={"omissions": [reason, reason]}), hidden)) == 1
 
 
 def test_what_the_page_says_of_abalone_and_of_linear():
@@ -394,20 +363,19 @@ def test_recommender():
 
 def test_cost_to_each_record():
     text, rows = section("Cost of a private run on Adult to each record"), results("fig_per_record")
-    every = {int(row["every"]): row for row in rows if row["panel"].startswith("minibatches")}
+    minibatches = rows[0]
     ((_, *shown),) = tables(text)
-    for cells, row in zip(shown, (every[1], rows[-1]), strict=True):
+    for cells, row in zip(shown, rows, strict=True):
         columns = ("promised", "worst_case", "mean", "median", "smallest")
         for cell, name in zip(cells[1:6], columns, strict=True):
             assert said(cell, float(row[name]), up=True), (cells[0], name)
         for cell, name in zip(cells[6:], ("below_0.2", "above_promised"), strict=True):
             assert said(cell, 100 * float(row[name])), (cells[0], name)
     flat = " ".join(text.split())
-    assert said(re.findall(r"every tenth step.* is ([\d.]+) times", flat)[0], float(every[10]["times_exact"]))
     rare, others = re.findall(r"lose ([\d.]+) on average with minibatches, the others ([\d.]+)\.", flat)[0]
-    assert said(rare, float(every[1]["mean_label_1"]))
-    assert said(others, float(every[1]["mean_label_0"]))
-    larger = float(every[1]["worst_case"]) / float(every[1]["promised"])
+    assert said(rare, float(minibatches["mean_label_1"]))
+    assert said(others, float(minibatches["mean_label_0"]))
+    larger = float(minibatches["worst_case"]) / float(minibatches["promised"])
     assert said(re.findall(r"(\d+) % larger here", flat)[0], 100 * (larger - 1))
 
 

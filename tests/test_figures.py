@@ -46,15 +46,7 @@ def test_figures_of_a_run_folder_have_no_text_on_another(saved, tmp_path):
         (Event("gaussian", 4.0, 1.0, 1),), delta=1e-6, adjacency="replace_one", accountant="pld", release="trace"
     )
     figures.epsilon_delta(tmp_path / "privacy.png", guarantee, "Privacy of all that leaves the run", note)
-    for count, spread in ((3, 0.01), (109, 3.0)):
-        columns = [f"native-country=Outlying-US(Guam-USVI-etc) {k}" for k in range(count)]
-        numbers = 1 + spread * rng.random(count), 10 ** (1 + spread * rng.random(count))
-        figures.mixing(tmp_path / "mixing.png", columns, numbers, (1.1, 20.0), "Draws of adult", note)
-    for count in (1, 6):
-        rows = [(LONG, rng.standard_normal(99), 0.0, scale) for scale in np.geomspace(0.01, 100, count)]
-        units = "coefficients of the encoded columns: a range is within [-1, 1], a level is 0 or 1,\nand every row"
-        figures.prior(tmp_path / "prior.png", rows, units, "adult: ε = 1", note)
-    assert len(saved) == 12
+    assert len(saved) == 8
 
 
 LONG = "a_column_with_a_name_that_never_ends_" * 3
@@ -67,18 +59,6 @@ def test_names_on_pictures_are_short_and_columns_keep_theirs():
     assert figures.readable("5 to 6 $") == r"5 to 6 \$"
     assert len(figures.readable(LONG, 40)) == 40
     assert "…" in figures.readable(LONG, 40)
-
-
-def test_the_picture_of_mixing_has_the_worst_parameters_first(tmp_path):
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", lambda figure, *_, **__: found.append(figure))
-        rhat, ess = np.array([1.0, 1.5, np.inf, 1.0, np.nan]), np.array([900.0, 30.0, 5.0, 2.0, np.nan])
-        figures.mixing(tmp_path / "a.png", list("abcde"), (rhat, ess), (1.1, 20.0), "title", None)
-    (left, right) = found[0].axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["d", "b", "a"]
-    assert right.lines[1].get_xdata().tolist() == [2.0, 30.0, 900.0]
-    assert "the worst 3 of 5 parameters" in found[0].get_suptitle()
 
 
 def means_of(epsilons):

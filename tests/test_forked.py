@@ -17,7 +17,7 @@ from dpmcmc import testing
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.diagnostics import per_record, reference
 from dpmcmc.estimators import PrivateLogisticRegression
-from dpmcmc.inference import predictive, synthetic
+from dpmcmc.inference import predictive
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.query.randomness import SecretKey
 from dpmcmc.targets import LogisticRegression, bind, record_shapes
@@ -89,8 +89,6 @@ def acts():
         "predict": lambda: chain.predict(x),
         "predict of a NumPyro model": lambda: of_counts.predict(x=x),
         "scores": lambda: predictive.predict(target, chain.flat_draws(), records),
-        "synthetic": lambda: synthetic.tables(target, release.evidence, 1),
-        "synthetic labels": lambda: synthetic.tables(target, release.evidence, 1, public_x=x),
         "laplace": lambda: reference.fit(bound, records),
         "cost of each record": lambda: per_record.Account(plan, records),
         "bind of a network": lambda: bind(network(), record_shapes(records)),

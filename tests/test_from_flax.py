@@ -86,9 +86,6 @@ def random_params(target, seed=0):
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
 
 
-# --- densities ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("style", "kind"),
@@ -125,9 +122,6 @@ def test_convolutions_take_images_and_integers_take_embeddings():
     check(from_flax(Words()), {"x": RNG.integers(10, size=(20, 7)), "y": y})
 
 
-# --- starting points ----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("style", "varies"), [("linen", True), ("nnx_factory", True), ("nnx", False)])
 def test_chains_start_where_the_module_puts_them(style, varies):
@@ -159,46 +153,10 @@ class Fixed(NNXMLP):
         super().__init__(K, rngs=rngs)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rngs: NNXMLP(K, rngs=rngs),
-        lambda keys: NNXMLP(K, rngs=keys),
-        lambda: NNXMLP(K, rngs=nnx.Rngs(0)),
-        Fixed,
-    ],
-)
-def test_functions_and_classes_make_modules(make):
-    assert bound(make).num_classes == K
-
-
-def test_no_weights_are_baked_into_compiled_code():
-    target = bound(nnx.Linear(D, K, rngs=nnx.Rngs(0)))
-    params, record = random_params(target), jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), records("categorical"))
-    for function in (jax.grad(target.log_likelihood), target.log_likelihood):
-        assert not jax.make_jaxpr(function)(params, record).consts
-
-
-# --- use ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_network_runs_privately():
     result = private_run(from_flax(module("linen_list", K)), records("categorical"))
     assert layers(result.draws)[0][0].shape == (2, 5, D, H)
-
-
-def test_equal_networks_make_equal_targets():
-    one, again = (bound(LinenMLP((H, K))) for _ in range(2))
-    assert one == again
-    assert hash(one) == hash(again)
-    assert one != bound(LinenMLP((H + 1, K)))
-    made = module("nnx", K)
-    assert bound(made) == bound(made)
-    assert hash(bound(module("linen_list", K)))
-
-
-# --- refusals -----------------------------------------------------------------------------------------
 
 
 class LinenBatchNorm(nn.Module):

@@ -17,7 +17,6 @@ import dpmcmc
 from dpmcmc.errors import DataError
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import TargetError, bind, check, from_numpyro
-from dpmcmc.targets.checks import check_target
 from tests.test_targets import N, private_run
 
 D, GROUPS, K = 3, 4, 5
@@ -115,9 +114,6 @@ def random_params(target, seed=0):
     return {name: jnp.asarray(rng.normal(size=value.shape), jnp.float32) for name, value in shapes.items()}
 
 
-# --- densities ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_densities_and_gradients_add_up_to_numpyros_potential(name):
@@ -151,14 +147,6 @@ def test_constrained_values_are_numpyros(name):
         np.testing.assert_allclose(got[site], wanted[site], rtol=1e-6)
 
 
-def test_constrain_takes_all_draws_at_once():
-    target = bound(*MODELS["robust"])
-    draws = jax.tree.map(lambda value: jnp.zeros((2, 7, *value.shape)), random_params(target))
-    values = jax.jit(jax.vmap(jax.vmap(target.constrain)))(draws)
-    assert values["mix"].shape == (2, 7, 3)
-    assert (values["high"] > values["low"]).all()
-
-
 def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
     zeros, box = (bound(*MODELS["robust"], init_radius=radius) for radius in (0.0, 2.0))
     assert all((value == 0).all() for value in zeros.init(jax.random.key(0)).values())
@@ -167,9 +155,6 @@ def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
         assert first[name].dtype == jnp.float32
         assert (jnp.abs(first[name]) < 2).all()
         assert (first[name] != second[name]).all()
-
-
-# --- predictions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,24 +204,6 @@ def test_a_result_predicts_from_the_models_own_arguments_by_name():
             result.predict(**arguments)
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_a_loaded_result_predicts_what_the_fresh_one_does(private, tmp_path):
-    """The draws of a positive site lie on another scale than the positions that the model predicts from."""
-    data = {"x": X, "y": X[:, 0].astype(np.float32)}
-    target = bound(robust, data)
-    privacy = dpmcmc.Privacy(epsilon=8.0, delta=1e-3, clip=1.0) if private else None
-    plan = dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=20, privacy=privacy)
-    fresh = dpmcmc.sample(plan, data)
-    assert np.any(fresh.path["low"] != fresh.positions["low"])
-    fresh.save(tmp_path / "run", public=True)
-    loaded = dpmcmc.Result.load(tmp_path / "run", target)
-    np.testing.assert_allclose(loaded.predict(X[:5]), fresh.predict(X[:5]), rtol=1e-5)
-    # A loaded result counts no runs of this process.
-    assert str(loaded.summary()) == str(fresh.summary())
-    for name, leaf in fresh.path.items():
-        np.testing.assert_array_equal(loaded.path[name], leaf)
-
-
 @pytest.mark.parametrize(
     ("model", "data", "reason"),
     [
@@ -253,34 +220,10 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
     assert target.num_classes is None
 
 
-# --- use ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_model_passes_the_public_check():
-    check_target(from_numpyro(poisson), COUNTS)
-
-
-def test_a_model_is_hashable_and_equal_to_itself_bound_again():
-    first, again = (bound(poisson, COUNTS) for _ in range(2))
-    assert first == again
-    assert hash(first) == hash(again)
-    assert first != bound(poisson, {**COUNTS, "x": X[:, :2]})
-    assert repr(first) == "from_numpyro(poisson)"
-
-
-def test_binding_needs_shapes_and_no_record():
-    shapes = {"x": jax.ShapeDtypeStruct((D,), np.float64), "y": jax.ShapeDtypeStruct((), np.int32)}
-    assert bind(from_numpyro(poisson), shapes) == bound(poisson, {"x": X, "y": COUNTS["y"].astype(np.int32)})
-
-
 @pytest.mark.slow
 def test_a_model_runs_privately():
     draws = private_run(from_numpyro(poisson), COUNTS).draws
     assert {name: value.shape for name, value in draws.items()} == {"scale": (2, 5), "w": (2, 5, D)}
-
-
-# --- refusals -----------------------------------------------------------------------------------------
 
 
 def no_plate(x, y):

@@ -1,6 +1,7 @@
-"""Posteriors from the trace of a chain: the law of its mean gradient, simulated; coverage; refusals."""
+"""Posteriors from the trace of a chain: the law of its mean gradient, simulated; coverage; refusals.
 
-from __future__ import annotations
+The second moment that a release and a path tell: its equation, its error, and coefficients that noise hides.
+"""
 
 import dataclasses
 import json
@@ -12,14 +13,19 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks, program
-from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.data.structure import RowStructure
+from dpmcmc.engine import recorded
+from dpmcmc.errors import NotForIntervals, UnsupportedCombination
+from dpmcmc.inference import path_law
 from dpmcmc.inference import trace as from_trace
-from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
-from dpmcmc.inference.scores import Linear, Logistic
-from dpmcmc.inference.trace import Known, PathGradients, Score
+from dpmcmc.inference.denoised_moment import Denoised, denoised
+from dpmcmc.inference.linear_score import Linear
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Gaussian, Local, isotropic_error, symmetric_noise
+from dpmcmc.inference.path_curvature import Differences, refined
+from dpmcmc.inference.path_law import Known, PathGradients, Score, lost
 from dpmcmc.planning.path import trace_of
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from tests.unproved import plan_any_epsilon
 
 #: Clips residuals.
@@ -38,9 +44,6 @@ def path_of(positions, gradients, noise_std):
     return PathGradients(positions.mean(0), gradients.mean(0), spread, count / noise_std**2, 1 / count)
 
 
-# --- the law of a path's mean gradient -------------------------------------------------------------------------
-
-
 def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regression():
     rng, n, d, noise = np.random.default_rng(0), 300, 3, 0.5
     x = rng.normal(size=(n, d))
@@ -49,19 +52,10 @@ def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regre
     gradients = np.stack([x.T @ (x @ theta - y) / noise**2 for theta in positions])
     path = path_of(positions, gradients, 1e-6)
     score = Score(Linear(noise**2))
-    found = from_trace.conclude(path, Known(n, np.eye(d), np.eye(d)), exact(x.T @ x), score)
+    found = path_law.conclude(path, Known(n, np.eye(d), np.eye(d)), exact(x.T @ x), score)
     precision = np.eye(d) + x.T @ x / noise**2
     np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-6)
     np.testing.assert_allclose(found.mean, np.linalg.solve(precision, x.T @ y / noise**2), rtol=1e-6)
-
-
-def test_privacy_noise_adds_its_variance_over_the_steps():
-    """Linear model, identity Gram matrix: 𝒞 = 1 + s²F²/K, and S = 1/(1 + 1/𝒞)."""
-    path = PathGradients(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 50 / 3.0**2, 1 / 50)
-    metric = np.diag([1.0, 4.0])
-    found = from_trace.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score(Linear()))
-    inside = 1 + 9 / 50 * np.diag(metric)
-    np.testing.assert_allclose(np.diag(found.covariance), 1 / (1 + 1 / inside), rtol=1e-9)
 
 
 @pytest.mark.parametrize("spread", [0.003, 0.3])
@@ -85,12 +79,12 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
     path = PathGradients(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
     gram = exact(n * (np.eye(d) + np.outer(row, row)))
     known, score = Known(n, np.eye(d), np.eye(d), mean_row=row), Score(Logistic(), clip=clip, norm=1.0)
-    found = from_trace.expected(path, truth, known, gram, score)
+    found = path_law.expected(path, truth, known, gram, score)
     np.testing.assert_allclose(found.gradient / n, total / n, atol=1.5e-3)
     np.testing.assert_allclose(found.local.curvature / n, (x * h[:, None]).T @ x / n, atol=6e-3)
     np.testing.assert_allclose(found.squares / n, squares / n, atol=0.02)
     if spread > 0.1 and not mean_row:
-        narrow = from_trace.expected(path._replace(spread=0 * path.spread), truth, known, gram, score)
+        narrow = path_law.expected(path._replace(spread=0 * path.spread), truth, known, gram, score)
         assert np.abs(narrow.gradient - total).max() > 5e-3 * n, "the path's spread shows nothing"
 
 
@@ -98,31 +92,7 @@ def test_a_path_where_no_score_has_a_slope_is_refused():
     path = PathGradients(np.array([5e4]), np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
     known = Known(1000, np.eye(1), np.eye(1), mean_row=np.ones(1))
     with pytest.raises(UnsupportedCombination, match="no record's score has a slope"):
-        from_trace.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
-
-
-@pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
-def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
-    """An intercept far from the truth: records' gradients have a mean, which Poisson batches alone count."""
-    rng, n, rate, noise = np.random.default_rng(2), 2000, 0.05, 1.0
-    x, y, theta = np.ones((n, 1)), noise * rng.normal(size=n), np.array([3.0])
-    gradients = (x @ theta - y) / noise**2
-    totals = []
-    for _ in range(4000):
-        if scheme == "poisson":
-            totals.append(gradients[rng.random(n) < rate].sum() / rate)
-        else:
-            totals.append(gradients[rng.choice(n, int(n * rate), replace=False)].sum() / rate)
-    path = PathGradients(theta, np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
-    score = Score(Linear(noise**2))
-    known = Known(n, np.eye(1), np.eye(1), scheme, rate)
-    here = from_trace.expected(path, np.zeros(1), known, exact(x.T @ x), score)
-    assert from_trace.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
-    other = known._replace(scheme="fixed_size" if scheme == "poisson" else "poisson")
-    assert from_trace.minibatch(here, path, other)[0, 0] != pytest.approx(np.var(totals), rel=0.5)
-
-
-# --- coverage --------------------------------------------------------------------------------------------------
+        path_law.expected(path, np.array([5e4]), known, exact(1000 * np.eye(1)), Score(Logistic()))
 
 
 def logistic_table(n, d, rng):
@@ -183,19 +153,19 @@ def within(found):
     ids=["full batches", "hot", "Poisson", "a metric of little budget, on the way"],
 )
 def test_intervals_from_a_simulated_path_cover(case):
-    assert within(coverage(60, from_trace.conclude, **case))
+    assert within(coverage(60, path_law.conclude, **case))
 
 
 def test_planted_the_error_of_the_gram_matrix_left_out_is_caught_by_coverage():
     def faulty(path, known, gram, score):
-        return from_trace.conclude(path, known, exact(gram.gram), score)
+        return path_law.conclude(path, known, exact(gram.gram), score)
 
     assert not within(coverage(60, faulty, gram_std=60.0, burn_in=0, step=0.05))
 
 
 def test_planted_minibatch_noise_left_out_is_caught_by_coverage():
     def faulty(path, known, gram, score):
-        return from_trace.conclude(path, known._replace(scheme="full", rate=1.0), gram, score)
+        return path_law.conclude(path, known._replace(scheme="full", rate=1.0), gram, score)
 
     assert not within(coverage(60, faulty, noise_std=3.0, rate=0.01))
 
@@ -213,15 +183,12 @@ def test_planted_a_centred_minibatch_variance_is_caught_by_coverage():
             gradients += rng.normal(size=(steps, 1))
             known = Known(n, np.eye(1), np.eye(1), scheme, rate)
             path, gram = path_of(theta, gradients, 1.0), exact(n * np.eye(1))
-            mean, covariance = from_trace.conclude(path, known, gram, Score(Linear()))
+            mean, covariance = path_law.conclude(path, known, gram, Score(Linear()))
             found.append((mean[0] - truth) ** 2 / covariance[0, 0])
         return np.mean(found)
 
     assert 0.7 < z_squared("poisson") < 1.35
     assert z_squared("fixed_size") > 3
-
-
-# --- runs of the library ---------------------------------------------------------------------------------------
 
 
 def planned(target, n, **changes):
@@ -256,28 +223,13 @@ def result(records):
     return dpmcmc.sample(planned(logistic(), 800), records, key=1)
 
 
-def test_means_of_a_block_are_those_of_its_steps(records, result):
-    """Against the same run with every step kept: positions before each step, and the gradients that moved them."""
-    every = dpmcmc.sample(planned(logistic(), 800, thin=1, burn_in=0), records, key=1)
-    steps = every.trace.positions[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
-    np.testing.assert_allclose(result.trace.positions, steps, atol=1e-5 * np.abs(steps).max())
-    gradients = every.trace.gradients[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
-    np.testing.assert_allclose(result.trace.gradients, gradients, atol=1e-5 * np.abs(gradients).max())
-    # θ' = θ − η F⁻²(g + P₀θ), in the model's coordinates.
-    moved = every.path[:, 40:-1] - every.path[:, 41:]
-    inverse = result.metric.inverse @ result.metric.inverse.T
-    potential = every.trace.gradients[:, 41:] + every.trace.positions[:, 41:]
-    np.testing.assert_allclose(moved, 0.5 / 800 * potential @ inverse, atol=1e-4 * np.abs(moved).max())
-    np.testing.assert_allclose(every.trace.positions[:, 41:], every.path[:, 40:-1], atol=1e-5)
-
-
 @pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.slow), 20.0])
 def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
     """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side.
 
     Fewer gradients, averages, tell a little less of the second moment of rows.
     """
-    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 64)
+    monkeypatch.setattr("dpmcmc.engine.sizes._CHUNK_STEPS", 64)
     x, y, _ = logistic_table(5000, 5, np.random.default_rng(0))
     data, changes = {"x": x.astype(np.float32), "y": y.astype(np.int32)}, {"steps": 400, "burn_in": 200, "chains": 1}
     changes |= {"sampler": dpmcmc.SGLD(step_size=step), "sampling": dpmcmc.Full(), "metric": dpmcmc.PrivateMetric()}
@@ -302,45 +254,10 @@ def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
 
 
 def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
-    monkeypatch.setattr(program, "LARGEST", 3)
+    monkeypatch.setattr(recorded, "LARGEST", 3)
     found = dpmcmc.sample(planned(logistic(), 800, steps=100), records, key=1)
     with pytest.raises(UnsupportedCombination, match="plan it with thin=1"):
         found.noise_aware()
-
-
-def test_exactly_the_fewest_steps_are_enough(result):
-    """32 blocks as steps with a noise whose weights add up to a share just off 1/32 in floats."""
-    precisions = np.full(16, 0.1 + 0.2)
-    exactly = dataclasses.replace(result.trace, precisions=precisions, squares=precisions**2 * (1 + 1e-12))
-    assert 1 / exactly.path().share < 32
-    exactly.posterior()
-
-
-def test_recording_changes_no_draw(records, result, monkeypatch):
-    for module in (program, blocks):
-        monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
-    without = dpmcmc.sample(planned(logistic(), 800), records, key=1)
-    assert without.means is None
-    np.testing.assert_allclose(result.path, without.path, rtol=1e-5, atol=1e-6)
-    with pytest.raises(UnsupportedCombination, match="the run has no metric"):
-        without.noise_aware()
-
-
-@pytest.mark.slow
-def test_steps_with_less_noise_weigh_more(records):
-    """A step size that falls: s_t² ∝ 1/step where the sampler's own noise is more than privacy needs."""
-    schedule = dpmcmc.samplers.schedules.Polynomial(a=0.002, b=10.0, gamma=0.9)
-    made = planned(logistic(), 800, sampler=dpmcmc.SGLD(step_size=schedule))
-    noise = made.noise_std.astype(np.float64)[40:].reshape(16, 5)
-    assert noise.max() > 1.5 * noise.min(), "the noise is the same at all steps"
-    trace = dpmcmc.sample(made, records, key=3).trace
-    np.testing.assert_allclose(trace.precisions, np.sum(noise**-2, axis=1))
-    every = dpmcmc.sample(
-        planned(logistic(), 800, sampler=dpmcmc.SGLD(step_size=schedule), thin=1, burn_in=0), records, key=3
-    ).trace
-    blocks = every.gradients[:, 40:].reshape(2, 16, 5, 4)
-    weighted = np.sum(blocks * noise[None, :, :, None] ** -2, axis=2) / np.sum(noise**-2, axis=1)[None, :, None]
-    np.testing.assert_allclose(trace.gradients, weighted, atol=1e-4 * np.abs(weighted).max())
 
 
 def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
@@ -385,51 +302,6 @@ def test_draws_and_predictions_are_those_of_the_posterior_and_not_of_the_path(re
         result.posterior["theta[9]"]
 
 
-def test_groups_of_draws_nc_name_the_posterior_and_the_path(result, tmp_path):
-    import xarray
-
-    result.save(tmp_path / "run", public=True)
-    far = dataclasses.replace(result, means=result.means._replace(positions=result.means.positions + 40.0))
-    assert far.posterior is None
-    np.testing.assert_array_equal(far.draws, far.path)
-    assert (
-        "no posterior follows" in far.verdict.reasons["intervals"] or "from where" in far.verdict.reasons["intervals"]
-    )
-    far.save(tmp_path / "far", public=True)
-    with xarray.open_datatree(tmp_path / "run" / "draws.nc", engine="h5netcdf") as tree:
-        assert set(tree.children) == {"posterior", "path", "path_stats", "metric"}
-        assert tree["posterior"].attrs["usable_for"] == "prediction, intervals"
-        assert tree["path"].attrs["usable_for"] == "prediction"
-        assert list(tree["posterior"].to_dataset()) == ["theta"]
-    with xarray.open_datatree(tmp_path / "far" / "draws.nc", engine="h5netcdf") as tree:
-        assert set(tree.children) == {"path", "path_stats", "metric"}
-    loaded = dpmcmc.Result.load(tmp_path / "far")
-    assert loaded.posterior is None
-    np.testing.assert_array_equal(loaded.draws, far.path)
-
-
-def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, result, tmp_path, monkeypatch):
-    """Chunks of 32 steps, each committed; blocks of 5 straddle them."""
-    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 32)
-    monkeypatch.setattr("dpmcmc.storage.checkpoint.Checkpoint.due", lambda *_: True)
-    take, left = blocks.take_chunk, [2]
-
-    def stop_later(*arguments):
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return take(*arguments)
-
-    plan = planned(logistic(), 800)
-    with monkeypatch.context() as patch:
-        patch.setattr(blocks, "take_chunk", stop_later)
-        with pytest.raises(KeyboardInterrupt):
-            dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
-    again = dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
-    for found, whole in zip(again.means, result.means, strict=True):
-        np.testing.assert_allclose(found, whole, atol=1e-4 * np.abs(whole).max())
-
-
 @pytest.mark.slow
 def test_the_command_writes_the_posterior(tmp_path, capsys):
     asked = [
@@ -455,16 +327,6 @@ def test_the_command_writes_the_posterior(tmp_path, capsys):
     result = dpmcmc.Result.load(tmp_path / "run")
     np.testing.assert_allclose(result.posterior.mean, posterior.mean, atol=1e-5)
     np.testing.assert_allclose(result.posterior.std, posterior.std, rtol=1e-2)
-
-
-def test_draws_and_intervals_are_those_of_the_normal_law(result):
-    found = result.noise_aware()
-    draws = found.draws(20_000)
-    np.testing.assert_allclose(np.cov(draws.T), found.covariance, atol=0.05 * found.covariance.max())
-    inside = np.mean((found.intervals(0.8)[:, 0] < draws) & (draws < found.intervals(0.8)[:, 1]))
-    assert inside == pytest.approx(0.8, abs=0.01)
-    with pytest.raises(ValueError, match="level"):
-        found.intervals(1.0)
 
 
 @pytest.mark.parametrize(
@@ -556,9 +418,6 @@ def test_linear_regression_with_room_for_every_gradient(records, monkeypatch):
     assert np.all(found.std > 0.97 * np.sqrt(np.diag(covariance)))
 
 
-# --- the prior -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("truth", "scale", "refused"), [(0.0, 0.0, False), (2.0, 1.0, False), (9.0, 0.0, True)])
 def test_a_release_that_contradicts_a_prior_with_a_pull_is_refused(truth, scale, refused):
     """Conjugate: θ̂ ~ N(θ, s²) under a prior N(0, 1); a truth of nine standard deviations is drawn to zero."""
@@ -591,3 +450,104 @@ def test_p_values_of_truths_from_the_prior_are_uniform():
         except UnsupportedCombination:
             refused += 1
     assert refused <= 8
+
+
+_STD, _SLOPE = 5.0, 0.2
+_METRIC = np.diag([400.0, 9.0, 4.0]) + 1.0
+_GRAM = np.diag([900.0, 60.0, 40.0]) + 5.0
+
+
+def _told(rng, steps=40):
+    """Return a release, and the differences of a linear path, as ``refined`` takes them."""
+    positions = rng.normal(size=(steps, 3)) * [1.0, 4.0, 6.0]
+    positions -= positions.mean(0)
+    noise = rng.normal(size=(steps, 3)) @ np.linalg.cholesky(_METRIC).T
+    gradients = _SLOPE * positions @ _GRAM + noise - noise.mean(0)
+    released = _GRAM + _STD * symmetric_noise(rng, 3)
+    noisy = NoisyGram(gram=released, noise_std=_STD, trace=float(np.trace(_GRAM)), trace_std=1e-9)
+    return noisy, Differences(positions, gradients, np.ones(steps), _METRIC)
+
+
+def test_the_estimate_is_the_generalised_least_squares_one():
+    noisy, path = _told(np.random.default_rng(0))
+    pairs = [(i, j) for i in range(3) for j in range(i, 3)]
+    units = [(np.eye(3)[[i]].T @ np.eye(3)[[j]] + np.eye(3)[[j]].T @ np.eye(3)[[i]]) / (1 + (i == j)) for i, j in pairs]
+    whiten = np.linalg.inv(np.linalg.cholesky(_METRIC)).T
+    moved = np.stack([(_SLOPE * path.positions @ unit @ whiten).ravel() for unit in units], 1)
+    beyond = ((path.gradients - _SLOPE * path.positions @ noisy.gram) @ whiten).ravel()
+    before = np.diag([(1 if i == j else 2) / _STD**2 for i, j in pairs])
+    found = np.linalg.solve(moved.T @ moved + before, moved.T @ beyond)
+    wanted = noisy.gram + sum(one * unit for one, unit in zip(found, units, strict=True))
+    wanted += np.eye(3) * (np.trace(_GRAM) - np.trace(wanted)) / 3  # the projection knows the trace
+    got = refined(noisy, None, path, _SLOPE * noisy.gram, _SLOPE).gram
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_its_error_is_the_bootstrapped_one_and_smaller_than_the_release_s():
+    rng, direction = np.random.default_rng(1), np.array([0.0, 0.6, 0.8])
+    squares, said, released = [], [], []
+    for _ in range(150):
+        noisy, path = _told(rng)
+        found = refined(noisy, None, path, _SLOPE * noisy.gram, _SLOPE)
+        squares.append(float(np.sum(((found.gram - _GRAM) @ direction) ** 2)))
+        released.append(float(np.sum(((noisy.gram - _GRAM) @ direction) ** 2)))
+        said.append(float(np.trace(found.error(np.outer(direction, direction)))))
+    # Means of 150 squares with about two degrees of freedom vary by 8 %, those of 24 bootstraps by 2 %.
+    assert np.mean(squares) == pytest.approx(np.mean(said), rel=0.3)
+    assert np.mean(squares) < 0.75 * np.mean(released)
+
+
+@pytest.mark.parametrize(
+    ("curvature", "error", "noise", "share"),
+    [
+        ([50.0, 50.0], 0.0, 1.0, 0.0),  # the records tell both
+        ([50.0, 0.3], 0.0, 1.0, 0.0),  # the prior's without privacy too
+        ([50.0, 0.3], 8.0, 1.0, 0.5),  # the curvature is lost in noise
+        ([50.0, 50.0], 0.0, 1e5, 1.0),  # the gradient is
+    ],
+)
+def test_coefficients_are_lost_where_noise_and_not_the_records_leave_them_to_the_prior(curvature, error, noise, share):
+    h = np.diag(curvature)
+    local, prior, noise = Local(h, h, isotropic_error(error)), np.eye(2), noise * np.eye(2)
+    covariance = np.eye(2)
+    for _ in range(20):
+        total = h + noise + local.curvature_error(covariance)
+        covariance = np.linalg.inv(prior + h @ np.linalg.solve(total, h))
+    assert lost(Gaussian(np.zeros(2), covariance), local, 1.0, noise, prior) == share
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    """A run on columns that fill a tenth of their ranges, with effects that the prior does not expect."""
+    rng, n = np.random.default_rng(0), 3000
+    z = np.clip([0.5, -0.3, 0.2] + [0.09, 0.12, 0.4] * rng.normal(size=(n, 3)), -1, 1)
+    x = np.concatenate([np.ones((n, 1)), z], 1) / 2
+    truth = np.array([0.0, 6.0, -6.0, 1.0])
+    y = rng.random(n) < expit((x - x.mean(0)) @ truth)
+    target = dpmcmc.targets.LogisticRegression(num_features=4, row_bound=1.0, prior_scale=2.0)
+    plan = dpmcmc.plan(
+        target,
+        num_records=n,
+        sampler=dpmcmc.SGLD(step_size=4.0),
+        steps=80,
+        burn_in=40,
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+        metric=dpmcmc.PrivateMetric("gram", structure=RowStructure(constant=0)),
+    )
+    assert "intervals" in plan.usable_for
+    with pytest.warns(NotForIntervals, match="leaves .* of the coefficients to the prior"):
+        return dpmcmc.sample(plan, {"x": x.astype(np.float32), "y": y.astype(np.int32)}, key=3)
+
+
+def test_a_run_whose_coefficients_noise_hides_predicts_from_its_posterior_and_claims_no_intervals(narrow, tmp_path):
+    xarray = pytest.importorskip("xarray")
+    assert narrow.usable_for == ["prediction"]
+    assert narrow.posterior is None
+    narrow.save(tmp_path / "run", public=True)
+    for one in (narrow, dpmcmc.Result.load(tmp_path / "run")):
+        assert "of the coefficients to the prior" in one.verdict.reasons["intervals"]
+        np.testing.assert_allclose(np.std(one.flat_draws(), axis=0), one.noise_aware().std, rtol=0.05)
+    assert "the posterior given all that its path released" in narrow.page()
+    with xarray.open_datatree(tmp_path / "run" / "draws.nc", engine="h5netcdf") as tree:
+        assert set(tree.children) == {"draws", "path", "path_stats", "metric"}
+        assert math.isclose(float(tree["draws"]["theta"].std()), float(np.std(narrow.draws)), rel_tol=1e-5)

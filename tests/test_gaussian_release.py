@@ -10,21 +10,17 @@ from scipy import stats
 from dpmcmc.privacy import CalibrationError, Guarantee
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import integer_noise, randomness
+from dpmcmc.privacy.query import chacha, integer_noise
 from dpmcmc.privacy.query.gaussian_release import (
     GRID,
-    GramRelease,
-    RowFacts,
     calibrated_std,
     gaussian_event,
     gaussian_release,
-    gram_of,
     grid,
     mu_std,
     standard_normal,
-    svec,
-    within,
 )
+from dpmcmc.privacy.query.gram_release import GramRelease, RowFacts, gram_of, svec, within
 
 
 def test_standard_normals_are_standard_normal():
@@ -64,7 +60,7 @@ def test_noise_is_added_to_the_rounded_value_as_integers():
     first = gaussian_release(value, 0.7, key)
     np.testing.assert_array_equal(first, gaussian_release(value + 0.4 * unit, 0.7, key))
     np.testing.assert_allclose(gaussian_release(value + 8 * unit, 0.7, key) - first, 8 * unit, rtol=1e-12)
-    noise = integer_noise.on_host(randomness.adopted(key), 3, 0.7 / unit) * unit
+    noise = integer_noise.on_host(chacha.adopted(key), 3, 0.7 / unit) * unit
     np.testing.assert_allclose(first, value + noise, atol=unit)
 
 

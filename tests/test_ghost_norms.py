@@ -13,10 +13,9 @@ from flax import nnx
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.outer_products import Outer
-from dpmcmc.targets import TargetError, bind, from_flax
+from dpmcmc.targets import bind, from_flax
 from dpmcmc.targets.flax import ghost_norms
-from dpmcmc.targets.flax import module as flax_module
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 
 BITS = 21
 K = 3
@@ -137,35 +136,6 @@ def integers(total):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(2.0**BITS, BITS))])
 
 
-# --- what is recognised -------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
-def test_matrices_used_once_on_one_vector_are_the_ones_recognised(name):
-    target = bound(name)
-    _, wanted, reason = NETWORKS[name]
-    found = {use.path for use in flax_module._uses(target.network, target.row) if use.operation is None}
-    assert found == wanted
-    assert (target.clipped_gradient_sum is not None) == bool(wanted)
-    if reason is not None:
-        with pytest.raises(TargetError, match=f"^per_record ghost needs .* {reason}: use per_record auto$"):
-            bound(name, "ghost")
-
-
-def test_the_plain_route_stays_where_it_is_asked_for_or_shapes_are_not_known():
-    assert bound("mlp", "plain").clipped_gradient_sum is None
-    assert from_flax(MLP((6,))).clipped_gradient_sum is None
-    assert bound("mlp", "ghost").clipped_gradient_sum is not None
-    assert Tempered(bound("mlp"), 0.5).clipped_gradient_sum is not None
-    assert Tempered(bound("mlp", "plain"), 0.5).clipped_gradient_sum is None
-    with pytest.raises(ValueError, match="per_record must be one of auto, plain, ghost"):
-        from_flax(MLP((6,)), per_record="fast")
-
-
-# --- the plain route's sums ---------------------------------------------------------------------------
-
-
 def difference(name, params, batch, mask, clip):
     """Largest coordinate of ghost − plain, over what it may be.
 
@@ -240,34 +210,6 @@ def test_a_tempered_target_has_its_own_clipped_gradients():
     np.testing.assert_allclose(*(integers(total) for total in both(params)), atol=9.5 * 40)
 
 
-def test_numbers_of_a_target_may_be_traced():
-    network = from_flax(nn.Dense(1), likelihood="gaussian")
-    shapes = {"x": jax.ShapeDtypeStruct((4,), jnp.float32), "y": jax.ShapeDtypeStruct((), jnp.float32)}
-    batch = {"x": records(None)["x"], "y": records(None)["x"][:, 0]}
-    params = random_params(bind(network, shapes))
-
-    def total(noise_scale, clip):
-        target = bind(from_flax(nn.Dense(1), likelihood="gaussian"), shapes)
-        object.__setattr__(target, "noise_scale", noise_scale)
-        return target.clipped_gradient_sum(params, batch, jnp.ones(40, bool), clip, BITS)
-
-    traced, fixed = jax.jit(total)(jnp.float32(0.3), jnp.float32(0.5)), jax.jit(lambda: total(0.3, 0.5))()
-    np.testing.assert_allclose(integers(traced), integers(fixed), atol=40)
-
-
-def test_chains_side_by_side_have_the_sums_they_have_alone():
-    ghost, _ = compiled("mlp")
-    batch, every = records(None), jnp.ones(40, bool)
-    chains = [random_params(bound("mlp"), seed) for seed in range(3)]
-    together = jax.jit(jax.vmap(lambda p: ghost(p, batch, every, 1.0)))(jax.tree.map(lambda *p: jnp.stack(p), *chains))
-    for i, params in enumerate(chains):
-        alone = integers(ghost(params, batch, every, 1.0))
-        np.testing.assert_allclose(integers(jax.tree.map(lambda leaf, i=i: leaf[i], together)), alone, atol=9.5 * 40)
-
-
-# --- neighbours ---------------------------------------------------------------------------------------
-
-
 def reach(name, scale, clip, n=16, ghost=None):
     """(largest change by a replaced record, largest norm of one record alone), in units of C."""
     target, network = bound(name), NETWORKS[name][0]
@@ -323,9 +265,6 @@ def test_comparison_catches_a_second_use_that_is_missed(monkeypatch):
     worst, _ = difference("shared", random_params(bound("shared")), records(None), jnp.ones(40, bool), 1.0)
     compiled.cache_clear()
     assert worst > 100
-
-
-# --- outer products by themselves ---------------------------------------------------------------------
 
 
 def product_sum(a, b, clip=1.0, bits=BITS, mask=None):

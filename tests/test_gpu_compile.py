@@ -17,7 +17,6 @@ from dpmcmc.privacy.query import exact_sums
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from gpu_cost import HEADER, row
-from gpu_programs.hlo import Module
 from gpu_programs.programs import PROGRAMS, Unavailable, compiled
 
 pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
@@ -92,23 +91,3 @@ def test_a_step_costs_no_more_than_is_written_down(name, capsys):
     assert cost.operations <= operations
     assert cost.bytes <= ratio * found.necessary
     assert found.temporaries <= megabytes * 1_000_000
-
-
-def test_what_hardly_ever_happens_counts_with_its_chance_and_what_is_around_it_does_not():
-    def moves(name, count):
-        return f"%{name} (a: f32[{count}]) -> f32[{count}] {{\n  %a = f32[{count}]{{0}} parameter(0)\n" + (
-            f"  ROOT %c.{name} = f32[{count}]{{0}} copy(%a)\n}}\n"
-        )
-
-    def asked(scope, kind):
-        metadata = f'metadata={{op_name="rare/inner/{scope}/cond"}}'
-        return f"{moves('few', 10)}{moves('many', 1000)}ENTRY %main (p: pred[], x: f32[1000]) -> f32[] {{\n" + (
-            "  %p = pred[] parameter(0)\n  %x = f32[1000]{0} parameter(1)\n"
-            f"  ROOT %r = f32[] conditional(%p, %x, %x), {kind}, {metadata}\n}}\n"
-        )
-
-    either = "true_computation=%many, false_computation=%few", "branch_computations={%few, %many}"
-    for kind in either:
-        module = Module(asked("rare", kind), {"rare": 0.25})
-        assert module.cost("main") == (1, 0.75 * 80 + 0.25 * 8000, 1)
-        assert Module(asked("other", kind), {"rare": 0.25}).cost("main").bytes == 8000

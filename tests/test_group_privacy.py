@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.group import _share
 

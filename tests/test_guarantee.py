@@ -8,7 +8,8 @@ import pytest
 
 from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import overflow_probability
-from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, account
+from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.events import KAPPA
 
 BASE = {"steps": 200, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}

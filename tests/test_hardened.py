@@ -16,23 +16,22 @@ from dpmcmc.config import dump, make_plan
 from dpmcmc.config.file import load
 from dpmcmc.mechanisms import (
     OPS,
-    AdaOPS,
     CertifiedOPS,
     Hybrid,
     ObjectivePerturbation,
     OutputPerturbation,
     SufficientStatistics,
 )
-from dpmcmc.mechanisms.minimise import float64
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.planning import noise
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
 from dpmcmc.privacy.calibration import asked_noise
-from dpmcmc.privacy.query import integer_noise, randomness
+from dpmcmc.privacy.query import chacha, integer_noise
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
-from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
-from dpmcmc.report.page import privacy_json
+from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.report.privacy_json import privacy_json
 from tests.hardened import CHACHA_KEY, DATA, LINEAR, LOGISTIC, D, N, make, without
 from tests.unproved import plan_any_epsilon
 
@@ -51,13 +50,13 @@ def test_secret_keys_are_of_the_generator_of_their_run_and_used_once():
     for private in (False, True):
         fresh, secret = streams_of(None, private)
         assert secret
-        assert all(randomness.is_chacha(key) == private for key in fresh)
+        assert all(chacha.is_chacha(key) == private for key in fresh)
         assert jax.random.key_data(fresh.noise).size == (8 if private else 2)
-        assert all(randomness.is_chacha(key) == private for key in streams_of(3, private)[0])
+        assert all(chacha.is_chacha(key) == private for key in streams_of(3, private)[0])
         key = SecretKey()
         streams, secret = streams_of(key, private)
         assert secret
-        assert all(randomness.is_chacha(each) == private for each in streams)
+        assert all(chacha.is_chacha(each) == private for each in streams)
         with pytest.raises(ValueError, match="has been used"):
             streams_of(key, private)
 
@@ -87,7 +86,7 @@ def test_noise_from_floats_is_refused_wherever_it_is_asked_for():
 def test_integer_noise_costs_its_deviation_and_no_more(plan):
     (draw,) = (e for e in plan.guarantee.events if e.mechanism == "approximate_draw")
     assert draw.count == D * 12 * 2
-    assert draw.rate >= discrete_gaussian.deviation(plan.levels[0])
+    assert draw.rate >= noise_tables.deviation(plan.levels[0])
     others = [e for e in plan.guarantee.events if e != draw]
     exact = dpmcmc.Guarantee.from_events(others, delta=1e-5, adjacency="replace_one", accountant="pld", release="trace")
     assert exact.epsilon <= plan.guarantee.epsilon <= min(exact.epsilon * (1 + 1e-6), 2.0)
@@ -138,7 +137,7 @@ def test_an_epsilon_is_taken_up_to_the_largest_that_integer_noise_is_proved_for(
     assert 30 < plan.guarantee.epsilon <= largest < 60
     (draw,) = plan.schedule.deviations
     # The sentence rounds down to hundredths.
-    assert 0.98 * DRAW_SHARE * 1e-5 < discrete_gaussian.price(draw, largest) <= DRAW_SHARE * 1e-5
+    assert 0.98 * DRAW_SHARE * 1e-5 < noise_tables.price(draw, largest) <= DRAW_SHARE * 1e-5
     with pytest.raises(dpmcmc.errors.InputError, match="is more than noise in integers is proved for"):
         make(epsilon=largest + 0.02, **asked)
     assert DRAW_SHARE < 1e-3
@@ -238,9 +237,9 @@ def test_a_config_that_says_hardened_is_read_and_one_that_denies_it_is_refused(t
 
 def one_by_one(key, size: int, std: float) -> list[int]:
     """Noise on the host by whole numbers: each draw compares 115 bits at once."""
-    rows, levels = discrete_gaussian.table().words.astype(object), discrete_gaussian.LEVELS[-1]
+    rows, levels = noise_tables.table().words.astype(object), noise_tables.LEVELS[-1]
     factors = [1, *np.asarray(integer_noise.coefficients(jnp.float32(std), levels)).tolist()]
-    words = randomness.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
+    words = chacha.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
     total = [0] * size
     for level, factor in enumerate(factors):
         for i in range(size):
@@ -297,13 +296,12 @@ def test_the_noise_of_a_mechanism_is_the_integers_alone(monkeypatch):
 def test_a_mechanism_charges_its_integer_noise():
     for mechanism, target in (
         (SufficientStatistics(), LINEAR),
-        (AdaOPS(), LINEAR),
         (OutputPerturbation(), LOGISTIC),
         (CertifiedOPS(steps=20), LOGISTIC),
         (ObjectivePerturbation(regularisation=10.0), LOGISTIC),
     ):
         guarantee = mechanism.plan(target, num_records=N, epsilon=2.0, delta=1e-5).guarantee
-        (draws,) = discrete_gaussian.releases_event(guarantee.events)
+        (draws,) = noise_tables.releases_event(guarantee.events)
         assert draws in guarantee.events
         # Without that charge, δ buys the same ε: nothing is spent on it.
         with pytest.MonkeyPatch.context() as patch:
@@ -323,7 +321,7 @@ def pure(epsilon: float):
 
 def test_what_integer_noise_is_not_charged_for_is_refused_with_a_way_out():
     with pytest.raises(ValueError, match=r"integer noise is charged for .* at most; release fewer"):
-        integer_noise.on_host(CHACHA_KEY, discrete_gaussian.MOST_NUMBERS + 1, 2.0**30)
+        integer_noise.on_host(CHACHA_KEY, noise_tables.MOST_NUMBERS + 1, 2.0**30)
 
 
 def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
@@ -332,9 +330,9 @@ def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
         OutputPerturbation().plan(LOGISTIC, epsilon=500.0, **common)
     (largest,) = map(float, re.findall(r"proved for, ([\d.]+) at delta", str(refusal.value)))
     plan = OutputPerturbation().plan(LOGISTIC, epsilon=largest, **common)
-    (draws,) = discrete_gaussian.releases_event(plan.guarantee.events)
+    (draws,) = noise_tables.releases_event(plan.guarantee.events)
     assert 25 < plan.guarantee.epsilon < 45
-    assert discrete_gaussian.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
+    assert noise_tables.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
     assert pure(500.0).guarantee.epsilon <= 500  # a draw without Gaussian noise
 
 

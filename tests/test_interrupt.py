@@ -2,18 +2,15 @@
 
 import contextlib
 import gc
-import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import blocks, compilation, result
+from dpmcmc.engine import blocks, result, sizes
 from dpmcmc.storage import checkpoint
 from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
@@ -72,50 +69,6 @@ def test_an_interrupt_reaches_the_command_wherever_it_comes(how, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_module_is_imported_to_its_end_before_an_interrupt_is_heard(tmp_path, monkeypatch, capsys):
-    """Half of a compiled module crashes; and some modules turn any exception into an ImportError."""
-    program = """
-        import signal
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except BaseException:
-            raise ImportError from None
-        done = True
-    """
-    (tmp_path / "half_way.py").write_text(textwrap.dedent(program))
-    monkeypatch.syspath_prepend(tmp_path)
-    found = []
-
-    @command
-    def main(argv):
-        import half_way
-
-        found.append(half_way.done)
-        time.sleep(120)
-
-    started = time.monotonic()
-    assert main() == 130
-    assert time.monotonic() - started < 60
-    assert found == [True]
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_command_that_is_called_while_a_module_is_imported_is_stopped(tmp_path, monkeypatch):
-    program = """
-        import time
-        from experiments.commands import command
-        from tests.test_interrupt import interrupt
-        code = command(lambda argv: (interrupt(), time.sleep(120)))()
-    """
-    (tmp_path / "calls.py").write_text(textwrap.dedent(program))
-    monkeypatch.syspath_prepend(tmp_path)
-    started = time.monotonic()
-    import calls
-
-    assert calls.code == 130
-    assert time.monotonic() - started < 60
-
-
 def test_cleaning_up_after_an_interrupt_is_not_interrupted_by_its_repetition(capsys):
     done = []
 
@@ -163,46 +116,9 @@ def test_a_command_is_stopped_while_it_is_imported():
         assert out == ""
 
 
-INSTALLED = Path(sys.executable).with_name("dpmcmc")
-
-
-@pytest.mark.parametrize("command", [["-m", "dpmcmc"], ["-m", "dpmcmc.run"], [INSTALLED]], ids=str)
-def test_the_first_library_that_is_imported_may_be_interrupted(command):
-    """The package's own import takes hundredths of a second before the command has a handler."""
-    process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", *command, "plan"],
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pipesize=4096,
-    )  # fmt: skip
-    for line in process.stderr:
-        if line.rstrip().endswith("lazy_loader"):
-            break
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate()
-    assert process.returncode in (-signal.SIGINT, 130)
-    assert "Traceback" not in error + out
-
-
-def test_an_interrupt_within_eval_leaves_the_exit_code_alone(tmp_path):
-    """Typer evaluates annotations, and ``python -m`` remembers a KeyboardInterrupt that has left an evaluation."""
-    program = """
-        import signal, sys
-        from experiments.commands import command
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.exit(command(lambda argv: eval("signal.raise_signal(signal.SIGINT)"))())
-    """
-    (tmp_path / "stopped.py").write_text(textwrap.dedent(program))
-    found = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    done = subprocess.run(
-        [sys.executable, "-m", "stopped"], env=os.environ | found, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 130
-    assert done.stderr.startswith("error: stopped by the user")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_path, monkeypatch, capsys):  # noqa: F811
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 20)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     arguments = (config, "--out", tmp_path / "run")
     moments = [

@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import shlex
 import stat
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,15 +16,12 @@ from dpmcmc import data
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import make_plan
-from dpmcmc.data import DataError, checks, columnar, to_rows
-from dpmcmc.engine import rows_on_disk as records_on_disk
+from dpmcmc.data import DataError, checks, conversion, to_rows
 from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.privacy import Ledger
-from dpmcmc.storage import fingerprint
-from dpmcmc.targets import check_rows
+from dpmcmc.storage import record_blocks
 from tests.peak_memory import printed
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "scaling.md"
 N, D = 300, 3
 rng = np.random.default_rng(4)
 X = (rng.uniform(-0.5, 0.5, size=(N, D))).astype(np.float32)
@@ -64,23 +59,16 @@ def config(folder, path="mine", **sections):
 
 
 def test_a_folder_is_mapped_and_not_read(write, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1000)
     folder = write(y=Y.astype(np.float64), x_test=X[:5], y_test=Y[:5].astype(float))
     found = data.load(path=folder, config={}, num_records=N, row_bound=1.0)
-    assert fingerprint.on_disk(found.train)
+    assert record_blocks.on_disk(found.train)
     assert all(isinstance(array, np.memmap) and not array.flags.writeable for array in found.train.values())
     np.testing.assert_array_equal(found.train["x"], X)
     assert not any(isinstance(array, np.memmap) for array in found.test.values())
     assert [array.dtype for array in found.test.values()] == [np.float32, np.float32]
     assert found.spec == data.describe(path=folder, config={}, num_records=N, row_bound=1.0)
     assert (found.test_is_public, found.sha256, found.columns) == (False, {}, ("x[0]", "x[1]", "x[2]"))
-
-
-def test_other_names_and_no_test_rows(tmp_path):
-    folder = save(tmp_path / "mine", x=None, y=None, features=X, labels=Y > 0)
-    found = data.load(path=folder, config={}, x="features", y="labels")
-    assert found.test is None
-    assert found.train["y"].dtype == bool
 
 
 def _with(value, *rows):
@@ -127,7 +115,7 @@ def _labels(value, *rows):
     ],
 )
 def test_an_unusable_folder_is_refused_and_its_holder_told_which_rows(write, arrays, options, words, rows, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 1000)
     folder = write(**arrays)
     with pytest.raises(DataError, match=words) as refusal:
         data.load(path=folder, config={}, **options)
@@ -182,37 +170,6 @@ def test_the_guarantee_of_a_sampler_does_not_rest_on_the_bound_of_rows():
     assert guarantee(1.0) == guarantee(1e-3) == guarantee(None)
 
 
-def test_no_check_looks_at_more_than_a_block(write, monkeypatch):
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 1200)
-    found = data.load(path=write(x=_with(0.1, 0)), config={}).train
-    seen = []
-    finite = np.isfinite
-
-    def spy(array, *rest, **more):
-        seen.append(array.nbytes)
-        return finite(array, *rest, **more)
-
-    monkeypatch.setattr(np, "isfinite", spy)
-    check_rows(found, N, np.float32)
-    checks.check_rows(found["x"], found["y"], 1.0, "here")
-    assert len(seen) > 6
-    assert max(seen) <= 1200
-
-
-def test_rows_of_a_chunk_are_read_in_parts_and_each_is_given_back(write, monkeypatch):
-    leaf = data.load(path=write(), config={}).train["x"]
-    monkeypatch.setattr(records_on_disk, "give_back", lambda array: given_back.append(array.nbytes))
-    indices = rng.integers(0, N, size=(5, 9))
-    mask = rng.uniform(size=indices.shape) < 0.8
-    for held, times in ((leaf.nbytes, 0), (leaf.nbytes - 1, -(-int(mask.sum()) // 10))):
-        given_back = []
-        monkeypatch.setattr(records_on_disk, "_AROUND", held // 10 - 4 * D)
-        monkeypatch.setattr(records_on_disk, "_MOST_MAPPED", held)
-        rows = records_on_disk._selected(leaf, indices, mask)
-        np.testing.assert_array_equal(rows, np.where(mask[..., None], X[indices], 0))
-        assert given_back == [leaf.nbytes] * times
-
-
 def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
     import numpyro
     import numpyro.distributions as dist
@@ -222,7 +179,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
         with numpyro.plate("rows", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(rate / (1 + rate)), obs=y)
 
-    monkeypatch.setattr(fingerprint, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(record_blocks, "_BLOCK_BYTES", 2000)
     target = dpmcmc.targets.from_numpyro(model)
     good = data.load(path=write(), config={}).train
     target = target.bind(dpmcmc.targets.record_shapes(good))
@@ -307,10 +264,10 @@ def store(path, content):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)  # batches that do not divide row groups
     source = store(tmp_path / f"t{suffix}", table())
     made = to_rows(source, tmp_path / "mine", x=["c", "a", "b"], y="label", test=source)
-    assert made == columnar.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
+    assert made == conversion.WrittenRows(tmp_path / "mine", N, 3, "int32", N)
     for end in ("", "_test"):
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"x{end}.npy"), X[:, [2, 0, 1]])
         np.testing.assert_array_equal(np.load(tmp_path / "mine" / f"y{end}.npy"), Y)
@@ -324,18 +281,6 @@ def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkey
     (tmp_path / "mine" / "names.txt").write_text("c\na")
     with pytest.raises(DataError, match="2 names, one a line, for 3 features"):
         data.load(path=tmp_path / "mine", config={}, num_records=N)
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-@pytest.mark.parametrize("kind", ["list_", "large_list", "fixed"])
-def test_a_column_of_lists_becomes_rows(suffix, kind, tmp_path, monkeypatch):
-    pyarrow = pytest.importorskip("pyarrow")
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)
-    of = pyarrow.list_(pyarrow.float32(), D) if kind == "fixed" else getattr(pyarrow, kind)(pyarrow.float64())
-    content = pyarrow.table({"v": pyarrow.array(X.tolist(), of), "y": Y.astype(np.float64)})
-    made = to_rows(store(tmp_path / f"t{suffix}", content), tmp_path / "mine", x="v", y="y")
-    assert (made.num_features, made.labels) == (D, "float32")
-    np.testing.assert_array_equal(np.load(tmp_path / "mine" / "x.npy"), X)
 
 
 def test_the_files_of_a_folder_follow_each_other(tmp_path):
@@ -385,7 +330,7 @@ def _null(values, row):
 def test_columns_that_cannot_be_converted_are_refused_and_the_holder_told_which_row(
     columns, options, words, row, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(columnar, "_BATCH_BYTES", 13 * 12)
+    monkeypatch.setattr(conversion, "_BATCH_BYTES", 13 * 12)
     asked = {"x": ["a", "b", "c"], "y": "label"} | options
     source = store(tmp_path / ("t.parquet" if row is None else "t.arrow"), table(**columns))
     with pytest.raises(DataError, match=words) as refusal:
@@ -443,51 +388,7 @@ def test_the_command_refuses_in_one_sentence(tmp_path, capsys):
     assert "0 columns 'q'" in said
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("pyarrow")
-    page = PAGE.read_text(encoding="utf-8").partition("### From Parquet or Arrow")[2].partition("\n### ")[0]
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(code, {})
-    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "people.yaml").write_text(text)
-    first, second = (shlex.split(line) for line in re.findall(r"^    dpmcmc (.+)$", page, re.MULTILINE))
-    assert (first[0], second[0]) == ("data", "run")
-    assert main(["data", *first[1:]]) == 0
-    printed = capsys.readouterr().out
-    assert yaml.safe_load(printed) == {"data": {"path": str(tmp_path / "people"), "num_records": 3000}}
-    assert "3,000 training rows and no test rows: 3 features, class numbers or counts" in printed
-    assert main(["run", *second[1:]]) == 0, capsys.readouterr().err
-    assert json.loads((tmp_path / "runs" / "people" / "privacy.json").read_text())["epsilon"] <= 4
-
-
 # Memory.
-
-CONVERT = """
-    import numpy as np, pyarrow, pyarrow.parquet
-    import dpmcmc
-    folder, rows, d = {folder!r}, {rows}, 50
-    names = [f"c{{k}}" for k in range(d)]
-    rng = np.random.default_rng(0)
-    part = pyarrow.table({{name: rng.normal(size=rows // 10) for name in names}} | {{"y": np.zeros(rows // 10, int)}})
-    with pyarrow.parquet.ParquetWriter(folder + "/t.parquet", part.schema) as writer:
-        for _ in range(10):
-            writer.write_table(part)
-    del part
-    from dpmcmc.data import to_rows
-    before = peak_mib()
-    to_rows(folder + "/t.parquet", folder + "/mine", x=names, y="y")
-    print(peak_mib() - before)
-"""
-
-
-@pytest.mark.optimised
-@pytest.mark.slow
-def test_turning_over_holds_a_batch_and_not_the_file(tmp_path):
-    """480 MB of Parquet, in row groups of 48 MB."""
-    pytest.importorskip("pyarrow")
-    assert int(printed(CONVERT, folder=str(tmp_path), rows=1_000_000)) < 300
 
 
 RUN = """

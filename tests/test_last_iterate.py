@@ -6,14 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import ops as certified
+from dpmcmc.mechanisms import certified_ops
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.ops import CertifiedOPS
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, largest, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.bisection import largest
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000
@@ -98,9 +100,6 @@ def test_impossible_problems_are_refused(changes):
         account(10.0, steps=10, sampling=Full(), num_records=N, delta=1e-5, **last(**changes))
 
 
-# --- the mechanism ---------------------------------------------------------------------------------------------------
-
-
 def logistic(size=3, prior_scale=0.5):
     return LogisticRegression(prior_scale, num_features=size, row_bound=1.0)
 
@@ -130,7 +129,7 @@ def test_plan_meets_its_target_and_assumes_nothing(adjacency):
 def chain(data, key, steps, plan):
     """Position after ``steps`` steps under a known key."""
     single = type(plan)(CertifiedOPS(steps=steps), plan.target, plan.num_records, plan.guarantee, plan.settings)
-    return certified.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
+    return certified_ops.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
 
 
 @pytest.mark.optimised

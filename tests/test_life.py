@@ -22,9 +22,9 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.cli import per_record, place
+from dpmcmc.cli import place
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import compilation, life, result, self_test
+from dpmcmc.engine import life, result, self_test, sizes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics, release
@@ -32,7 +32,8 @@ from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder, check_result
+from dpmcmc.storage.released_files import check_result
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests import neighbours
 
@@ -208,7 +209,7 @@ def committed(error: BaseException, last: bool) -> Any:
     def plant(patch: pytest.MonkeyPatch) -> None:
         fault = after if last else before
         fault(checkpoint.Checkpoint, "commit", error)(patch)
-        fault(checkpoint.Checkpoint, "keep", error, when=ends)(patch)
+        fault(checkpoint.Checkpoint, "commit_stage", error, when=ends)(patch)
 
     return plant
 
@@ -242,8 +243,8 @@ STEPS = {
     "keep the keys": (False, lambda error: before(checkpoint.Checkpoint, "begin", error)),
     "charge": (False, lambda error: before(Reservation, "start", error)),
     "charged": (True, lambda error: after(Reservation, "start", error)),
-    "keep the first stage": (True, lambda error: before(checkpoint.Checkpoint, "keep", error, when=begins)),
-    "kept the first stage": (True, lambda error: after(checkpoint.Checkpoint, "keep", error, when=begins)),
+    "keep the first stage": (True, lambda error: before(checkpoint.Checkpoint, "commit_stage", error, when=begins)),
+    "kept the first stage": (True, lambda error: after(checkpoint.Checkpoint, "commit_stage", error, when=begins)),
     "first commit": (True, lambda error: committed(error, last=False)),
     "look at the ledger again": (True, lambda error: before(Reservation, "finish", error)),
     "last commit": (True, lambda error: committed(error, last=True)),
@@ -257,13 +258,12 @@ ERRORS = {"error": lambda: OSError(errno.ENOSPC, "No space left on device"), "ki
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Commits after every chunk of two steps; posterior draws, diagnostics and files that cost no time."""
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 2)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 2)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     monkeypatch.setattr(OPS, "draw", lambda self, plan, *_: np.zeros((1, neighbours.D)))
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(result, "content", lambda *_: b"draws")
     monkeypatch.setattr(figures, "epsilon_delta", lambda picture, *_: picture.write(b""))
-    monkeypatch.setattr(per_record, "plot", lambda path, *_: path.write_bytes(b""))
     with neighbours.quick():
         yield
 

@@ -15,8 +15,9 @@ from dpmcmc.engine.chains import Chains
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.targets import LogisticRegression
 from tests.test_command_line import ROOT, call, refused
 
@@ -28,7 +29,7 @@ BASE = {
     "privacy": PROMISE,
 }
 MECHANISMS = {
-    "ops": {"form": "gdp", "engine": "nuts", "draws": 2},
+    "ops": {"form": "gdp", "draws": 2},
     "certified_ops": {"steps": 20},
     "objective_perturbation": {"regularisation": 5.0},
     "output_perturbation": {"regularisation": 50.0},
@@ -111,7 +112,7 @@ def target(size=3):
 
 
 def hybrid(**changes):
-    settings = {"start": OPS(form="gdp", engine="nuts"), "sampler": dpmcmc.SGLD(64.0), "steps": 30, "clip": 0.5}
+    settings = {"start": OPS(form="gdp"), "sampler": dpmcmc.SGLD(64.0), "steps": 30, "clip": 0.5}
     return Hybrid(**(settings | changes))
 
 
@@ -134,11 +135,8 @@ def test_hybrid_composes_gaussians_and_spends_the_whole_budget():
     assert plan.noise_multipliers.min() < alone.noise_multipliers.min()
 
 
-@pytest.mark.parametrize("form", ["printed", "range"])
-def test_hybrid_after_a_pure_draw(form):
-    plan = hybrid(start=OPS(form=form, engine="nuts", radius=3.0)).plan(
-        target(), num_records=1000, epsilon=1.0, delta=1e-4
-    )
+def test_hybrid_after_a_pure_draw():
+    plan = hybrid(start=OPS(form="range", radius=3.0)).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4)
     assert 0.98 < plan.guarantee.epsilon <= 1.0
     assert {e.mechanism for e in plan.guarantee.events} == {"pure", "gaussian", "approximate_draw"}
 
@@ -164,7 +162,7 @@ def test_a_hybrid_starts_at_its_draw(monkeypatch):
 
 def after(draws=1, **changes):
     """A plan of two stages, as dpmcmc.plan makes it."""
-    first = OPS(form="gdp", engine="nuts", draws=draws).plan(target(), num_records=1000, epsilon=0.5, delta=1e-4)
+    first = OPS(form="gdp", draws=draws).plan(target(), num_records=1000, epsilon=0.5, delta=1e-4)
     settings = {"sampler": dpmcmc.SGLD(64.0), "steps": 30, "after": first} | changes
     privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4, clip=0.5)
     return dpmcmc.plan(target(), num_records=1000, privacy=privacy, **settings)

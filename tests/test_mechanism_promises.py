@@ -75,8 +75,6 @@ def test_proofs_of_one_target_are_not_for_its_subclasses():
     other = Other(num_features=3, row_bound=1.0, label_bound=1.0)
     with pytest.raises(UnsupportedCombination):
         SufficientStatistics().plan(other, **PROMISE)
-    with pytest.raises(ValueError, match="closed_form"):
-        OPS(form="gdp", engine="closed_form", radius=1.0).plan(other, **PROMISE)
 
 
 @pytest.mark.parametrize(

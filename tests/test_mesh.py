@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from scipy import stats
 
 from dpmcmc import mesh as mesh_function
-from dpmcmc.engine.hardware import checked, sizes
+from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
 from dpmcmc.privacy.query.selection import shard_selector
 from tests.compiling import flags
@@ -49,8 +49,6 @@ def more(tmp_path_factory):
 def assert_close(one, other, rtol=1e-5):
     np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol * np.abs(other).max())
 
-
-# --- which records a step reads -------------------------------------------------------------------------------
 
 N, SHARDS, RATE, KEYS = 41, 4, 11 / 41, 20_000
 
@@ -144,9 +142,6 @@ def test_shards_of_a_batch_that_cannot_overflow_cannot_either():
     slots, charged = scheme.capacity(N, 0.0)
     assert charged == 0
     assert Poisson(RATE * 11).truncation(11, scheme.shard_slots(N, SHARDS, slots)) == 0
-
-
-# --- meshes ---------------------------------------------------------------------------------------------------
 
 
 def test_a_mesh_has_no_more_devices_than_there_are():

@@ -1,99 +1,18 @@
 """A noise-aware posterior against closed forms and exact laws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
-from scipy.special import expit
 
-from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference import decompositions, noise_aware
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening, shrunk
-from dpmcmc.inference.scores import Counts
+from dpmcmc.data.structure import RowStructure
+from dpmcmc.inference import normal_law
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, Whitening
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.sufficient import split
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec, symmetric
+from dpmcmc.mechanisms.statistics import split
+from dpmcmc.privacy.query.gram_release import svec, symmetric
 from dpmcmc.targets import LogisticRegression
-from tests.noise_aware_tables import SCORE, linear_table
-
-
-def test_with_an_intercept_the_curvature_is_that_of_rows_about_their_mean():
-    """Rows (½, z), z normal about (0.3, −0.2), and rare labels: the mean of the logits is not zero."""
-    rng, n = np.random.default_rng(10), 400_000
-    z = rng.multivariate_normal([0.3, -0.2], [[0.2, 0.1], [0.1, 0.3]], size=n)
-    x, theta = np.concatenate([np.full((n, 1), 0.5), z], axis=1), np.array([-5.0, 1.0, 0.7])
-    p = expit(x @ theta)
-    weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
-    exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
-    gram = x.T @ x
-    mean = mean_row(gram, n, 0)
-    np.testing.assert_allclose(mean, x.mean(0), atol=1e-9)
-    found = ScoredRows(SCORE, gram, n, mean, 0.6, np.zeros_like).local(theta).curvature / n
-    np.testing.assert_allclose(found, exact, atol=1e-3)
-    assert not mean_row(gram, n, None).any()
-    blind = ScoredRows(SCORE, gram, n, np.zeros(3), 0.6, np.zeros_like).local(theta).curvature / n
-    assert np.abs(blind - exact).max() > 0.005, "the design does not show the mean row"
-
-
-def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
-    """Two gradients of a known linear model, each with its own noise, and their mean say the same."""
-    h, metric, stds = np.diag([2.0, 5.0]), np.diag([1.0, 3.0]), np.array([1.0, 2.0])
-    positions, gradients = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[0.3, -1.0], [2.0, 0.7]])
-    mean = noise_aware.weighted_mean(positions, gradients, stds**-2.0, metric)
-    local = Local(h, np.zeros((2, 2)), np.zeros_like)
-    found = noise_aware.posterior(mean, local, np.eye(2), Gaussian(np.zeros(2), np.eye(2)))
-    precision, towards = np.eye(2), np.zeros(2)
-    for position, gradient, std in zip(positions, gradients, stds, strict=True):
-        information = h @ np.linalg.inv(std**2 * metric)
-        precision, towards = precision + information @ h, towards + information @ (h @ position - gradient)
-    np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-9)
-    np.testing.assert_allclose(found.mean, np.linalg.solve(precision, towards), rtol=1e-9)
-
-
-def test_the_law_of_the_curvature_is_that_of_simulated_logits():
-    rng = np.random.default_rng(4)
-    z = 1.5 * rng.normal(size=400_000)
-    law = AverageLaw.at(SCORE, 0.0, 1.5**2, limit=0.6)
-    p = expit(z)
-    w = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
-    assert law.curvature == pytest.approx(np.mean(w * p * (1 - p)), abs=2e-3)
-    assert law.score == pytest.approx(np.mean(w**2 * p * (1 - p)), abs=2e-3)
-    # Stein: E[h z²] = variance E[h] + variance² along
-    assert np.mean(w * p * (1 - p) * z**2) == pytest.approx(2.25 * law.curvature + 2.25**2 * law.along, abs=5e-3)
-
-
-@pytest.mark.parametrize("score", [SCORE, Counts()], ids=["logistic", "counts"])
-def test_the_law_of_predictors_that_hardly_vary_is_that_of_one_predictor(score):
-    """E[h''] is a difference over their variance: quantiles whose variance is not 1 would be all of it."""
-    law, step = AverageLaw.at(score, 0.4, 0.0, limit=50.0), 1e-3
-    below, here, above = (score.law(np.array([0.4 + k * step]), 50.0).curvature[0] for k in (-1, 0, 1))
-    assert law.curvature == pytest.approx(here, rel=1e-3)
-    assert law.slope == pytest.approx((above - below) / (2 * step), rel=1e-2)
-    assert law.along == pytest.approx((above - 2 * here + below) / step**2, rel=2e-2)
-
-
-def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():
-    rng = np.random.default_rng(5)
-    n, structure = 4000, RowStructure(constant=5, blocks=((0, 1, 2), (3, 4)), nonnegative=(), unit_norm=True)
-    hot = np.concatenate([np.eye(3)[rng.integers(0, 3, n)], np.eye(2)[rng.integers(0, 2, n)], np.ones((n, 1))], axis=1)
-    x = hot / np.sqrt(3)
-    exact = x.T @ x
-    noisy = exact + 150 * noise_aware.symmetric_noise(rng, 6)
-    plain, declared = (noise_aware.project(noisy, n, s) for s in (None, structure))
-    assert np.linalg.norm(declared - exact) < 0.8 * np.linalg.norm(plain - exact) < np.linalg.norm(noisy - exact)
-    assert np.trace(declared) == pytest.approx(n)
-    assert np.linalg.eigvalsh(declared).min() > -1e-6 * n
-    np.testing.assert_allclose(declared[0, 1], 0, atol=0.01 * n)
-    np.testing.assert_allclose(declared[:3].sum(0), declared[5], atol=0.02 * n)
-    np.testing.assert_allclose(noise_aware.project(exact, n, structure), exact, atol=1e-6 * n)
-    # A rest in a declared null direction would be read as curvature under a wide prior.
-    null = np.zeros((len(exact), len(structure.blocks)))
-    for number, block in enumerate(structure.blocks):
-        null[list(block), number], null[structure.constant, number] = 1.0, -1.0
-    assert np.abs(declared @ null).max() < 1e-12 * n
+from tests.noise_aware_tables import linear_table
 
 
 def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():
@@ -106,22 +25,6 @@ def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():
         plan = NoiseAware(structure=structure).plan(target, num_records=4000, epsilon=3.0, delta=1e-5)
         stds.append(release(plan, records, key=0).draws[0].std(0))
     np.testing.assert_allclose(stds[0], stds[1], rtol=0.25)
-
-
-@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
-def test_a_shrunk_gram_matrix_has_the_error_that_it_states(spread):
-    """Entries about 100 I with the standard deviation ``spread``, noise 1: the mean square error is ρ in each of k."""
-    rng, d, errors, stated = np.random.default_rng(6), 6, [], []
-    for _ in range(300):
-        gram = 100 * np.eye(d) + spread * noise_aware.symmetric_noise(rng, d)
-        noisy = NoisyGram(gram + noise_aware.symmetric_noise(rng, d), 1.0, float(np.trace(gram)), 0.0)
-        found = shrunk(noisy)
-        errors.append(np.sum((found.gram - gram) ** 2) / (d * (d + 1) / 2))
-        stated.append(found.noise_std**2)
-    assert np.mean(stated) == pytest.approx(spread**2 / (1 + spread**2), abs=0.12)
-    # At ρ = 0 the estimate of ρ itself is what is left, 2/k of the noise.
-    assert np.mean(errors) == pytest.approx(np.mean(stated), abs=0.12)
-    assert np.mean(errors) < 1.03
 
 
 def gibbs(noisy_gram, noisy_moment, std, variance, rng, sweeps):
@@ -175,9 +78,9 @@ def test_its_standard_deviation_is_that_of_gibbs():
     rng, std, variance = np.random.default_rng(2), 4.0, 0.25
     exact = np.concatenate([svec(x.T @ x), x.T @ y])
     gram, moment = split(exact + std * rng.normal(size=14), 4, 1.0)
-    local = Local(gram / variance, gram / variance, lambda q: noise_aware.isotropic_error(std)(q) / variance**2)
+    local = Local(gram / variance, gram / variance, lambda q: normal_law.isotropic_error(std)(q) / variance**2)
     seen = GradientRelease(np.zeros(4), -moment / variance, np.eye(4) * (std / variance) ** 2)
-    ours = noise_aware.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)
+    ours = normal_law.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)
     draws = gibbs(gram, moment, std, variance, rng, 5000)
     sd = draws.std(axis=0)
     np.testing.assert_allclose(np.sqrt(np.diag(ours.covariance)), sd, rtol=0.05)
@@ -188,21 +91,6 @@ def test_its_standard_deviation_is_that_of_gibbs():
 
 def _not_converging(matrix):
     raise np.linalg.LinAlgError("did not converge")
-
-
-def test_eigenvalues_that_the_faster_algorithm_does_not_find_are_found(monkeypatch):
-    """One matrix or a stack of them; a number that is not finite is an error as before."""
-    rng = np.random.default_rng(0)
-    turns = np.linalg.qr(rng.normal(size=(2, 3, 6, 6)))[0]
-    wanted = np.sort(np.concatenate([rng.uniform(0, 0.1, (2, 3, 2)), np.ones((2, 3, 4))], axis=-1))
-    stack = turns * wanted[..., None, :] @ turns.swapaxes(-1, -2)
-    monkeypatch.setattr(np.linalg, "eigh", _not_converging)
-    for matrix, values in ((stack, wanted), (stack[1, 2], wanted[1, 2])):
-        found, vectors = decompositions.eigh(matrix)
-        np.testing.assert_allclose(found, values, atol=1e-12)
-        np.testing.assert_allclose(vectors * found[..., None, :] @ vectors.swapaxes(-1, -2), matrix, atol=1e-12)
-    with pytest.raises(np.linalg.LinAlgError):
-        decompositions.eigh(np.full((2, 2), np.nan))
 
 
 @pytest.mark.parametrize("converges", [True, False])

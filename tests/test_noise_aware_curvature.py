@@ -1,9 +1,6 @@
 """Curvature, spread and scale of a regression: no record moves them too far, and they are what they say."""
 
-from __future__ import annotations
-
 import dataclasses
-import functools
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -11,25 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
-from scipy.special import expit, softmax
 
-from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, corrected
-from dpmcmc.inference.noise_aware import (
-    GradientRelease,
-    Local,
-    error_of_noise,
-    isotropic_error,
-    project,
-    spiked,
-    symmetric_noise,
-)
-from dpmcmc.inference.scores import FARTHEST_ROW, Counts, Huber, Logistic, Softmax
+from dpmcmc.inference.count_score import Counts
+from dpmcmc.inference.linear_score import Huber
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import symmetric_noise
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware import facts, metric, releases, scale
+from dpmcmc.mechanisms.noise_aware import dispersion, metric, releases, residuals
+from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
-from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.mechanisms.noise_aware.residuals import Residuals
+from dpmcmc.privacy.query.gram_release import svec
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, SoftmaxRegression
 from tests.bounded_rows import Reading
 from tests.noise_aware_tables import M
@@ -103,7 +93,7 @@ def sums(score, owners, each, theta):
 
 def charges(each):
     """How far two tables may lie apart that differ in one owner, and tables with and without it."""
-    many = math.sqrt(len(scale._CANDIDATES)) * each
+    many = math.sqrt(len(dispersion._CANDIDATES)) * each
     return {
         "gradient": (2.0, 1.0),
         "whitened rows": (math.sqrt(2) * each, 1.0 * each),
@@ -212,21 +202,6 @@ def test_intervals_of_every_family_with_a_sandwich_are_of_the_best_fitting_coeff
     assert (releases.SCALE_NAMES[0] in released) == (name in ("linear", "poisson"))
 
 
-# --- what is released is what it says ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_spread_of_one_record_is_the_square_of_its_score(name):
-    """Rows of every length, at weights of their own: the weight stands in both."""
-    score, rng = FAMILIES[name], np.random.default_rng(1)
-    for row in ROWS[:4]:
-        theta = rng.normal(size=D * score.size)
-        access = access_of(score, [Owner(row, 1.0, 0.2, 0.3, 1)], 1)
-        alone = access.sum(theta)
-        # Rows of a second moment are rounded to 2^-20 of the bound.
-        np.testing.assert_allclose(access.spread(theta), np.outer(alone, alone), atol=2.0**-18)
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
     """A weight in the score would move its zero where the model is wrong for long rows."""
@@ -241,53 +216,6 @@ def test_a_row_beyond_the_longest_weighs_less_in_the_curvature_alone(name):
     less, full = (one.access.public.leverage * one.curvature(theta) for one in (access, open_))
     assert np.trace(less) < 0.9 * np.trace(full)
     assert np.linalg.eigvalsh(full - less)[0] > -1e-4 * np.trace(full)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_no_limit_is_below_an_eighth_of_the_typical_one(name):
-    """A row this long has a weight in its place."""
-    score = FAMILIES[name]
-    access = access_of(score, [Owner(np.array([0.0, 0.0, 1.0]), 0.0, 0.0, 1.0, 1)], 1)
-    public, norm = access.access.public, access.rows.records["norm"][0, 0]
-    access = access.bounded(public._replace(clip=norm * score.limit / 50))
-    at = access.access.weighted(access.rows.records, access.access.columns(np.zeros(D * score.size)))
-    assert at.weight[0] < 0.2
-    assert at.limit[0] >= score.limit / FARTHEST_ROW * (1 - 1e-9)
-
-
-def test_labels_are_clipped_as_far_out_as_costs_little_and_further_where_records_are_many():
-    """Two directions, one of little curvature; noise is a hundredth of the spread under the nearest clip, then more."""
-    curvature = np.diag([1.0, 0.05])
-
-    def offered(noises):
-        return [facts.Sums(curvature, curvature, noise * np.eye(2)) for noise in noises]
-
-    far = (1e-4, 2e-3, 1e-2, 1.0)
-    assert [facts.furthest(offered(far), Logistic(), n) for n in (100, 20_000, 10**9)] == [0, 1, 1]
-    assert facts.furthest(offered(far), Counts(), 20_000) == 2
-    assert facts.furthest(offered((0.0,) * 4), Logistic(), 100) == 3, "without noise nothing is clipped"
-    assert facts.furthest(offered((1.0, 100.0, 1e4, 1e6)), Logistic(), 20_000) == 0
-    null = np.diag([1.0, 0.0])
-    assert facts.furthest([facts.Sums(null, null, noise * np.eye(2)) for noise in far], Logistic(), 20_000) == 2
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "linear"])
-def test_the_expected_spread_is_no_larger_than_the_expected_curvature(name, seed):
-    """B <= H in matrix order, since weights are at most 1: clipping only takes away. No row is beyond the longest."""
-    score, rng = FAMILIES[name], np.random.default_rng(seed)
-    within = rng.normal(size=(30, D)) * rng.uniform(0, 0.6, (30, 1))
-    owners = [
-        Owner(row, 0.0, offset, weight, 1)
-        for row, offset, weight in zip(within, rng.normal(size=30), rng.uniform(size=30), strict=True)
-    ]
-    access = access_of(score, owners, 1)
-    access = access.bounded(access.access.public._replace(longest=1e6, leverage=1e3))
-    theta = 3 * rng.normal(size=D * score.size)
-    spread = access.access.clip**2 * access.expected_spread(theta)
-    curvature = access.access.public.leverage * access.curvature(theta)
-    assert np.linalg.eigvalsh(curvature - spread)[0] >= -1e-3 * np.trace(curvature)
-    assert np.trace(spread) > 1e-3 * np.trace(curvature)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -310,30 +238,10 @@ def test_no_row_within_the_longest_has_more_leverage_than_its_family_says(name):
     assert 0.9 < ratio.max() <= 1 + 1e-12
 
 
-def test_hubers_slope_is_the_derivative_of_its_residual_but_for_a_ramp():
-    score, rng, n, step = Huber.of(0.7 / 1.645, 1.645), np.random.default_rng(3), 4000, 1e-7
-    eta, y = rng.normal(size=(2, n))
-    limit = np.exp(rng.uniform(-2, 1, n))
-    most = np.minimum(score.bound, limit)
-    exact = (score.residual(eta + step, y, limit) - score.residual(eta - step, y, limit)) / (2 * step)
-    slope, part = score.slope(eta, y, limit), np.abs(eta - y) / most
-    beside = np.abs(part - 1) > 0.1 + 1e-6
-    np.testing.assert_allclose(slope[beside], exact[beside], atol=1e-6)
-    assert np.all((slope >= 0) & (slope <= 1))
-    # Over an even law of |r| across the ramp the two have the same mean.
-    even = np.linspace(0, 2, 20_001) * score.bound
-    mean = np.mean(score.slope(even, 0 * even, np.inf))
-    assert mean == pytest.approx(0.5, abs=1e-4)
-    # The variance and the share that the score states are those of normal residuals.
-    sigma = 0.7 / 1.6448536
-    r = sigma * np.random.default_rng(4).normal(size=400_000)
-    assert score.law(np.zeros(1), np.inf).variance[0] == pytest.approx(np.mean(np.clip(r, -0.7, 0.7) ** 2), rel=0.01)
-
-
-@pytest.mark.parametrize("index", range(len(scale._CANDIDATES)))
+@pytest.mark.parametrize("index", range(len(dispersion._CANDIDATES)))
 def test_the_statistic_of_a_dispersion_has_mean_zero_at_the_true_one(index):
     """Exact sums over counts; it is within [−1/9, 1], whatever the count."""
-    alpha = scale._CANDIDATES[index]
+    alpha = dispersion._CANDIDATES[index]
     for eta in ETAS[:-1]:
         count, chance = chances(alpha, eta)
         found = Dispersion().statistic(np.full(len(count), eta), count.astype(float))
@@ -347,23 +255,6 @@ def test_the_statistic_of_a_dispersion_has_mean_zero_at_the_true_one(index):
     assert np.all((far >= -1 / 9) & (far <= 1))
 
 
-def test_a_residual_is_a_place_between_two_knots():
-    found, rng = Residuals(3.0), np.random.default_rng(5)
-    eta = np.concatenate(
-        [3 * rng.normal(size=300) * 10.0 ** rng.uniform(-6, 2, 300), [0, 0, 1e300, np.nan, -1e-17, 1e-17]]
-    )
-    y = np.concatenate([rng.uniform(-3, 3, 300), [0, -3, 3, 0, 0, 0]])
-    weights = found.statistic(eta, y)
-    assert weights.min() >= 0
-    np.testing.assert_allclose(weights.sum(axis=1), 1)
-    assert pdist(weights).max() <= math.sqrt(2) + 1e-12
-    inside = np.abs(y - eta) < found.knots[-1]
-    knots = np.concatenate([found.knots, -found.knots])
-    np.testing.assert_allclose((weights @ knots)[inside], (y - eta)[inside], atol=1e-12)
-    # A sign that rounding decides moves nothing.
-    assert np.linalg.norm(weights[-1] - weights[-2]) < 1e-12
-
-
 def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_leaves_out():
     rng, n, found = np.random.default_rng(6), 40_000, Residuals(3.0)
     for law in (rng.normal(size=n), rng.laplace(size=n), rng.exponential(size=n) - 1):
@@ -371,7 +262,7 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
         candidates = found.learnt(found.statistic(np.zeros(n), r).sum(axis=0), 1e-3, n, np.ones(1))
         bounds = [one.score.bound for one in candidates]
         assert np.mean(np.abs(r) <= bounds[0]) == pytest.approx(0.9, abs=0.05)
-        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(scale.DEVIATIONS, scale.DEVIATIONS[0]))
+        assert np.allclose(np.divide(bounds, bounds[0]), np.divide(residuals.DEVIATIONS, residuals.DEVIATIONS[0]))
         for one in candidates:
             left = np.mean(r - np.clip(r, -one.score.bound, one.score.bound))
             assert one.shift == pytest.approx(left, abs=4 * np.std(r) / math.sqrt(n))
@@ -385,54 +276,6 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
 
 
-@pytest.mark.parametrize(("noise_std", "most"), [(0.5, 0.15), (5.0, 0.15), (25.0, 0.6), (100.0, 1.0), (1e4, 1.0)])
-@pytest.mark.parametrize("std", [0.03, 0.2])
-def test_a_scale_that_noise_hides_stays_within_its_prior(std, noise_std, most):
-    """The root mean square error of the scale's logarithm; a quantile alone errs by 2 at the larger noises."""
-    rng, n, found = np.random.default_rng(8), 1000, Residuals(1.0)
-    prior = abs(math.log(std / 0.25))
-    errors, sure = [], []
-    for _ in range(40):
-        exact = found.statistic(np.zeros(n), std * rng.normal(size=n)).sum(axis=0)
-        learnt = found.learnt(exact + noise_std * rng.normal(size=len(exact)), noise_std, n, np.ones(1))
-        errors.append(math.log(learnt[0].score.std / std))
-        sure.append(math.log(found.label_std(*learnt[0].residuals, np.zeros(1)) / learnt[0].residuals[0]))
-        assert all(one.variance <= one.score.bound**2 for one in learnt)
-    assert math.sqrt(np.mean(np.square(errors))) < max(most, 1.1 * prior if noise_std >= 100 else 0)
-    # Labels are predicted with more than the scale where it is not known, and with the scale where it is.
-    assert (np.mean(sure) < 0.01) if noise_std <= 5 else (np.min(sure) > 0)
-    assert noise_std < 1e4 or np.mean(sure) == pytest.approx(0.42, abs=0.05)  # of the prior within the bound
-
-
-def test_labels_are_predicted_with_what_a_posterior_leaves_of_residuals():
-    """Residuals about a position that is off by a known predictor have its variance on top of that of labels."""
-    found = Residuals(1.0)
-    assert found.label_std(0.5, 1e-6, np.full(10, 0.4**2)) == pytest.approx(0.3, rel=0.01)
-    # The posterior may say that more is off than residuals leave room for: a label's standard deviation is not zero.
-    assert 0.05 < found.label_std(0.5, 0.04, np.full(10, 0.6**2)) < 0.5
-    assert found.label_std(0.5, 1e-6, np.full(10, 2.0)) == pytest.approx(0.5, rel=0.01)
-    # No label within ±1 varies by more than 1.
-    assert found.label_std(1.4, 0.04, np.zeros(10)) <= 1.0
-    # Unsure residuals: the root of the mean variance is above the median.
-    assert found.label_std(0.2, 0.25, np.zeros(10)) == pytest.approx(0.2 * math.exp(0.25), rel=0.02)
-
-
-@pytest.mark.parametrize("law", ["normal", "uniform"])
-def test_the_scale_of_residuals_has_no_bias_where_noise_is_small(law):
-    """A knot's weight is of sizes about it. Counted as sizes up to it, labels would seem to vary a tenth less."""
-    rng, n, found = np.random.default_rng(5), 20_000, Residuals(1.0)
-    draw = rng.normal if law == "normal" else lambda size: rng.uniform(-1.645 / 0.9, 1.645 / 0.9, size)
-    logs = []
-    for std in np.geomspace(0.05, 0.3, 12):
-        exact = found.statistic(np.zeros(n), std * draw(size=n)).sum(axis=0)
-        (one, *_) = found.learnt(exact + rng.normal(size=len(exact)), 1.0, n, np.ones(1))
-        logs.append(math.log(one.residuals[0] / std))
-    assert abs(np.mean(logs)) < 0.02
-
-
-# --- a matrix from a model of it and a release -------------------------------------------------------------------
-
-
 def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):
     """(model, the matrix, its release): the matrix deviates from its model as :func:`corrected` takes it to."""
     rng = np.random.default_rng(seed)
@@ -440,232 +283,3 @@ def drawn(seed, deviation, noise_std, values=(400.0, 90.0, 25.0)):
     root = turn * np.sqrt(values)
     matrix = root @ (np.eye(3) + deviation * symmetric_noise(rng, 3)) @ root.T
     return turn * values @ turn.T, matrix, matrix + noise_std * symmetric_noise(rng, 3)
-
-
-@pytest.mark.parametrize("noise_std", [3.0, 8.0])
-def test_eigenvalues_that_noise_hides_get_their_mean_and_the_error_is_as_stated(noise_std):
-    """One large eigenvalue and many that noise hides, as pixels have; a projection keeps the noise's upper half."""
-    size, rng = 64, np.random.default_rng(3)
-    vectors = np.linalg.qr(rng.normal(size=(size, size)))[0]
-    values = np.append(390.0, 250 * rng.exponential(size=size - 1) / size)
-    matrix = vectors * values @ vectors.T
-    errors, least, stated, found = [], [], [], []
-    for _ in range(12):
-        release = NoisyGram(matrix + noise_std * symmetric_noise(rng, size), noise_std, float(np.trace(matrix)), 0.0)
-        estimate = spiked(release)
-        errors.append(np.linalg.norm(estimate.gram - matrix))
-        least.append(np.linalg.norm(project(release.gram, release.trace, None) - matrix))
-        u = rng.normal(size=size)
-        found.append(np.sum(((estimate.gram - matrix) @ u) ** 2))
-        stated.append(np.trace(estimate.error(np.eye(size))))
-        assert np.linalg.eigvalsh(estimate.gram)[0] > 0
-        assert np.trace(estimate.gram) == pytest.approx(release.trace)
-    assert np.mean(errors) < 0.7 * np.mean(least)
-    assert 0.15 < np.mean(found) / np.mean(stated) < 1.1
-    # Clear of the noise an eigenvalue stays as it is released.
-    clear = spiked(NoisyGram(np.diag([900.0, 500.0, 40.0]), 1e-3, 1440.0, 0.0))
-    np.testing.assert_allclose(clear.gram, np.diag([900.0, 500.0, 40.0]), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("deviation", "noise_std"), [(0.2, 3.0), (0.2, 15.0), (0.1, 40.0)])
-def test_a_corrected_matrix_is_unbiased_and_errs_as_it_states(deviation, noise_std):
-    """2,000 matrices from its own prior; E[E u uᵀ E] for a vector u that is no eigenvector.
-
-    The deviation itself is not known: it is averaged over, under a prior of its own.
-    """
-    u, tables = np.array([1.0, -0.5, 2.0]), 2000
-    errors, stated = np.zeros((tables, 3)), np.zeros((3, 3))
-    for seed in range(tables):
-        model, matrix, released = drawn(seed, deviation, noise_std)
-        found = corrected(model, released, noise_std)
-        errors[seed] = (found.matrix - matrix) @ u
-        stated += found.error(np.outer(u, u)) / tables
-    mean, seen = errors.mean(axis=0), errors.T @ errors / tables
-    assert np.all(np.abs(mean) < 5 * errors.std(axis=0) / math.sqrt(tables) + 0.05 * errors.std(axis=0))
-    assert 0.7 < np.trace(stated) / np.trace(seen) < 1.3
-    for direction in np.linalg.eigh(seen)[1].T:
-        assert 0.6 < (direction @ stated @ direction) / (direction @ seen @ direction) < 1.8
-    np.testing.assert_allclose(found.turn @ model @ found.turn.T, found.matrix, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(found.error(np.outer(u, u)), found.error(np.outer(u, u)).T, atol=1e-9)
-
-
-def test_a_direction_under_the_noise_keeps_its_model_and_one_above_it_takes_the_release():
-    """Strong effects leave curvatures that differ a thousandfold; one shrinkage for all of them would fail one."""
-    rng = np.random.default_rng(7)
-    for _ in range(50):
-        model, matrix = np.diag([1000.0, 1.0]), np.diag([1250.0, 1.1])
-        found = corrected(model, matrix + 30 * symmetric_noise(rng, 2), 30.0)
-        assert found.matrix[0, 0] == pytest.approx(1250, abs=120)
-        assert 0.7 < found.matrix[1, 1] < 1.4
-        assert np.linalg.eigvalsh(found.matrix)[0] > 0
-
-
-def test_without_noise_a_corrected_matrix_is_the_release_and_with_much_it_is_the_model():
-    model, matrix, released = drawn(3, 0.3, 1e-7)
-    found = corrected(model, released, 1e-7)
-    np.testing.assert_allclose(found.matrix, matrix, rtol=1e-4, atol=1e-4)
-    assert found.kept > 0.999
-    assert found.uncertainty < 1e-6
-    far = corrected(model, released + 1e9 * symmetric_noise(np.random.default_rng(8), 3), 1e9)
-    np.testing.assert_allclose(far.matrix, model, rtol=0.02, atol=0.02 * model.max())
-    # A direction of which the model holds nothing stays empty.
-    empty = corrected(np.diag([5.0, 0.0]), np.array([[6.0, 3.0], [3.0, 9.0]]), 0.1)
-    np.testing.assert_allclose(empty.matrix[1], 0, atol=1e-12)
-
-
-def test_a_model_that_was_released_itself_is_as_unsure_as_its_own_noise():
-    """A direction that a release of rows lost: the matrix may have as much there as the noise.
-
-    Without the model's own error the matrix would be taken for known there.
-    """
-    rng, own_std, noise_std, tables = np.random.default_rng(11), 20.0, 5.0, 400
-    matrix = np.diag([1000.0, 300.0, 15.0])
-    u = np.array([0.0, 0.0, 1.0])
-    errors, stated, alone = [], np.zeros((3, 3)), np.zeros((3, 3))
-    for _ in range(tables):
-        model = project(matrix + own_std * symmetric_noise(rng, 3), float(np.trace(matrix)))
-        released = matrix + noise_std * symmetric_noise(rng, 3)
-        found = corrected(model, released, noise_std, isotropic_error(own_std))
-        errors.append((found.matrix - matrix) @ u)
-        stated += found.error(np.outer(u, u)) / tables
-        alone += corrected(model, released, noise_std).error(np.outer(u, u)) / tables
-    seen = np.mean(np.square(errors))
-    assert 0.5 < np.trace(stated) / 3 / seen < 2.0
-    assert np.trace(alone) / 3 < 0.5 * seen
-    turned = found.turns(64) @ (model + found.lift) @ found.turns(64).swapaxes(-1, -2)
-    assert np.linalg.eigvalsh(turned).min() > 0
-    np.testing.assert_allclose(turned.mean(axis=0), found.matrix, atol=4 * noise_std)
-
-
-def test_a_declared_null_direction_stays_empty_where_the_rest_is_unsure():
-    structure = RowStructure(constant=0, blocks=((1, 2),))
-    noisy = NoisyGram(np.diag([2.0, 1.0, 1.0]), 0.3, 4.0, 0.0)
-    null = np.array([1.0, -1.0, -1.0])
-    own = error_of_noise(noisy, structure)
-    model = project(noisy.gram, 4.0, structure)
-    found = corrected(model, model + 0.1 * symmetric_noise(np.random.default_rng(0), 3), 0.1, own)
-    np.testing.assert_allclose(found.matrix @ null, 0, atol=1e-6)
-    np.testing.assert_allclose(own(np.outer(null, null)), 0, atol=1e-12)
-
-
-def test_two_releases_of_rows_tell_a_direction_that_one_loses():
-    """Columns that fill a small part of their ranges: the noise of the first release is as large as a direction."""
-    rng, n, std = np.random.default_rng(12), 5000, 12.0
-    x = rng.normal(size=(n, 4)) * [0.5, 0.1, 0.05, 0.03]
-    gram = x.T @ x
-    first = gram + std * symmetric_noise(rng, 4)
-    near = project(first, float(np.trace(gram)))
-    floor = metric.floor_of(std, n, 4, 1.0)
-    values, vectors = np.linalg.eigh(near / n + floor * np.eye(4))
-    inverse = (vectors / np.sqrt(values)) @ vectors.T
-    z = x @ inverse
-    within = metric.again_within(math.sqrt(np.mean(np.sum(z**2, axis=1))), 100.0, std, n, 4)
-    z *= np.minimum(1.0, within / np.linalg.norm(z, axis=1, keepdims=True))
-    second = z.T @ z + within**2 * std * symmetric_noise(rng, 4)
-    own = isotropic_error(std)
-    found = metric.joined(inverse, near, second, within**2 * std, own, n)
-
-    def spread(known):
-        return np.abs(np.log(np.linalg.eigvals(np.linalg.solve(known, gram)).real)).max()
-
-    assert spread(found.rows.gram) < 0.5 < spread(near + 1e-9 * np.eye(4))
-    # The metric is the rows' own, but for what is not known.
-    assert np.linalg.eigvals(np.linalg.solve(found.square, gram / n)).real.min() > 0.5
-    assert np.linalg.eigvals(np.linalg.solve(near / n + floor * np.eye(4), gram / n)).real.min() < 0.3
-
-
-def test_rows_that_were_shortened_are_lengthened():
-    """Rows even over a range and an intercept, in a metric, cut at less than a typical length."""
-    rng, n = np.random.default_rng(13), 20_000
-    x = np.column_stack([rng.uniform(-1, 1, n), np.ones(n)]) / math.sqrt(2)
-    root = np.diag([0.5, 0.8])
-    z = x @ np.linalg.inv(root)
-    moment, within = z.T @ z / n, 0.9
-    cut = z * np.minimum(1.0, within / np.linalg.norm(z, axis=1, keepdims=True))
-    short = cut.T @ cut / n
-    turn = metric.lengthening(root, moment, z.mean(axis=0), within, 1.0)
-
-    def off(found):
-        return np.abs(np.linalg.eigvals(np.linalg.solve(moment, found)).real - 1).max()
-
-    assert off(turn @ short @ turn.T) < 0.1
-    assert off(short) > 0.3
-    far = metric.lengthening(root, moment, z.mean(axis=0), 100.0, 1.0)
-    np.testing.assert_allclose(far, np.eye(2), atol=1e-9)
-
-
-@pytest.mark.parametrize("strength", [0.5, 4.0])
-def test_a_curvature_errs_as_the_second_moments_that_rows_may_have_say(strength):
-    """The linear law, c times the second moment's error, is right where slopes hardly change, and too large else."""
-    rng, n = np.random.default_rng(14), 1000
-    mean, theta = np.array([0.0, 0.0, 0.7]), strength * np.array([1.0, -1.0, 0.3])
-    covariance = np.diag([0.3, 0.2, 0.0])
-    gram = n * (covariance + np.outer(mean, mean))
-    known = ScoredRows(Logistic(), gram, n, mean, math.inf, isotropic_error(40.0))
-    noise = np.stack([symmetric_noise(rng, 3) for _ in range(400)]) * 40.0
-    noise[:, 2] = noise[:, :, 2] = 0.0
-    stated = known.errors(theta, gram + noise[:200], [mean] * 200)
-    true = known.local(theta).curvature
-    seen = [dataclasses.replace(known, gram=gram + e).local(theta).curvature - true for e in noise[200:]]
-    along = theta / np.linalg.norm(theta)
-    stated, seen = (np.sqrt(np.mean((np.stack(of) @ along @ along) ** 2)) for of in (stated, seen))
-    linear = known.local(theta).curvature_error(np.outer(along, along))
-    linear = math.sqrt(along[:2] @ linear[:2, :2] @ along[:2] * float(along[:2] @ along[:2]))
-    assert stated == pytest.approx(seen, rel=0.15)
-    assert (linear < 1.4 * seen) if strength < 1 else (linear > 2 * seen)
-
-
-def test_the_curvature_and_the_spread_of_scores_are_those_of_normal_rows():
-    rng, n, limit = np.random.default_rng(15), 1000, 0.6
-    mean, theta = np.array([0.2, 0.0, 0.7]), np.array([5.0, -3.0, 0.5])
-    root = rng.normal(size=(3, 2)) * [[0.5], [0.3], [0.0]]
-    x = mean + rng.normal(size=(400_000, 2)) @ root.T
-    gram = n * (root @ root.T + np.outer(mean, mean))
-    found = ScoredRows(Logistic(), gram, n, mean, limit, np.zeros_like).local(theta)
-    law = Logistic().law(x @ theta, limit)
-    for matrix, each in ((found.curvature, law.curvature), (found.score, law.variance)):
-        wanted = n / len(x) * (x.T * each) @ x
-        np.testing.assert_allclose(matrix, wanted, atol=0.02 * np.abs(wanted).max())
-    # A spread of the rows' own shape would be wrong here.
-    assert np.abs(found.score / np.trace(found.score) - gram / np.trace(gram)).max() > 0.02
-
-
-def test_the_error_of_curvatures_is_none_where_they_agree_and_widens_a_lost_direction_alone():
-    base, precision, h = np.diag([50.0, 10.0]), np.eye(2) * 1e-4, np.diag([100.0, 20.0])
-    release = GradientRelease(np.array([0.3, -0.2]), np.zeros(2), 0.5 * base)
-    local = Local(h, 0.5 * base, np.zeros_like, np.stack([h] * 8))
-    agreed = local.under(release, precision)
-    np.testing.assert_allclose(agreed.curvature_error(np.eye(2)), 0, atol=1e-6)
-    unsure = np.stack([np.diag([100.0, 20.0 * f]) for f in (0.02, 0.3, 1.0, 3.0)])
-    found = local._replace(curvatures=unsure).under(release, precision).curvature_error(np.eye(2))
-    assert found[0, 0] < 1e-3 * base[0, 0]
-    assert found[1, 1] > base[1, 1]
-
-
-def test_what_a_gradient_bends_beyond_a_line_is_the_integral_of_its_slope():
-    """Scores that are not clipped: the mean gradient at θ_k is Σ x (μ(x·θ_k) − μ(x·θ)), exactly."""
-    rng = np.random.default_rng(10)
-    root, mean = rng.normal(size=(D, D)), np.array([0.3, 0.0, -0.5])
-    gram = 1000 * (root @ root.T / 8 + np.outer(mean, mean))
-    for kind, score in ((ScoredRows, Logistic()), (SeveralPredictors, Softmax(3))):
-        known = kind(score, gram, 1000, mean, math.inf, np.zeros_like)
-        x = known._rows()
-        np.testing.assert_allclose(x.mean(axis=0), mean, atol=1e-9)
-        np.testing.assert_allclose(1000 * x.T @ x / len(x), gram, rtol=0.1, atol=0.1 * np.abs(gram).max())
-        weights, at = np.array([0.25, 0.75]), rng.normal(size=D * score.size)
-        positions = at + 0.7 * rng.normal(size=(2, D * score.size))
-        link = expit if score.size == 1 else functools.partial(softmax, axis=1)
-
-        def eta(theta, x=x, size=score.size):
-            return x @ (theta if size == 1 else theta.reshape(-1, size))
-
-        h = score.law(eta(at), math.inf).curvature
-        wanted = 0.0
-        for weight, position in zip(weights, positions, strict=True):
-            step = eta(position) - eta(at)
-            straight = h * step if score.size == 1 else np.einsum("nkl,nl->nk", h, step)
-            wanted = wanted + weight * x.T @ (link(eta(position)) - link(eta(at)) - straight)
-        wanted = 1000 / len(x) * np.ravel(wanted)
-        found = known.beyond(positions, weights, at)
-        np.testing.assert_allclose(found, wanted, atol=0.03 * np.abs(wanted).max())
-        assert np.abs(known.beyond(at[None], np.ones(1), at)).max() < 1e-9

@@ -1,12 +1,10 @@
 """One row at the end of its dtype moves no release of a noise-aware mechanism beyond what is charged."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import (
-    LastLayer,
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,
@@ -95,21 +93,3 @@ def test_an_extreme_row_of_a_regression_costs_no_more_than_a_plan_charges(family
         way = NoiseAware(draws=4, steps=4, covariance=covariance)
         plan = way.plan(FAMILIES[family], num_records=N, epsilon=0.5, delta=1e-5)
         assert measured(plan, records, *neighbours) <= charged(plan)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_an_extreme_row_of_a_last_layer_costs_no_more_than_a_plan_charges(dtype):
-    """Rows are not bounded before the features are taken, and features may be no number."""
-
-    def features(x):
-        return jnp.concatenate([jnp.ones_like(x), jnp.exp(x), x**3], axis=1)
-
-    target = LastLayer(prior_scale=1.0, features=features, num_features=3, num_classes=2, row_bound=1.0)
-    rng = np.random.default_rng(0)
-    records = {"x": rng.normal(size=(N, 1)).astype(dtype), "y": rng.integers(0, 2, size=N)}
-    neighbours = []
-    for value in extreme_rows.EXTREMES[dtype]:
-        neighbours.append({name: leaf.copy() for name, leaf in records.items()})
-        neighbours[-1]["x"][0] = value
-    plan = NoiseAware(draws=4, steps=4).plan(target, num_records=N, epsilon=0.5, delta=1e-5)
-    assert measured(plan, records, *neighbours) <= charged(plan)

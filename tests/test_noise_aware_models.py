@@ -11,15 +11,13 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from scipy.stats import norm
 
-import dpmcmc
-from dpmcmc.cli.commands import main
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.scores import Normal
+from dpmcmc.inference.normal_score import Normal
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.minimise import float64
-from dpmcmc.mechanisms.noise_aware import model
-from dpmcmc.mechanisms.noise_aware.model import LOG, Likelihood, Metric, ModelRows
-from dpmcmc.planning.verdict import warn_unless_for_intervals
+from dpmcmc.mechanisms.noise_aware import model_draws
+from dpmcmc.mechanisms.noise_aware.model_draws import Likelihood
+from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.mechanisms.sums_in_blocks import float64
 from dpmcmc.targets import TargetError, bind, from_numpyro
 from dpmcmc.targets.numpyro.predictor import read
 from tests.one_shot_replay import distance
@@ -106,29 +104,14 @@ def test_normal_scores_are_bounded_unbiased_and_have_the_moments_that_are_stated
     assert np.allclose(variance, law.variance[0], atol=4e-3)
 
 
-# Reading a model.
-
-
-def test_coordinates_are_what_the_predictors_are_affine_in(reading):
-    assert (reading.predictor.real, set(reading.predictor.valued)) == (("scale",), {"effect", "w"})
-    assert reading.bent == ""
-    assert reading.family == "normal"
-    t = reading.centre + 0.1
-    records, _ = table(grouped, 4, 0)
-    with float64():
-        (eta, slopes, observed), (far, *_), values = jax.device_get(
-            (reading.program(t, records), reading.program(t + 1, records), reading.sites(jnp.asarray(t)))
-        )
-    assert np.allclose(eta[:, 0], values["effect"][records["group"]] + records["x"] @ values["w"], rtol=1e-6)
-    assert np.allclose(eta[:, 1], values["scale"])
-    assert np.array_equal(observed, records["y"])
-    assert np.allclose(slopes @ np.ones(len(t)), far - eta, atol=1e-5)
-
-
 def bilinear(x, y=None):
     a, b = (numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "ab")
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("y", dist.Normal(a * b * x[:, 0], 1.0), obs=y)
+
+
+def bound(model):
+    return bind(from_numpyro(model), {name: SHAPES[name] for name in ("x", "y")})
 
 
 def sees_its_label(x, y=None):
@@ -148,10 +131,6 @@ def heavy(x, y=None):
     a = numpyro.sample("a", dist.Normal(0.0, 1.0))
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("y", dist.StudentT(3.0, a, 1.0), obs=y)
-
-
-def bound(model):
-    return bind(from_numpyro(model), {name: SHAPES[name] for name in ("x", "y")})
 
 
 @pytest.mark.parametrize(
@@ -349,19 +328,6 @@ def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
     assert 0.999 < plan.guarantee.epsilon <= 1.0
 
 
-def test_a_chains_warning_says_which_plan_may_have_intervals():
-    plan = dpmcmc.plan(
-        from_numpyro(grouped),
-        num_records=5_000,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Full(),
-        steps=4,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
-    )
-    with pytest.warns(dpmcmc.NotForIntervals, match="mechanism noise_aware, which says whether"):
-        warn_unless_for_intervals(plan)
-
-
 # Releases.
 
 WORST = [
@@ -424,9 +390,6 @@ def test_scores_have_mean_zero_and_the_curvature_that_is_released(reading):
     assert np.linalg.norm(rows.scores(tau + step, here).floats - expected) < 4 * size + 0.15 * np.linalg.norm(expected)
 
 
-# Draws.
-
-
 @pytest.mark.slow
 def test_draws_follow_the_prior_times_the_likelihood():
     """A normal prior and a normal likelihood of two numbers, whose posterior is known."""
@@ -439,7 +402,7 @@ def test_draws_follow_the_prior_times_the_likelihood():
     with float64():
         found = read(bound(normal))
     slope, seen = np.array([[1.0, 0.5], [0.0, 2.0]]), np.array([1.0, -1.0])
-    drawn, places = model.draws(found, Likelihood(seen, slope), np.zeros(2), 4000, jax.random.key(0))
+    drawn, places = model_draws.draws(found, Likelihood(seen, slope), np.zeros(2), 4000, jax.random.key(0))
     precision = np.eye(2) / 4 + slope.T @ slope
     assert np.allclose(drawn["w"], places, atol=1e-6)
     assert np.allclose(np.cov(places.T), np.linalg.inv(precision), atol=0.06)
@@ -459,42 +422,3 @@ def test_intervals_of_a_hierarchical_model_cover():
             inside += list(np.ravel((value >= low) & (value <= high)))
     assert len(inside) == 48
     assert np.mean(inside) >= 0.72
-
-
-MODEL = """
-import jax.numpy as jnp
-import numpyro
-from numpyro import distributions as dist
-
-import dpmcmc
-from tests.one_shot_replay import distance
-
-
-def model(x, y=None):
-    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
-    w = numpyro.sample("w", dist.Normal(0.0, spread).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
-
-
-def target() -> dpmcmc.targets.Target:
-    return dpmcmc.targets.from_numpyro(model)
-"""
-
-
-@pytest.mark.slow
-def test_a_config_runs_a_users_model(tmp_path, monkeypatch):
-    (tmp_path / "grouped_model.py").write_text(MODEL)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(500, 2)) / 3
-    np.savez(tmp_path / "mine.npz", x=x, y=(rng.uniform(size=500) < 0.5).astype(int))
-    (tmp_path / "mine.yaml").write_text(
-        "name: mine\n"
-        "data: {path: mine.npz, num_records: 400, num_features: 2, test_fraction: 0.2, row_bound: 3.0}\n"
-        "target: grouped_model:target\n"
-        "mechanism: {name: noise_aware, draws: 200}\n"
-        "privacy: {epsilon: 2.0, delta: 1.0e-4}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "mine.yaml", "--out", str(tmp_path / "out"), "--quiet"]) == 0
-    assert (tmp_path / "out" / "draws.nc").exists()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.scores import score_of
-from dpmcmc.mechanisms import NoiseAware, release, sufficient
+from dpmcmc.mechanisms import NoiseAware, release, statistics
 from dpmcmc.mechanisms.noise_aware.gradients import Design
-from dpmcmc.mechanisms.noise_aware.owners import SharedLimits, Sharing
-from dpmcmc.mechanisms.noise_aware.releases import Releases
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.query.record_sums import Whole
-from dpmcmc.targets import LastLayer, SoftmaxRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 from tests.bounded_rows import Reading
 from tests.noise_aware_tables import M, assert_covers, linear, logistic, owners_table, rows
 
@@ -57,7 +52,7 @@ def test_replaced_owners_move_the_whitened_gradient_by_at_most_2c(shared, monkey
 
 def statistics_of(records, weight):
     rows = Rows(None, 1.0)
-    return sufficient.statistics(*rows.with_labels(Whole(records).prepared(rows), 3.0), weight).floats
+    return statistics.statistics(*rows.with_labels(Whole(records).prepared(rows), 3.0), weight).floats
 
 
 def test_replaced_owners_move_statistics_by_at_most_what_is_charged():
@@ -107,32 +102,6 @@ def test_padding_contributes_nothing_and_owners_of_one_row_are_records():
     np.testing.assert_array_equal(*draws)
 
 
-def test_the_law_of_rows_is_averaged_over_how_many_share_a_limit():
-    sharing = Sharing.of(np.array([10.0, -3.0, 0.0, 10.0]))
-    assert (sharing.num_rows, sharing.typical) == (50, pytest.approx(0.2 + 0.8 * 4))
-    score, eta = score_of(logistic(2)), np.array([-1.0, 0.5])
-    found = sharing.scored(score).law(eta, 0.4)
-    one, four = (score.law(eta, 0.4 * sharing.typical / k) for k in (1, 4))
-    np.testing.assert_allclose(found.curvature, 0.2 * one.curvature + 0.8 * four.curvature)
-    np.testing.assert_allclose(found.variance, 0.2 * one.variance + 0.8 * four.variance)
-    assert Sharing.of(np.array([-1.0, -2.0])).num_rows == 1
-    assert not isinstance(Sharing.guessed(7, 1).scored(score), SharedLimits)
-
-
-def test_the_mean_row_of_owners_is_that_of_their_rows(monkeypatch):
-    found, whole = [], Releases._release_rows
-    monkeypatch.setattr(Releases, "_release_rows", lambda self: (whole(self), found.append(self)))
-    records, _ = owners_table(2000, 3, 0)
-    records["x"] = 0.7 * records["x"] + np.array([0.5, 0.1, 0.0])
-    records["x"][..., 0] = 0.5
-    mechanism = NoiseAware(draws=4, steps=8, structure=RowStructure(constant=0))
-    release(mechanism.plan(PerOwner(logistic(3), M), num_records=2000, epsilon=30.0, delta=1e-6), records, key=0)
-    seen = records["x"][records["mask"]].mean(axis=0)
-    np.testing.assert_allclose(found[0].row, seen, atol=0.02)
-    others = [found[0]._mean_row(gram) for gram in found[0].possible(8)]
-    np.testing.assert_allclose(np.mean(others, axis=0), seen, atol=0.02)
-
-
 def test_a_plan_for_owners_says_whom_it_protects_and_what_it_supposes():
     target = PerOwner(logistic(3), M)
     plan = NoiseAware().plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
@@ -141,12 +110,6 @@ def test_a_plan_for_owners_says_whom_it_protects_and_what_it_supposes():
     assert "owner (at most 4 rows)" in plan.target.unit
     with pytest.raises(ValueError, match="records_per_owner: PerOwner needs it"):
         NoiseAware().plan(PerOwner(logistic(3)), num_records=1000, epsilon=1.0, delta=1e-5)
-    softmax = SoftmaxRegression(num_classes=3, num_features=3, row_bound=1.0)
-    of_features = LastLayer(**dataclasses.asdict(softmax), features=np.tanh)
-    with pytest.raises(
-        ValueError, match="for regressions whose features are in the rows, and the model of a row is Last"
-    ):
-        NoiseAware().plan(PerOwner(of_features, M), num_records=1000, epsilon=1.0, delta=1e-5)
     records, _ = owners_table(1000, 3, 0)
     records["mask"][0], records["x"][0, 2] = True, [2.0, 0, 0]
     with pytest.raises(ValueError, match="some rows have a norm beyond the public row_bound"):

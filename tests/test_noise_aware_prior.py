@@ -1,7 +1,5 @@
 """The prior of a noise-aware posterior: a factor that releases tell, priors of single coefficients, and their units."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -10,23 +8,20 @@ import numpy as np
 import pytest
 from scipy.linalg import block_diag
 from scipy.special import expit
-from scipy.stats import kstest, multivariate_normal, norm
+from scipy.stats import multivariate_normal
 
 import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
-from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.estimators.fitting import model_of
 from dpmcmc.estimators.own_units import encoded_priors
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, isotropic_error
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, isotropic_error
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import Normal, prior
-from dpmcmc.mechanisms.noise_aware.metric import spreads
-from dpmcmc.mechanisms.noise_aware.prior import Factors, Mixture, Prior
+from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.rows import Rows
-from dpmcmc.targets import LinearRegression, SoftmaxRegression
 from tests.noise_aware_tables import logistic, rows
 
 D = 3
@@ -55,22 +50,6 @@ def log_density(given, seen, local, covariance, factors):
         covariance = block_diag(covariance, np.eye(D))
     law = multivariate_normal(h @ given.means, covariance + h @ np.diag(own**2) @ h.T)
     return law.logpdf(u) - 0.5 * (math.log(factors.common) / prior._LOG_SCALE_STD) ** 2
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_weights_of_factors_are_their_densities(seed):
-    given, seen, local, covariance = made(seed)
-    candidates = given._common
-    # Each has a 𝒞 of its own, so that its determinant counts.
-    own = {f: covariance * (1 + f.common) for f in candidates}
-    direct = np.array([log_density(given, seen, local, own[f], f) for f in candidates])
-    factors, found = given._weighed(seen, local, list(own.items()))
-    assert factors == candidates
-    assert len(candidates) == len({f.common for f in candidates}) * (1 + seed % 2)
-    np.testing.assert_allclose(found - found[0], direct - direct[0], atol=1e-9)
-    best = given.best(seen, local, given.gaussian)
-    direct = np.array([log_density(given, seen, local, covariance, f) for f in candidates])
-    np.testing.assert_array_equal(best.scales, given.with_factors(candidates[np.argmax(direct)]).scales)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -113,13 +92,6 @@ def test_a_direction_that_releases_say_nothing_of_hides_no_other(truth):
     assert np.mean(np.abs(found.mean - theta)[1:] < 2 * known) > 0.8
 
 
-def test_the_least_factor_makes_all_effects_together_as_large_as_one():
-    for count in (1, 4, 64):
-        given = Prior(np.zeros(count + 1), np.ones(count + 1), np.array([*[0] * count, -1]))
-        assert given._common[0].common == pytest.approx(count**-0.5)
-        assert given._common[-1] == Factors(prior.FACTORS[-1])
-
-
 def test_effects_may_be_alike_per_standard_deviation_of_their_columns():
     """A large coefficient of a column that fills little of its range is not drawn to the others' scale."""
     size, wide = 20, np.append(50.0, np.ones(19))
@@ -134,50 +106,6 @@ def test_effects_may_be_alike_per_standard_deviation_of_their_columns():
         kept.append(found.posterior.mean[0] / theta[0])
     assert kept[0] < 0.2
     assert kept[1] > 0.55
-
-
-def test_spreads_say_how_much_of_their_ranges_columns_fill():
-    rng = np.random.default_rng(0)
-    count, scale = 200_000, 0.4
-    level = rng.random(count) < 0.1
-    columns = [
-        rng.uniform(-1, 1, count), -0.9 + 0.05 * rng.normal(size=count), rng.choice([-1.0, 1.0], count),
-        level, ~level, np.ones(count),
-    ]  # fmt: skip
-    x = scale * np.column_stack(columns)
-    mean = x.T @ x / count
-    structure = RowStructure(constant=5, blocks=((3, 4),))
-    found = spreads(mean, mean, structure)
-    np.testing.assert_allclose(found, [1, 3**-0.5 / 0.05, 1, 1, 1, 1], rtol=0.02)
-    # An error on top makes no prior wide.
-    noisy = spreads(mean + 0.1 * scale**2 * np.eye(6), mean, structure)
-    assert 1.3 < noisy[1] < 1.5
-    assert np.all(noisy <= found * (1 + 1e-9))
-    assert spreads(mean, mean, RowStructure()) is None
-
-
-def test_a_bound_of_predictors_is_their_mean_square_over_rows_and_none_of_a_declared_prior():
-    rng = np.random.default_rng(2)
-    x = rows(500, D, rng)
-    structure = RowStructure(constant=0)
-    given = Prior.of(NoiseAware(prior_scale="evidence", structure=structure), logistic(D))
-    moment = x.T @ x / len(x)
-    theta = rng.normal(size=len(moment))
-    found = given.with_rows(moment, 1.0)
-    assert np.sum((found.predictors @ theta) ** 2) == pytest.approx(np.mean((x @ theta) ** 2) / 6.0**2)
-    np.testing.assert_allclose(found.gaussian.covariance, np.linalg.inv(found.precision), rtol=1e-8)
-    # Rows of several predictors have each of them.
-    several = Prior(np.zeros(6), np.ones(6), np.zeros(6, int), largest=2.0).with_rows(np.diag([0.1, 0.2, 0.3]), 1.0)
-    both = rng.normal(size=(3, 2))
-    wanted = np.array([0.1, 0.2, 0.3]) @ both**2 / 4
-    assert np.sum((several.predictors @ both.ravel()) ** 2) == pytest.approx(np.sum(wanted))
-    # Noise in the moment says no more than rows of the greatest length do.
-    noisy = given.with_rows(1e6 * np.eye(len(moment)), 1.0)
-    assert np.sum(noisy.predictors**2) == pytest.approx(1 / 6.0**2)
-    target = Prior.of(NoiseAware(structure=structure), logistic(D))
-    assert target.with_rows(moment, 1.0).predictors is None
-    real = LinearRegression(num_features=2, row_bound=1.0, label_bound=3.0)
-    assert Prior.of(NoiseAware(prior_scale="evidence"), real).largest == 3.0
 
 
 def test_a_bound_of_predictors_keeps_a_posterior_in_range_where_noise_hides_the_records_and_nowhere_else():
@@ -202,43 +130,6 @@ def test_a_bound_of_predictors_keeps_a_posterior_in_range_where_noise_hides_the_
             assert near < 1.2
         else:
             np.testing.assert_allclose(bounded, without, atol=1e-6)
-
-
-def test_a_mixture_is_its_draws():
-    rng = np.random.default_rng(1)
-    parts = tuple(Gaussian(mean, np.diag(std**2)) for mean, std in zip(*rng.uniform(0.5, 3, (2, 3, D)), strict=True))
-    found = Mixture(np.array([0.2, 0.5, 0.3]), parts)
-    draws = found.draws(rng.normal(size=(100_000, D)))
-    np.testing.assert_allclose(draws.mean(axis=0), found.whole.mean, atol=0.03)
-    np.testing.assert_allclose(np.cov(draws.T), found.whole.covariance, atol=0.06)
-    halves = draws[:50_000].mean(axis=0), draws[50_000:].mean(axis=0)
-    np.testing.assert_allclose(*halves, atol=0.06)
-    np.testing.assert_array_equal(Mixture(np.ones(1), parts[:1]).whole.mean, parts[0].mean)
-
-
-def test_a_factor_multiplies_free_scales_alone():
-    given = made()[0]
-    found = given.with_factors(Factors(8.0))
-    np.testing.assert_array_equal(found.scales, [8.0, 4.0, 4.0])
-    np.testing.assert_array_equal(found.means, given.means)
-    assert not found.free.any()
-    np.testing.assert_allclose(found.precision, np.diag(found.scales**-2))
-    assert given.radius > np.linalg.norm(given.means) + 4
-
-
-def test_coefficients_with_a_prior_of_their_own_have_no_factor():
-    structure = RowStructure(constant=0)
-    options = NoiseAware(
-        prior_scale="evidence", structure=structure, coefficients=(None, Normal(0.3, 0.1), None), intercept_scale=7.0
-    )
-    found = Prior.of(options, logistic(3))
-    np.testing.assert_array_equal(found.means, [0, 0.3, 0])
-    np.testing.assert_array_equal(found.scales, [7, 0.1, 1])
-    np.testing.assert_array_equal(found.free, [False, False, True])
-    several = Prior.of(options, SoftmaxRegression(prior_scale=1.0, num_classes=2, num_features=3, row_bound=1.0), 2)
-    np.testing.assert_array_equal(several.means.reshape(3, 2)[:, 1], found.means)
-    with pytest.raises(ValueError, match="coefficients: 3 priors, and rows have 4 columns"):
-        Prior.of(NoiseAware(coefficients=options.coefficients), logistic(4))
 
 
 @pytest.mark.parametrize("way", ["target", "evidence"])
@@ -293,27 +184,6 @@ def test_evidence_knows_the_means_of_its_prior():
     assert again.log_density() == evidence.log_density()
     assert again.doubts == ("one",)
 
-
-@pytest.mark.parametrize("column", range(D))
-def test_a_bayes_factor_against_a_coefficient_with_a_mean_is_its_savage_dickey_ratio(column):
-    evidence = told(1)
-    found = evidence.posterior()
-    after = norm(found.mean[column], math.sqrt(found.covariance[column, column])).logpdf(0)
-    before = norm(evidence.means[column], evidence.scales[column]).logpdf(0)
-    assert evidence.log_bayes_factor([column]) == pytest.approx(after - before, rel=1e-6)
-    assert evidence.posterior(without=[column]).mean[column] == pytest.approx(0)
-
-
-def test_the_p_value_of_a_prior_with_means_is_uniform_under_it():
-    evidence, rng, found = told(2), np.random.default_rng(3), []
-    for _ in range(500):
-        truth = evidence.means + evidence.scales * rng.normal(size=D)
-        u = evidence.curvature @ truth + rng.multivariate_normal(np.zeros(D), evidence.covariance)
-        found.append(dataclasses.replace(evidence, statistic=u).prior_check())
-    assert kstest(found, "uniform").pvalue > 1e-3
-
-
-# --- priors in the units of columns -------------------------------------------------------------------------------
 
 AGES = Schema({"age": Range(17, 90), "c": Levels(["u", "v", "w"]), "y": Range(0, 4)}, label="y")
 

@@ -1,7 +1,5 @@
 """A noise-aware release: one record moves it by no more than is charged, and its noise is what is charged."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -12,15 +10,17 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import DataError
-from dpmcmc.inference.scores import CLIPS, Softmax, score_of
+from dpmcmc.inference.count_score import CLIPS
+from dpmcmc.inference.scores import score_of
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
 from dpmcmc.mechanisms.noise_aware import facts, gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import (
     Custom,
     LogisticRegression,
@@ -186,9 +186,9 @@ def test_noise_that_is_added_is_noise_that_is_charged(name, adjacency, monkeypat
 
 
 def test_an_owner_who_is_charged_as_one_record_is_caught(monkeypatch):
-    whole = gaussian_release.RowFacts.moved
+    whole = gram_release.RowFacts.moved
     as_one = lambda self, adjacency: whole(self._replace(together=1), adjacency)  # noqa: E731
-    monkeypatch.setattr(gaussian_release.RowFacts, "moved", as_one)
+    monkeypatch.setattr(gram_release.RowFacts, "moved", as_one)
     mu, _ = spent("owners", Adjacency.REPLACE_ONE, monkeypatch)
     assert mu > 1.5 * gaussian_mu(0.7, 1e-5)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
 
-from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import ScoredRows, SeveralPredictors, average_law
-from dpmcmc.inference.scores import Softmax
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware.gradients import Design
-from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.targets import LastLayer, SoftmaxRegression
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.targets import SoftmaxRegression
 from tests.bounded_rows import Reading
 
 K = 3
@@ -31,7 +28,7 @@ def table(n, d, seed):
     rng = np.random.default_rng([seed, n])
     x = rng.normal(size=(n, d)) @ (np.eye(d) + rng.normal(size=(d, d)) / d)
     x[:, : d // 2] = x[:, : d // 2] > 0
-    x = gaussian_release.within(x / math.sqrt(d), 1.0)
+    x = gram_release.within(x / math.sqrt(d), 1.0)
     truth = rng.normal(size=(d, K))
     y = (softmax(x @ truth, axis=1).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     return {"x": x.astype(np.float32), "y": np.minimum(y, K - 1).astype(np.int32)}, truth
@@ -68,82 +65,7 @@ def test_scores_have_mean_zero_at_the_truth():
     assert mean < 1e-7 * total
 
 
-def design_of_rows(d=4, scale=1.5):
-    """(mean row, covariance, θ (d, K)) with logits that spread and a mean that is not zero."""
-    rng = np.random.default_rng(5)
-    root = rng.normal(size=(d, d)) / math.sqrt(d)
-    return 0.4 * rng.normal(size=d), root @ root.T, scale * rng.normal(size=(d, K))
-
-
-def test_curvature_and_variance_are_those_of_a_gaussian_design():
-    mean, covariance, theta = design_of_rows()
-    n, d = 200_000, len(mean)
-    x = np.random.default_rng(6).multivariate_normal(mean, covariance, size=n)
-    gram = covariance + np.outer(mean, mean)
-    found = SeveralPredictors(SCORE, n * gram, n, mean, 0.6, np.zeros_like).local(theta.ravel())
-    p = softmax(x @ theta, axis=1)
-    weight = np.minimum(1, 0.6 / np.max(np.linalg.norm(p[:, None] - np.eye(K), axis=2), axis=1))
-    inner = p[:, :, None] * np.eye(K) - p[:, :, None] * p[:, None, :]
-    for part, w in ((found.curvature, weight), (found.score, weight**2)):
-        exact = np.zeros((d, K, d, K))
-        for a in range(K):
-            for b in range(K):
-                exact[:, a, :, b] = (x * (w * inner[:, a, b])[:, None]).T @ x / n
-        exact = exact.reshape(d * K, -1)
-        assert np.linalg.norm(part / n - exact) < 0.01 * np.linalg.norm(exact)
-        assert np.linalg.eigvalsh(part)[0] > -1e-9 * n
-    flat = np.kron(gram, np.mean(weight[:, None, None] * inner, axis=0))
-    assert np.linalg.norm(found.curvature / n - flat) > 0.05 * np.linalg.norm(flat), "no term along θ is seen"
-
-
-def test_two_classes_have_the_curvature_of_logistic_regression():
-    """Softmax of (0, η) is σ(η), and max ‖p − e_y‖ = √2·max(p, 1 − p)."""
-    from dpmcmc.inference.scores import Logistic
-
-    mean, covariance, theta = design_of_rows()
-    gram = 1000 * (covariance + np.outer(mean, mean))
-    both = np.stack([np.zeros(len(theta)), theta[:, 0]], axis=1)
-    several = SeveralPredictors(Softmax(2), gram, 1000, mean, 0.6 * math.sqrt(2), np.zeros_like).local(both.ravel())
-    one = ScoredRows(Logistic(), gram, 1000, mean, 0.6, np.zeros_like).local(theta[:, 0])
-    own = several.curvature.reshape(4, 2, 4, 2)[:, 1, :, 1]
-    np.testing.assert_allclose(own, one.curvature, atol=2e-3 * np.abs(own).max())
-    contrast = several.curvature @ np.kron(np.eye(4), np.ones((2, 1)))
-    assert np.abs(contrast).max() < 1e-9 * np.abs(own).max()
-    # A contrast is (1, −1)/√2, and its curvature twice that of η.
-    assert average_law(Softmax(2), 1.0, math.inf).curvature == pytest.approx(
-        2 * average_law(Logistic(), 2.0, math.inf).curvature, rel=5e-3
-    )
-
-
-def test_the_error_of_the_curvature_is_that_of_simulated_gram_matrices():
-    """Cov[(E ⊗ c) u] for a Q with every cross term, where E ⊗ c is what the noise adds to H near θ = 0."""
-    rng, d, std = np.random.default_rng(7), 3, 0.2
-    rows = SeveralPredictors(SCORE, np.eye(d), 1, np.zeros(d), 0.6, noise_aware.isotropic_error(std))
-    near = rows.local(np.full(d * K, 1e-4))
-    root = rng.normal(size=(d * K, d * K))
-    q, mean, found = root @ root.T, near.curvature[:K, :K], np.zeros((d * K, d * K))
-    for _ in range(4000):
-        error = np.kron(std * noise_aware.symmetric_noise(rng, d), mean)
-        found += error @ q @ error / 4000
-    stated = near.curvature_error(q)
-    assert np.linalg.norm(stated - found) < 0.1 * np.linalg.norm(found)
-    np.testing.assert_allclose(stated, stated.T, atol=1e-12)
-
-
 # --- the posterior ---------------------------------------------------------------------------------------------
-
-
-def test_a_last_layer_is_released_as_softmax_regression_on_its_features():
-    records, _ = table(300, 2, 1)
-    layer = LastLayer(features=lambda x: jnp.tanh(3 * x), num_classes=K, num_features=2)
-    plans = [
-        NoiseAware(draws=100, steps=4).plan(each, num_records=300, epsilon=1.0, delta=1e-4)
-        for each in (layer, layer.head)
-    ]
-    one = release(plans[0], records, key=0).draws
-    two = release(plans[1], {**records, "x": layer.rows(records["x"])}, key=0).draws
-    np.testing.assert_array_equal(one, two)
-    assert plans[0].guarantee.epsilon == plans[1].guarantee.epsilon
 
 
 @pytest.mark.slow

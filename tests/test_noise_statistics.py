@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.query import integer_noise, query
+from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.exact_sums import FixedPoint
-from dpmcmc.privacy.query.randomness import CHACHA20, normal, streams_of
+from dpmcmc.privacy.query.randomness import normal, streams_of
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.optimised
 DRAWS = 1_000_000
 #: Of the noise on the sum, in grid units: z = 1.7 on the finest grid.
 STD = 1.7 * 2.0**21
-LEVELS = discrete_gaussian.levels_for(STD, STD)
+LEVELS = noise_tables.levels_for(STD, STD)
 #: Normals of a run without privacy, and integers of a private one.
 KINDS = {"normal": 0, "integer": LEVELS}
 
@@ -172,8 +173,6 @@ def test_the_tails_have_their_mass(kind, chunk, chunks):
         assert poisson_tail(off, draws * 2 * stats.norm.sf(THRESHOLDS[0])) < 1e-4
 
 
-# --- the table and the convolutions, exactly ------------------------------------------------------------
-
 _DIGITS = 400  # of a binary fixed-point number
 
 
@@ -193,7 +192,7 @@ def exact_gaussian(variance: int, largest: int) -> list[int]:
 
 @pytest.fixture(scope="module", name="base")
 def _base() -> list[int]:
-    return exact_gaussian(discrete_gaussian.BASE**2, 24 * discrete_gaussian.BASE)
+    return exact_gaussian(noise_tables.BASE**2, 24 * noise_tables.BASE)
 
 
 def whole_threshold(first: int, *others: int) -> int:
@@ -213,7 +212,7 @@ def law_of(words: np.ndarray) -> list[int]:
 
 
 def test_the_table_is_the_discrete_gaussian(base):
-    table = discrete_gaussian.table()
+    table = noise_tables.table()
     law = law_of(table.words)
     assert sum(law) == 1 << 128
     assert tuple(law) == table.weights
@@ -229,7 +228,7 @@ def test_the_table_is_the_discrete_gaussian(base):
 
 def test_a_table_that_is_off_is_found(base):
     """Planted faults: 64-bit probabilities, and an alias that points elsewhere."""
-    table = discrete_gaussian.table()
+    table = noise_tables.table()
     words = table.words.copy()
     words[2:] = 0
     assert tuple(law_of(words)) != table.weights
@@ -240,7 +239,7 @@ def test_a_table_that_is_off_is_found(base):
 
 def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """(draws whose bits lie so far from their column's threshold, what they have to be)."""
-    words = discrete_gaussian.table().words
+    words = noise_tables.table().words
     rng = np.random.default_rng(0)
     columns = np.concatenate([rng.integers(0, 8192, 200), [0, 8191, 4096]]).astype(np.uint64)
     thresholds = [whole_threshold(*(int(word) for word in words[:, c])) for c in columns]
@@ -249,7 +248,7 @@ def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
     more = [level >> shift & 0xFFFFFFFF for shift in (64, 32, 0) for level in levels]
     with monkeypatch.context() as patch:
         patch.setattr(integer_noise.jax.random, "bits", lambda *_: jnp.asarray(np.array(first, np.uint32)))
-        patch.setattr(integer_noise.randomness, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
+        patch.setattr(integer_noise.chacha, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
         found = np.asarray(integer_noise.draw(jax.random.key(0), (len(columns),)))
     kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
     return found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096
@@ -266,7 +265,7 @@ def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
 
 def test_draws_of_several_keys_are_those_of_each(monkeypatch):
     """Also where ties make them draw further words: every other column's upper bits are its threshold's."""
-    words = discrete_gaussian.table().words[0]
+    words = noise_tables.table().words[0]
     columns = np.arange(0, 8192, 331)
     tied = ((words[columns] >> 13) << 13 | columns).astype(np.uint32)
     tied[::2] ^= 1 << 31
@@ -283,9 +282,9 @@ def test_draws_of_several_keys_are_those_of_each(monkeypatch):
 
 
 def test_a_convolution_of_two_tables_is_a_discrete_gaussian(base):
-    law = discrete_gaussian.table().weights
-    c = math.floor(discrete_gaussian.RATIO)
-    variance = discrete_gaussian.BASE**2 * (1 + c * c)
+    law = noise_tables.table().weights
+    c = math.floor(noise_tables.RATIO)
+    variance = noise_tables.BASE**2 * (1 + c * c)
     std = math.isqrt(variance)
     # Wherever the table's own rounding leaves 70 bits.
     steps = [*range(40), *range(std - 5, std + 5), 2 * std, 3 * std + 1]
@@ -311,7 +310,7 @@ def test_a_convolution_of_two_tables_is_a_discrete_gaussian(base):
 
 def worst_of(stds: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
     """Largest shortfall of S² − σ₀² from σ²; 4c_j²/(s²(1 − 4/σ₀²)); relative excess of S: in exact integers."""
-    square, most = discrete_gaussian.BASE**2, 0.0
+    square, most = noise_tables.BASE**2, 0.0
     before = [1] * len(stds)
     for row in found.tolist():
         # c_j² <= s²(1/4 − 1/σ₀²), s² in units of σ₀².
@@ -325,10 +324,10 @@ def worst_of(stds: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
     return short, most, excess
 
 
-@pytest.mark.parametrize("levels", discrete_gaussian.LEVELS)
+@pytest.mark.parametrize("levels", noise_tables.LEVELS)
 def test_coefficients_reach_the_asked_std_and_keep_the_smoothing(levels):
     rng = np.random.default_rng(levels)
-    largest = discrete_gaussian.reach(levels)
+    largest = noise_tables.reach(levels)
     stds = np.exp(rng.uniform(math.log(2.0**16), math.log(largest), 5000)).astype(np.float32)
     stds = np.append(stds, np.float32(largest))
     # Compiled, products and sums may round once instead of twice: both must hold.
@@ -337,9 +336,9 @@ def test_coefficients_reach_the_asked_std_and_keep_the_smoothing(levels):
         short, most, excess = worst_of(stds, found)
         assert short <= 0
         assert most <= 1
-        assert excess <= max(discrete_gaussian.excess(float(std), levels) for std in (stds.min(), largest))
+        assert excess <= max(noise_tables.excess(float(std), levels) for std in (stds.min(), largest))
     for std, column in zip(stds[:300], found.T, strict=False):
-        assert worst_of(np.array([std]), column[:, None])[2] <= discrete_gaussian.excess(float(std), levels)
+        assert worst_of(np.array([std]), column[:, None])[2] <= noise_tables.excess(float(std), levels)
     # Planted faults: the last coefficient rounded down, the top level missing, a top too large for what is below it.
     lower = found.copy()
     lower[0] -= 1
@@ -354,7 +353,7 @@ def test_coefficients_reach_the_asked_std_and_keep_the_smoothing(levels):
 
 def test_limbs_hold_what_the_coefficients_ask_for(monkeypatch):
     rng = np.random.default_rng(3)
-    for levels in discrete_gaussian.LEVELS:
+    for levels in noise_tables.LEVELS:
         factors = rng.integers(1 << 24, 1 << 25, levels - 1)
         monkeypatch.setattr(
             integer_noise, "coefficients", lambda std, levels, factors=factors: jnp.asarray(factors, jnp.int32)
@@ -369,19 +368,19 @@ def test_limbs_hold_what_the_coefficients_ask_for(monkeypatch):
 
 def test_stds_that_integers_cannot_have_are_refused():
     with pytest.raises(ValueError, match="too small for integer noise"):
-        discrete_gaussian.levels_for(2.0**10, 2.0**20)
+        noise_tables.levels_for(2.0**10, 2.0**20)
     with pytest.raises(ValueError, match="beyond"):
-        discrete_gaussian.levels_for(2.0**30, 2.0**38)
-    assert [discrete_gaussian.levels_for(2.0**b, 2.0**b) for b in (20, 24, 32)] == [3, 4, 5]
+        noise_tables.levels_for(2.0**30, 2.0**38)
+    assert [noise_tables.levels_for(2.0**b, 2.0**b) for b in (20, 24, 32)] == [3, 4, 5]
 
 
 def test_the_smoothing_error_is_below_what_is_charged():
     # η of the module's docstring; the deviation charges L draws of the table, and L + 1 convolutions.
-    eta = 2 * sum(math.exp(-2 * (math.pi * discrete_gaussian.SMOOTH * j) ** 2) for j in (1, 2, 3))
+    eta = 2 * sum(math.exp(-2 * (math.pi * noise_tables.SMOOTH * j) ** 2) for j in (1, 2, 3))
     assert (1 + eta) / (1 - eta) - 1 < 2.0**-111 or eta < 2.0**-112
-    for levels in discrete_gaussian.LEVELS:
-        total = levels * discrete_gaussian.table().deviation + (levels + 1) * 2 * eta
-        assert total <= discrete_gaussian.deviation(levels) < 2.0**-80
+    for levels in noise_tables.LEVELS:
+        total = levels * noise_tables.table().deviation + (levels + 1) * 2 * eta
+        assert total <= noise_tables.deviation(levels) < 2.0**-80
     # And numerically, at a smoothing small enough for float64 to see: Σ ρ_s(k − μ) is within 1 ± η.
     s = 0.8
     k = np.arange(-60, 61)

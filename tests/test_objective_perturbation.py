@@ -10,15 +10,18 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from dpmcmc.mechanisms.minimise import HuberisedLogistic, minimise
-from dpmcmc.mechanisms.perturbation import ObjectivePerturbation
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
+from dpmcmc.mechanisms.minimise import minimise
+from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 TARGET = LogisticRegression(num_features=3, row_bound=1.0)
 BUDGET = {"num_records": 200, "epsilon": 1.0, "delta": 1e-6}

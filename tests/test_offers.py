@@ -1,7 +1,5 @@
 """A target or a sampler of one's own has a default for all that it does not offer; nothing has to be inherited."""
 
-import copy
-import pickle
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +10,6 @@ import pytest
 
 import dpmcmc
 from dpmcmc.samplers.base import SamplerOffers, sampler_offers
-from dpmcmc.storage.pytree import Structure, immutable
 from dpmcmc.targets.base import TargetOffers, target_offers
 
 X = np.linspace(-1, 1, 40, dtype=np.float32).reshape(20, 2)
@@ -85,30 +82,6 @@ def test_what_is_stated_is_read_and_what_is_not_is_the_default():
         found.no_such_thing  # noqa: B018
     sampler = sampler_offers(Plain(0.1))
     assert (sampler.metric, sampler.unresolved, sampler.damping, sampler.check) == (None, False, 1.0, None)
-
-
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_a_completed_object_is_copied_as_any_other(again):
-    found = target_offers(Line(2.0))
-    assert again(found) == found
-    assert hash(again(found)) == hash(found)
-
-
-def test_numbers_of_a_class_that_jax_knows_stay_leaves():
-    found = target_offers(Line(2.0))
-    assert jax.tree.leaves(found) == [2.0]
-    structure = Structure.of(found)
-    assert structure == Structure.of(target_offers(Line(3.0)))
-    assert structure.fill([7.0]).scale == 7.0
-    assert structure.without().gradient_bound is None
-
-
-def test_an_object_that_may_change_stays_one_when_it_is_completed():
-    class Changing:
-        pass
-
-    assert immutable(target_offers(Line()))
-    assert not immutable(target_offers(Changing()))
 
 
 def test_every_offer_has_a_default_that_can_be_read():

@@ -9,7 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks
+from dpmcmc.engine import lanes
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import DivergedError
@@ -101,7 +101,7 @@ def test_a_sampler_that_was_stopped_after_a_commit_has_one_life(scene, tmp_path)
 
 def copied_while_it_runs(patch, folder, then):
     """Copy a run's checkpoint while it computes, and do something with the copy."""
-    real, seen = Checkpoint.keep, []
+    real, seen = Checkpoint.commit_stage, []
 
     def keep(self, *given):
         if self.folder == folder / "a" and not seen:
@@ -109,7 +109,7 @@ def copied_while_it_runs(patch, folder, then):
             then()
         real(self, *given)
 
-    patch.setattr(Checkpoint, "keep", keep)
+    patch.setattr(Checkpoint, "commit_stage", keep)
 
 
 def test_a_run_releases_nothing_where_a_copy_went_on_meanwhile(scene, tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_chain_that_diverges_is_not_told_of_where_a_copy_went_on(scene, tmp_pa
         sample("sampler", tmp_path / "b", scene.ledger)
         raise dpmcmc.DivergedError(3, 9.0, None)
 
-    monkeypatch.setattr(blocks, "hand_out", diverge)
+    monkeypatch.setattr(lanes, "hand_out", diverge)
     with pytest.raises(LedgerError, match="one run") as refused:
         sample("sampler", tmp_path / "a", scene.ledger)
     assert refused.value.__context__ is None
@@ -186,7 +186,7 @@ except LedgerError as error:
 
 @pytest.mark.slow
 def test_of_two_processes_that_resume_at_once_one_goes_on(scene, tmp_path):
-    killed("mechanism", tmp_path / "a", scene.ledger, Checkpoint, "keep")
+    killed("mechanism", tmp_path / "a", scene.ledger, Checkpoint, "commit_stage")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     racers = [subprocess.Popen([sys.executable, "-c", RACE, str(tmp_path), mine]) for mine in "ab"]
     assert sorted(racer.wait() for racer in racers) == [0, 7]

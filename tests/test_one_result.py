@@ -15,12 +15,12 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import compilation
+from dpmcmc.engine import sizes
 from dpmcmc.errors import InputError
 from dpmcmc.inference import Evidence
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder, today
+from dpmcmc.storage.run_folder import RunFolder, today
 from tests.malformed.guarantees import damages
 
 N, D = 400, 3
@@ -169,20 +169,16 @@ def test_a_privacy_json_alone_is_verified_by_itself(tmp_path, capsys):
     assert "alone " in said
 
 
-def test_a_folder_of_a_version_without_digests_is_read_and_says_so(tmp_path, capsys):
+def test_a_folder_that_states_no_digests_is_refused(tmp_path, capsys):
     folder = result(5.0).save(tmp_path / "run")
     body = json.loads((folder / "privacy.json").read_text())
     del body["files"]
     (folder / "privacy.json").write_text(json.dumps(body))
-    plan = json.loads((folder / "plan.json").read_text())
-    del plan["facts"]
-    (folder / "plan.json").write_text(json.dumps(plan))
-    with pytest.warns(UserWarning, match="earlier version wrote it, without digests"):
-        loaded = dpmcmc.Result.load(folder)
-    np.testing.assert_array_equal(loaded.draws, result(5.0).draws)
+    with pytest.raises(InputError, match="states no digests"):
+        dpmcmc.Result.load(folder)
     code, said = verified(folder, capsys)
-    assert code == 0
-    assert "without digests" in said
+    assert code == 1
+    assert "states no digests" in said
 
 
 class Kill(BaseException):
@@ -264,7 +260,7 @@ def test_a_run_that_is_sealed_leaves_no_file_of_its_earlier_start(tmp_path):
 def stopped(tmp_path, monkeypatch):
     """The checkpoint of a run that was stopped, which holds its keys."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 2)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 2)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
     def stop(done, total):

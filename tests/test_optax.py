@@ -1,7 +1,6 @@
 """Rules of optax as samplers: the update is optax's, the query alone is charged, and a resumed run has its moments."""
 
 import itertools
-import pickle
 
 import jax
 import numpy as np
@@ -12,17 +11,13 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import blocks, compilation
-from dpmcmc.engine.program import Program
+from dpmcmc.engine import blocks, sizes
 from dpmcmc.errors import InputError
 from dpmcmc.planning.verdict import of_result
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers import Optax, OptaxSchedule
 from dpmcmc.samplers.optax import _rules
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.fingerprint import plan_digest
-from dpmcmc.targets import bind, record_shapes
-from dpmcmc.testing import check_sampler
 from tests.planted import faults_query
 from tests.replay import FAST, Replay, same_bits, share
 
@@ -176,34 +171,6 @@ def test_an_optimiser_predicts_and_has_neither_temperature_nor_intervals():
     }
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_path_in_a_private_metric_gives_intervals_whatever_moved_it():
-    """40 tables of 3 coefficients: the coverage of 90 % intervals has a standard error of .027, and 3 are allowed."""
-    records, size = 20_000, 3
-    plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(num_features=size, row_bound=1.0),
-        num_records=records,
-        sampler=Optax("adam", learning_rate=0.05),
-        steps=120,
-        burn_in=40,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6),
-        metric=dpmcmc.PrivateMetric("gram", share=0.2),
-    )
-    assert plan.usable_for == ["prediction", "intervals"]
-    assert plan.verdict.from_path
-    rng, covered = np.random.default_rng(1), []
-    for key in range(40):
-        truth, x = rng.normal(size=size), rng.normal(size=(records, size))
-        x = (x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))).astype(np.float32)
-        y = (rng.random(records) < 1 / (1 + np.exp(-x @ truth))).astype(np.int32)
-        result = dpmcmc.sample(plan, {"x": x, "y": y}, key=key)
-        assert result.usable_for == ["prediction", "intervals"]
-        low, high = np.quantile(np.asarray(result.draws).reshape(-1, size), [0.05, 0.95], axis=0)
-        covered.append((low < truth) & (truth < high))
-    assert abs(np.mean(covered) - 0.9) < 0.082
-
-
 class Stop(BaseException):
     """A kill."""
 
@@ -223,7 +190,7 @@ def stopped_and_resumed(folder, plan):
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_a_stopped_run_goes_on_with_its_moments_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 4)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 4)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     plan = make(chains=2)
     alone = dpmcmc.sample(plan, RECORDS, key=3)
@@ -251,17 +218,6 @@ def test_every_rule_of_optax_that_needs_a_gradient_alone_is_a_sampler():
         except InputError:
             refused.append(name)
     assert set(refused) <= {"optimistic_adam"}  # it asks for one more argument
-
-
-def test_a_sampler_is_hashable_is_pickled_and_keeps_the_protocol():
-    check_sampler(ADAM, dimension=4)
-    assert pickle.loads(pickle.dumps(ADAM)) == ADAM == Optax("adam", RATE, {"b1": 0.8})
-    assert hash(ADAM) == hash(Optax("adam", b1=0.8, learning_rate=RATE))
-    assert repr(ADAM.bind(N)) == "Optax('adam', learning_rate=0.1, b1=0.8, num_records=40)"
-    assert plan_digest(make()) != plan_digest(make(Optax("adam", RATE, b1=0.7)))
-    target = bind(TARGET, record_shapes(RECORDS))
-    programs = {Program.of(make(one), target) for one in (ADAM, Optax("adam", 0.3, b1=0.8), Optax("adam", 0.3))}
-    assert len(programs) == 2  # another learning rate compiles nothing
 
 
 @pytest.mark.parametrize(

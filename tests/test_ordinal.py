@@ -1,7 +1,5 @@
 """Ordinal regression: its law, its questions, what a replaced record costs, and intervals that cover."""
 
-from __future__ import annotations
-
 import itertools
 
 import jax.numpy as jnp
@@ -37,9 +35,6 @@ def records_of(count=60, seed=0, dtype=np.float32):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (count, 2)) / np.sqrt(2)
     return {"x": x.astype(dtype), "y": rng.integers(0, 4, count).astype(np.int32)}
-
-
-# --- its law ------------------------------------------------------------------------------------------------------
 
 
 def test_probabilities_are_differences_of_logistic_ones():
@@ -92,9 +87,6 @@ def test_units_are_the_columns_own():
     np.testing.assert_allclose(asked, want, rtol=1e-5)
 
 
-# --- what it costs --------------------------------------------------------------------------------------------------
-
-
 def neighbours(records):
     found = []
     for row, label in itertools.product(([0.999, 0.0], [-0.7, 0.7], [0.0, 0.0]), (0, 3)):
@@ -129,9 +121,6 @@ def test_planted_questions_that_do_not_share_a_clip_norm_are_caught(monkeypatch)
     records = with_a_long_row()
     plan = planned()
     assert measured(plan, records, *neighbours(records)) > charged(plan)
-
-
-# --- refusals, and a fit ----------------------------------------------------------------------------------------------
 
 
 def test_what_it_cannot_take_is_refused():

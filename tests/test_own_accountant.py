@@ -1,7 +1,5 @@
 """An accountant of the user's own: its word is marked, checked from below, and shown beside the library's own."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -13,9 +11,11 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy import Guarantee, account
-from dpmcmc.privacy.accounting import lower_bound, pld, rdp
+from dpmcmc.privacy.accounting import hockey_stick, lower_bound, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.composition import Composed
-from dpmcmc.privacy.accounting.events import Adjacency, Event, gaussian_parameter
+from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter
 
 N, STEPS, DELTA = 5000, 40, 1e-6
 NAME = f"{__name__}:concentrated"
@@ -121,7 +121,6 @@ def test_a_plan_is_calibrated_by_it():
         made(hopeful)
 
 
-# ----------------------------------------------------------------------------------------------------
 # The lower bound.
 
 EVENTS = [
@@ -161,7 +160,7 @@ def below(z, q, direction, interval):
     """(δ of the drawn curve, the exact δ), each between the points of its grid too."""
     curve = Composed(lower_bound.one_step(z, q, direction, interval, -40.0).masses, interval)
     points = interval * np.arange(1, 400) / 3
-    return np.array([curve.delta(e) for e in points]), pld.excess(points, z, q, direction)
+    return np.array([curve.delta(e) for e in points]), hockey_stick.excess(points, z, q, direction)
 
 
 @pytest.mark.parametrize("direction", ["replace", "remove", "add"])
@@ -176,12 +175,11 @@ def test_one_step_s_curve_lies_below_its_exact_curve(direction, z, q, interval):
 
 def test_points_that_are_not_lowered_are_caught(monkeypatch):
     """Planted: the curve connects points of δ itself, and lies above it between them."""
-    monkeypatch.setattr(lower_bound, "_points_below", lambda losses, *step: pld.excess(losses, *step))
+    monkeypatch.setattr(lower_bound, "_points_below", lambda losses, *step: hockey_stick.excess(losses, *step))
     drawn, exact = below(4.0, 0.2, "replace", 2.0**-8)
     assert np.any(drawn > exact * (1 + 1e-6))
 
 
-# ----------------------------------------------------------------------------------------------------
 # The command line.
 
 FULL = "sampling={scheme: full}"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dpmcmc.cli.commands import main
-from dpmcmc.config import ConfigError, make_plan, sections
+from dpmcmc.config import ConfigError, make_plan, named_code
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.life import Life
 
@@ -116,9 +116,9 @@ def test_a_declared_target_is_made(here, attribute):
 
 
 def test_shipped_functions_declare_what_they_make():
-    for name in ("digits_network", "poisson_regression", "Recommender"):
-        assert sections.found("target", f"dpmcmc.targets.shipped_models:{name}")
-    assert sections.found("sampler", "experiments.preconditioned:PreconditionedSGLD")
+    for name in ("digits_network", "poisson_regression"):
+        assert named_code.find_code("target", f"dpmcmc.targets.shipped_models:{name}")
+    assert named_code.find_code("sampler", "experiments.preconditioned:PreconditionedSGLD")
 
 
 def _marked(folder, mark):
@@ -163,7 +163,7 @@ def test_every_command_asks_for_code_of_a_run_folder(here):
     for command, arguments in (("plan", [path]), ("run", [path, "--out", here / "out"]), ("audit", [path]),
                                ("run --per-record", [path, "--out", here / "out"]),
                                ("ledger", [*init, "--typical", path]), ("ledger", [*init, "--programme", path]),
-                               (settings.main, ["report", path]), (settings.main, ["choose", path])):  # fmt: skip
+                               (settings.main, [path])):  # fmt: skip
         assert "--allow-code mine_alone" in refused(command, *arguments)
     assert not (here / "imported").exists()
 
@@ -201,9 +201,9 @@ def test_a_file_of_the_current_folder_replaces_no_library(tmp_path, monkeypatch)
     sys.modules.pop("wave", None)
     try:
         with pytest.raises(ValueError, match="no attribute 'make'"):
-            sections.found("target", "wave:make")
+            named_code.find_code("target", "wave:make")
         assert not (tmp_path / "imported").exists()
-        assert sections.found("target", "mine_alone:make")
+        assert named_code.find_code("target", "mine_alone:make")
     finally:
         for name in ("wave", "mine_alone"):
             sys.modules.pop(name, None)

@@ -19,8 +19,8 @@ from dpmcmc.config import make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import Guarantee
-from dpmcmc.report.page import privacy_json
-from dpmcmc.targets import shipped_models
+from dpmcmc.report.privacy_json import privacy_json
+from dpmcmc.targets import shipped_models, tempered
 from tests import own_models
 
 N = 400
@@ -107,14 +107,18 @@ def custom(**facts):
 
 FACTS = {"gradient_bound": 1.0, "log_concave": True, "smoothness": 1.0, "prior_precision": 1.0}
 RULE = optax.GradientTransformation(lambda p: (), lambda g, s, p=None: (g, s))
-VOTE = {"hypotheses": np.zeros((2, 3)), "loss_bound": 1.0}
 SCHEMA = {"a": Range(0, 1), "b": Range(0, 1), "y": Levels([0, 1])}
+
+
+def vote(loss=None):
+    return one_shot(mechanisms.PrivateSelection([mechanisms.OutputPerturbation()] * 2, loss_bound=1.0, loss=loss))
+
 
 #: (plan that rests on code of one's own, words of its assumptions).
 OWN = {
     "sum": (lambda: chain(Loud(**ROWS)), "test_own_word:Loud clipped_gradient_sum prepared zeros_are_absent"),
     "sum-of-owners": (lambda: chain(targets.PerOwner(Loud(**ROWS), 2)), "test_own_word:Loud"),
-    "sum-tempered": (lambda: chain(targets.transformed.Tempered(Loud(**ROWS), 0.5)), "Loud clipped_gradient_sum"),
+    "sum-tempered": (lambda: chain(tempered.Tempered(Loud(**ROWS), 0.5)), "Loud clipped_gradient_sum"),
     "prepared-on-one-object": (lambda: chain(replaced(LOGISTIC, prepared=lambda r: r)), "LogisticRegression.prepared"),
     "prepared-on-the-class": (lambda: patched(targets.LogisticRegression, "prepared"), "LogisticRegression.prepared"),
     "from-scratch": (lambda: chain(Mine()), "test_own_word:Mine reads nothing of the records but its arguments"),
@@ -122,7 +126,6 @@ OWN = {
     "partial": (lambda: chain(targets.Custom(*3 * [functools.partial(falling)])), "falling"),
     "numpyro": (lambda: chain(own_models.counts()), "own_models:_counts"),
     "flax": (lambda: chain(own_models.network()), "own_models:_Network"),
-    "features": (lambda: chain(targets.LastLayer(features=falling, num_classes=2, num_features=3)), "falling"),
     "sampler": (lambda: chain(sampler=own(dpmcmc.SGLD)(1.0)), "Own"),
     "schedule": (lambda: chain(sampler=dpmcmc.SGLD(step_size=falling)), "falling"),
     "lambda": (lambda: chain(sampler=dpmcmc.SGHMC(step_size=lambda t: 1.0, friction=0.2)), "<lambda>"),
@@ -138,7 +141,7 @@ OWN = {
     "schema": (lambda: chain(targets.LogisticRegression(), schema=own(Schema)(SCHEMA, label="y")), "Own"),
     "mechanism": (lambda: one_shot(own(mechanisms.NoiseAware)(draws=20)), "Own than the plan charges"),
     "facts": (lambda: one_shot(mechanisms.OPS(), custom(**FACTS)), "Custom gradient_bound log_concave smoothness"),
-    "loss": (lambda: one_shot(mechanisms.Exponential(loss=lambda p, r: 0.0, **VOTE)), "<lambda>"),
+    "loss": (lambda: vote(lambda p, r: 0.0), "<lambda>"),
     "start": (lambda: mechanisms.Hybrid(own(mechanisms.OPS)(), SGLD, steps=4).plan(
         LOGISTIC, num_records=N, epsilon=1.0, delta=1e-5), "Own than the plan charges"),
     "candidate": (lambda: one_shot(mechanisms.PrivateSelection(
@@ -165,15 +168,13 @@ SHIPPED = {
     "ordinal": lambda: chain(targets.OrdinalRegression(num_classes=3, **ROWS)),
     "counts": lambda: chain(targets.PoissonRegression(**ROWS)),
     "network": lambda: chain(shipped_models.digits_network(hidden=2)),
-    "last-layer": lambda: chain(shipped_models.digits_last_layer()),
-    "recommender": lambda: chain(shipped_models.Recommender(items=3)),
     "numpyro": lambda: chain(shipped_models.poisson_regression()),
     "table": lambda: chain(targets.LogisticRegression(), schema=Schema(SCHEMA, label="y")),
     "noise-aware": lambda: one_shot(mechanisms.NoiseAware(draws=20)),
     "certified": lambda: one_shot(mechanisms.CertifiedOPS(steps=3)),
     "objective": lambda: one_shot(mechanisms.ObjectivePerturbation()),
     "output": lambda: one_shot(mechanisms.OutputPerturbation()),
-    "vote": lambda: one_shot(mechanisms.Exponential(**VOTE)),
+    "vote": lambda: vote(),
     "statistics": lambda: one_shot(
         mechanisms.SufficientStatistics(), targets.LinearRegression(label_bound=1.0, **ROWS)
     ),

@@ -103,7 +103,7 @@ OUTSIDE = """
 import pathlib, sys, dpmcmc
 from dpmcmc.cli.commands import main
 assert pathlib.Path(dpmcmc.__file__).parent.parent == pathlib.Path(sys.argv[1]), dpmcmc.__file__
-for name in ("digits_bnn", "digits_last_layer", "numpyro_poisson"):
+for name in ("digits_bnn", "numpyro_poisson"):
     assert main(["plan", name]) == 0, name
 assert main(["run", "adult", "--quiet", "--out", "here", "--set", "run={steps: 48, burn_in: 0.5, chains: 1}"]) == 0
 assert main(["verify", "here/privacy.json"]) == 0

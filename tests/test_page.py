@@ -1,29 +1,36 @@
-"""report.html: one file that says what was released and what may be claimed, and is laid out well at two widths."""
+"""report.html: one file that says what was released and what may be claimed, and is laid out well at two widths.
+
+Pictures of a run: the same whether another process draws them or this one, and none is lost with that process.
+"""
 
 import dataclasses
 import datetime
 import html
 import html.parser
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import dpmcmc
 from dpmcmc.data import Counts, Levels, Range, Schema
-from dpmcmc.planning.description import BEST_FIT, IF_TRUE
+from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE
 from dpmcmc.privacy import Event, Guarantee, account
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.report.page import Circumstances, Context, plain_numbers
+from dpmcmc.report.circumstances import Circumstances
+from dpmcmc.report.page import Context, plain_numbers
 from dpmcmc.report.screen import uses
 from tests.test_result import N, chain, classes, logistic, released
 
-ROOT = Path(__file__).resolve().parents[1]
 DAY = datetime.date(2026, 11, 22)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HARD = "<script>alert(1)</script>"
@@ -117,24 +124,6 @@ def rows(page, name):
     """Cells of the table of a class."""
     (table,) = re.findall(rf'<table class="{name}">.*?</table>', page, re.DOTALL)
     return [[text(cell) for cell in row.split("</td>")] for row in table.split("<tr>")[2:]]
-
-
-def test_parameters_stand_below_the_checks_and_a_long_table_is_folded():
-    said = Context("census", DAY, scores=[("accuracy", "0.8")])
-    page = released().page(said)
-    assert page.index("Checks on released values") < page.index("<h2>Parameters</h2>")
-    assert "3 parameters</summary>" not in page
-    many = released(np.zeros((1, 100, 31), np.float32), columns=None).page(said)
-    assert "<summary>31 parameters</summary>" in many
-    assert Parsed(many).open == []
-
-
-def test_every_parameter_of_chains_has_its_mixing_on_the_page():
-    result = chain()
-    table = rows(result.page(Context("census", DAY)), "forest")
-    summary = result.summary()
-    assert [row[-2] for row in table] == [f"{number:.3f}" for number in summary.rhat]
-    assert [row[-3] for row in table] == [f"{number:.0f}" for number in summary.ess]
 
 
 def of_table(label, target):
@@ -251,17 +240,6 @@ def test_plain_numbers_are_bounds_of_the_guarantee():
     assert 50 < found["belief"] <= 100
 
 
-def test_the_bibliography_is_that_of_the_citation_file():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    words = released().page().replace("{MCMC}", "MCMC").replace("{JAX}", "JAX")
-    for work in (cited, *cited["references"]):
-        assert work["title"] in words
-    for work in cited["references"]:
-        assert f"{{{work['year']}}}" in words
-        for author in work["authors"]:
-            assert f"{author['family-names']}, {author['given-names']}" in words
-
-
 #: Tells the frame around it what a person would stumble over.
 MEASURE = """<script>
 const seen = [...document.querySelectorAll("main *")].filter(e => !e.closest("details") && e.offsetParent);
@@ -317,15 +295,82 @@ def test_the_page_fits_two_widths_in_a_browser(width, columns, tmp_path):
         assert (found["ground"], dark["ground"]) == ("rgb(255, 255, 255)", "rgb(20, 24, 30)")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed, so nobody looks at the page")
-@pytest.mark.parametrize("width", [380, 1200])
-@pytest.mark.parametrize("shown", ["ratios", "mixing"])
-def test_ratios_and_mixing_fit_two_widths_in_a_browser(shown, width, tmp_path):
-    result = of_table(Levels(("no", "yes")), dpmcmc.targets.LogisticRegression()) if shown == "ratios" else chain()
-    found = measured(result.page(Context(LONG[0], DAY)), width, tmp_path)
-    assert found["scroll"] <= width
-    assert found["over"] == []
-    assert found["tiny"] == 0
-    assert found["dots"] == 3  # the intercept of a table has none
-    assert found["columns"] == {("ratios", 380): 5, ("mixing", 380): 5}.get((shown, width), 6)
+PROGRAM = """
+    import datetime, multiprocessing, os, signal, sys
+    from pathlib import Path
+    from dpmcmc.report import pictures
+    from dpmcmc.storage.run_folder import RunFolder
+
+    def folder(name):
+        return RunFolder(Path(sys.argv[1]) / name, datetime.date(2026, 1, 2))
+
+    def begun():
+        import numpy as np
+        some = pictures.Pictures()
+        some.begin("temperature", "", np.linspace(1, 2, 50), np.full(50, 3.0), "a title", None)
+        some.begin("traces", "Traces", {"w": np.ones((2, 9))}, (10, 2), "a title", "a note")
+        return some
+
+    def child():
+        pictures.start_drawing()
+        (one,) = multiprocessing.active_children()
+        return one
+
+    one = child()
+    os.kill(one.pid, signal.SIGINT)
+    assert list(begun().save(folder("beside"))) == ["Traces"]
+    assert "matplotlib" not in sys.modules, "drawn here"
+    one.join()
+    pictures._drawer = None
+    begun().save(folder("here"))
+    assert "matplotlib" in sys.modules
+
+    one = child()
+    some = begun()
+    one.kill()
+    one.join()
+    some.save(folder("killed"))
+
+    one = child()
+    some = pictures.Pictures()
+    some.begin("no_such_picture", "")
+    try:
+        some.save(folder("missing"))
+    except AttributeError as error:
+        assert "no_such_picture" in str(error)
+    else:
+        raise AssertionError
+    one.join()
+
+    print(child().pid, flush=True)
+    os._exit(3)  # as a command that is killed
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="pictures are drawn beside a run on two cores"
+)
+def test_pictures_are_the_same_beside_and_here_and_outlive_the_process_that_draws(tmp_path):
+    program = textwrap.dedent(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 3
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "beside" / "figures").iterdir()}
+    assert sorted(drawn) == ["temperature.png", "traces.png"]
+    for other in "here", "killed":
+        assert {path.name: path.read_bytes() for path in (tmp_path / other / "figures").iterdir()} == drawn
+    _ends(int(done.stdout))
+
+
+def _ends(pid: int) -> None:
+    """Wait until a process is gone, or is a zombie that nobody waits for."""
+    for _ in range(600):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+                return
+        except FileNotFoundError:
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the process that draws outlives its command")

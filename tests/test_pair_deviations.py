@@ -7,11 +7,11 @@ import math
 import pytest
 
 from dpmcmc.cli.commands import main
-from dpmcmc.mechanisms import OPS, AdaOPS, OutputPerturbation, PrivateSelection
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
+from dpmcmc.mechanisms import OPS, OutputPerturbation, PrivateSelection
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
-from dpmcmc.privacy.accounting import overflow_probability
+from dpmcmc.privacy.accounting import noise_tables, overflow_probability
 from dpmcmc.privacy.accounting.deviations import of_pairs, with_deviations
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.targets import LinearRegression, LogisticRegression, Target
@@ -76,7 +76,6 @@ def test_a_selection_of_ladders_keeps_its_promise_for_two_records():
 
 def test_deviations_of_shipped_mechanisms_are_of_their_kind():
     pairs = [
-        AdaOPS().plan(LINEAR, **PROMISE),
         PrivateSelection([OutputPerturbation(regularisation=10.0)] * 2, loss_bound=5.0).plan(LOGISTIC, **PROMISE),
     ]
     own = [
@@ -88,7 +87,7 @@ def test_deviations_of_shipped_mechanisms_are_of_their_kind():
     for plan in own:
         assert overflow_probability(plan.guarantee.events) > 0
         assert not of_pairs(plan.guarantee.events), plan.mechanism
-    run = (discrete_gaussian.draws_event(1000), Event("batch_overflow", 0.0, 1e-9, 5))
+    run = (noise_tables.draws_event(1000), Event("batch_overflow", 0.0, 1e-9, 5))
     assert not of_pairs(run)
     assert of_pairs((*run, Event("approximate_draw", 0.0, 1e-9, 3)))
 
@@ -96,7 +95,7 @@ def test_deviations_of_shipped_mechanisms_are_of_their_kind():
 @pytest.mark.parametrize("k", [2, 4])
 def test_a_deviation_of_every_data_set_is_paid_once(k):
     """The exact Gaussian of k records, at what (1 + e^ε)β leaves of δ."""
-    integer_noise = discrete_gaussian.draws_event(10**6)
+    integer_noise = noise_tables.draws_event(10**6)
     marked = Event("approximate_draw", 0.0, 1e-7, 2, per_data_set=True)
     for event in (integer_noise, marked, Event("batch_overflow", 0.0, 1e-7, 2)):
         events = (Event("gaussian", 8.0, 1.0, 1), event)
@@ -119,7 +118,7 @@ def test_both_kinds_together_cost_more_than_either():
 
 
 def test_files_without_the_mark_are_verified_at_the_larger_group_epsilon(tmp_path, capsys):
-    """A privacy.json from before the kinds were told apart; AdaOPS and selections write the same one still."""
+    """A privacy.json from before the kinds were told apart; selections write the same one still."""
     one = OPS("gdp", prior_precision=1.0, total_variation=1e-7).plan(LOGISTIC, **PROMISE).guarantee
     body = one.to_json()
     assert [e.get("per_data_set") for e in body["events"] if e["mechanism"] == "approximate_draw"] == [True]

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import dpmcmc
-from dpmcmc.data import DataError, Levels, Range, Schema
+from dpmcmc.data import DataError, Levels, Range, Schema, one_partition
 from dpmcmc.data import partitions as partitions_of_data
-from dpmcmc.data.columnar import to_rows
-from dpmcmc.data.partitions import EncodedPartition, EncodedPartitions, partitioned
-from dpmcmc.engine import chains, life
-from dpmcmc.engine import partitions as engine_partitions
+from dpmcmc.data.conversion import to_rows
+from dpmcmc.data.encoded_partitions import EncodedPartition, EncodedPartitions
+from dpmcmc.data.partitions import find_partitions
+from dpmcmc.engine import chains, kept_partitions, life
 from dpmcmc.engine.partitions import Answer, PartitionedRecords
 from dpmcmc.engine.workers import LostPartition, Pool, workers
 from dpmcmc.errors import InputError
@@ -54,14 +54,14 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch):
     """Let every pass read its rows anew."""
-    monkeypatch.setenv(engine_partitions.KEEP_MB, "0")
-    monkeypatch.setattr(engine_partitions, "_kept", engine_partitions._Kept())
+    monkeypatch.setenv(kept_partitions.KEEP_MB, "0")
+    monkeypatch.setattr(kept_partitions, "KEPT", kept_partitions._Kept())
 
 
 def total(data, num_records=N, between=lambda: None):
     """Return a sum of the records, after something has happened between the first pass and the second."""
     with workers() as engine:
-        records = PartitionedRecords(partitioned(data, SCHEMA), engine).checked(fine, num_records)
+        records = PartitionedRecords(find_partitions(data, SCHEMA), engine).checked(fine, num_records)
         between()
         return records.total(Squares())
 
@@ -72,10 +72,6 @@ def rewritten(path, table, keep_times=True):
     pq.write_table(table, path)
     if keep_times:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Rewrites.
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -105,7 +101,7 @@ def test_rows_in_another_order_and_rows_that_are_kept(folder, monkeypatch):
     with pytest.raises(LostPartition, match=OTHER):
         total(folder, between=lambda: rewritten(folder / "4.parquet", TABLE.slice(41, 109).take(order)))
     rewritten(folder / "4.parquet", TABLE.slice(41, 109))
-    monkeypatch.setenv(engine_partitions.KEEP_MB, "64")
+    monkeypatch.setenv(kept_partitions.KEEP_MB, "64")
     assert same(total(folder, between=lambda: shutil.rmtree(folder)), WHOLE)
 
 
@@ -150,7 +146,7 @@ def test_a_file_that_changes_before_all_have_been_read_is_refused(folder, tmp_pa
 def test_a_ledger_knows_the_records_that_were_checked(folder, tmp_path, monkeypatch):
     """Its pass over the columns reads files too, and so does that of a table in memory."""
     with workers() as engine:
-        records = PartitionedRecords(partitioned(folder, SCHEMA), engine).checked(fine, N)
+        records = PartitionedRecords(find_partitions(folder, SCHEMA), engine).checked(fine, N)
         rewritten(folder / "4.parquet", TABLE.slice(150, 109))
         with pytest.raises(DataError, match=OTHER):
             records.known_columns()
@@ -162,10 +158,6 @@ def test_a_ledger_knows_the_records_that_were_checked(folder, tmp_path, monkeypa
     people(1).to_pandas().to_csv(path, index=False)
     with pytest.raises(DataError, match="has changed since"):
         plan_of().columns_of(data)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Two names of one file.
 
 
 def linked(kind, old, new):
@@ -221,15 +213,11 @@ def test_a_dataset_that_names_a_file_twice_is_refused(tmp_path):
         made_of([*groups, groups[1]]),
         made_of([whole, groups[0]]),
     ):
-        for use in (lambda data: partitioned(data, SCHEMA), SCHEMA.encode):
+        for use in (lambda data: find_partitions(data, SCHEMA), SCHEMA.encode):
             with pytest.raises(DataError, match="are one file"):
                 use(data)
     assert same(total(made_of(groups)), WHOLE)
-    assert partitioned(made_of(groups), SCHEMA).assumption == ""
-
-
-# ----------------------------------------------------------------------------------------------------
-# Workers.
+    assert find_partitions(made_of(groups), SCHEMA).assumption == ""
 
 
 class Swapping(ThreadPoolExecutor):
@@ -270,7 +258,7 @@ def test_a_partition_that_counts_twice_or_not_at_all_is_refused(folder, monkeypa
 
     results = Pool.results
     with workers() as crew:
-        records = PartitionedRecords(partitioned(folder, SCHEMA), crew).checked(fine, N)
+        records = PartitionedRecords(find_partitions(folder, SCHEMA), crew).checked(fine, N)
         assert same(records.total(Squares()), WHOLE)
         monkeypatch.setattr(Pool, "results", lambda *given: wrong(results(*given)))
         with pytest.raises(LostPartition, match="twice, or not at all"):
@@ -310,10 +298,6 @@ def test_executors_of_ones_own_are_refused(folder, kind, trusted):
             use()
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rows that code computes.
-
-
 class Drawn:
     """A partition whose rows are drawn anew at each reading, out of one table."""
 
@@ -349,7 +333,7 @@ def drawn_frame(anew):
 @pytest.mark.parametrize("kept", ["0", "64"])
 def test_rows_that_are_drawn_anew_at_each_reading_are_refused(tmp_path, monkeypatch, kept):
     """They are read twice before anything is spent, whatever workers keep."""
-    monkeypatch.setenv(engine_partitions.KEEP_MB, kept)
+    monkeypatch.setenv(kept_partitions.KEEP_MB, kept)
     ledger = ledger_at(tmp_path / "ledger")
     parts = tuple(EncodedPartition(Drawn(TABLE, N // 2), SCHEMA) for _ in range(2))
     for data in (drawn_frame(True), EncodedPartitions(parts, SCHEMA)):
@@ -382,10 +366,6 @@ def test_a_guarantee_says_where_nobody_sees_what_the_rows_are(folder, tmp_path):
         assert again.guarantee.assumptions.count(partitions_of_data.UNSEEN) == 1
     for data in (folder, pyarrow.dataset.dataset(folder), pyarrow.dataset.dataset(TABLE), TABLE):
         assert dpmcmc.sample(plan_of(), data).guarantee.assumptions == plan_of().guarantee.assumptions
-
-
-# ----------------------------------------------------------------------------------------------------
-# Rows on disk.
 
 
 @pytest.mark.parametrize("when", ["read", "begun", "replaced"])
@@ -456,10 +436,6 @@ def test_a_release_reads_a_map_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(dpmcmc.sample(plan_of(), mapped, key=3).draws, want)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Random folders.
-
-
 def stored(table, path, rng):
     """Write a table as one of the kinds of files, with its name's end."""
     if rng.uniform() < 0.5:
@@ -526,11 +502,11 @@ def test_a_legal_folder_has_the_sums_of_the_whole_table(tmp_path, monkeypatch, s
     """However a table is cut and stored; and whatever makes a record count twice, or changes one, is refused."""
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(partitions_of_data, "LARGE", int(rng.choice([20, 1 << 20])))
-    monkeypatch.setattr(partitions_of_data, "ROWS", int(rng.choice([7, 1 << 16])))
+    monkeypatch.setattr(one_partition, "ROWS", int(rng.choice([7, 1 << 16])))
     made = tmp_path / "people"
     files = random_folder(made, rng)
     data = made if rng.uniform() < 0.7 else f"{made}/**/*"
-    wholly = len(files) == 1 and isinstance(data, str) and partitioned(data, SCHEMA) is None
+    wholly = len(files) == 1 and isinstance(data, str) and find_partitions(data, SCHEMA) is None
     if not wholly:
         assert same(total(data), WHOLE)
     assert same(summed(Squares(), SCHEMA.encode(made)), WHOLE)
@@ -540,10 +516,6 @@ def test_a_legal_folder_has_the_sums_of_the_whole_table(tmp_path, monkeypatch, s
     with pytest.raises((DataError, LostPartition)) as caught:
         total(made, 2 * N if before else N, between or (lambda: None))
     assert "41" not in str(caught.value).replace(str(tmp_path), "")
-
-
-# ----------------------------------------------------------------------------------------------------
-# No row of a CSV is dropped.
 
 
 def random_lines(rng, width):
@@ -564,7 +536,7 @@ def test_a_csv_has_as_many_rows_as_lines(tmp_path, seed):
     last = str(rng.choice(["", end])) if lines[-1] else end  # an empty line is one where something ends it
     path.write_bytes((end.join([",".join(names), *lines]) + last).encode())
     schema = Schema({name: Range(-5, 5, missing=True) for name in names} | {"n": Levels([0, 1])}, label="n")
-    found = dpmcmc.data.tables.in_memory(path)
+    found = dpmcmc.data.tables.load_table(path)
     assert all(len(column) == len(lines) for column in found.values())
     values = [[one or None for one in (field.strip().strip('"') for field in line.split(","))] for line in lines]
     assert [list(row) for row in zip(*found.values(), strict=True)] == values
@@ -581,7 +553,7 @@ def test_a_dataset_of_text_is_refused(tmp_path, end, text):
         with pytest.raises(DataError, match=f"the dataset reads {end} files"):
             schema.encode(given)
     with pytest.raises(DataError, match=f"the dataset reads {end} files"):
-        partitioned(data, schema)
+        find_partitions(data, schema)
 
 
 @pytest.mark.parametrize(
@@ -590,7 +562,7 @@ def test_a_dataset_of_text_is_refused(tmp_path, end, text):
 def test_an_empty_line_among_several_columns_is_refused(tmp_path, text, rows):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match="also an empty line, needs the fields of the header") as caught:
-        dpmcmc.data.tables.in_memory(tmp_path / "t.csv")
+        dpmcmc.data.tables.load_table(tmp_path / "t.csv")
     assert caught.value.rows == rows
 
 
@@ -601,4 +573,4 @@ def test_the_only_column_of_a_csv_keeps_its_missing_values(tmp_path):
     with pytest.raises(DataError) as caught:
         schema.encode(tmp_path / "t.csv")
     assert caught.value.rows == (1, 3)
-    assert len(dpmcmc.data.tables.in_memory(tmp_path / "t.csv")["age"]) == 4
+    assert len(dpmcmc.data.tables.load_table(tmp_path / "t.csv")["age"]) == 4

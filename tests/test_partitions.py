@@ -1,11 +1,9 @@
 """Tables in partitions: the bits of the whole table on every engine, refusals before anything is spent, and losses."""
 
 import os
-import re
 import signal
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,15 +15,15 @@ import yaml
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data import DataError, Levels, Range, Schema, columnar
-from dpmcmc.data.partitions import partitioned
+from dpmcmc.data import DataError, Levels, Range, Schema, partitions
+from dpmcmc.data.partitions import find_partitions
+from dpmcmc.engine import kept_partitions, processes
 from dpmcmc.engine import partitions as engine_partitions
-from dpmcmc.engine import processes
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.workers import Cluster, LostPartition, Pool, check_engine, is_safe, workers
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger, LedgerError
-from dpmcmc.privacy.query.record_sums import Prepared, summed
+from dpmcmc.privacy.query.record_sums import summed
 
 #: Dask's own reader calls pandas in a way that it will lose.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -76,21 +74,13 @@ class Squares:
         return x.T @ x, np.array(records["y"].sum(), np.int64)
 
 
-@dataclass(frozen=True)
-class Halved:
-    """Records with half their rows' numbers, in float64, and a column of one number."""
-
-    def __call__(self, records):
-        return {"x": records["x"] / 2.0, "y": records["y"], "one": np.ones(len(records["y"]))}
-
-
 def fine(records):
     """Refuse no record."""
 
 
 def total_of(data, engine=None, of=None):
     with workers(engine) as crew:
-        records = PartitionedRecords(partitioned(data, SCHEMA), crew).checked(fine, N)
+        records = PartitionedRecords(find_partitions(data, SCHEMA), crew).checked(fine, N)
         found = records.total(Squares() if of is None else of)
         records.forget()
     return found
@@ -103,18 +93,14 @@ def same(found, want):
 WHOLE = summed(Squares(), SCHEMA.encode(TABLE))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The same bits.
-
-
 def test_totals_are_those_of_the_whole_table_however_it_is_cut(tmp_path, monkeypatch):
     dask = pytest.importorskip("dask.dataframe")
-    monkeypatch.setattr(columnar, "LARGE", 1, raising=False)
+    monkeypatch.setattr(partitions, "LARGE", 1, raising=False)
     for count, at in CUTS.items():
         made = cut(tmp_path / str(count), TABLE, at)
         given = [made, f"{made}/*.parquet", pyarrow.dataset.dataset(made), dask.read_parquet(made)]
         for data in given:
-            assert len(partitioned(data, SCHEMA).parts) == count
+            assert len(find_partitions(data, SCHEMA).parts) == count
             assert same(total_of(data), WHOLE)
     frame = dask.from_pandas(TABLE.to_pandas(), npartitions=4)
     assert same(total_of(frame), WHOLE)
@@ -123,47 +109,23 @@ def test_totals_are_those_of_the_whole_table_however_it_is_cut(tmp_path, monkeyp
 
 def test_row_groups_of_a_large_file_are_partitions(tmp_path, monkeypatch):
     monkeypatch.setattr("dpmcmc.data.partitions.LARGE", 100)
-    monkeypatch.setattr("dpmcmc.data.partitions.ROWS", 7)
+    monkeypatch.setattr("dpmcmc.data.one_partition.ROWS", 7)
     path = tmp_path / "people.parquet"
     pq.write_table(TABLE, path, row_group_size=60)
-    assert [part.name for part in partitioned(path, SCHEMA).parts] == [
+    assert [part.name for part in find_partitions(path, SCHEMA).parts] == [
         "people.parquet from row group 0",
         "people.parquet from row group 2",
         "people.parquet from row group 4",
     ]
     assert same(total_of(path), WHOLE)
     monkeypatch.setattr("dpmcmc.data.partitions.LARGE", N)
-    assert partitioned(path, SCHEMA) is None  # one part, read as before
-
-
-def test_what_is_kept_between_passes_changes_nothing_and_is_forgotten(folder, monkeypatch):
-    halved = summed(Prepared(Halved(), Squares()), SCHEMA.encode(TABLE))
-    read = []
-    batches = engine_partitions.EncodedPartition.batches
-    monkeypatch.setattr(
-        engine_partitions.EncodedPartition, "batches", lambda self, *more: read.append(1) or batches(self, *more)
-    )
-    for megabytes, reads in (("512", 14), ("0", 32)):  # the last total has what was kept made anew
-        monkeypatch.setenv(engine_partitions.KEEP_MB, megabytes)
-        read.clear()
-        with workers() as crew:
-            records = PartitionedRecords(partitioned(folder, SCHEMA), crew).checked(fine, N)
-            assert same(records.total(Squares()), WHOLE)
-            prepared = records.prepared(Halved())
-            assert same(prepared.total(Squares()), halved)
-            assert same(prepared.total(Squares()), halved)
-            assert prepared.shapes["x"].shape == (SCHEMA.num_features,)
-            assert same(records.total(Squares()), WHOLE)
-            records.forget()
-        assert len(read) == reads
-    assert not engine_partitions._kept._held
-    assert engine_partitions._kept._bytes == 0
+    assert find_partitions(path, SCHEMA) is None  # one part, read as before
 
 
 @pytest.mark.parametrize("numbers", [[0.0, -0.0], [0, 0], [-0.0, -0.0], [1.5, 1.5], [0.1, 0.2], [np.nan, np.nan]])
 def test_what_is_kept_is_the_same_to_the_sign_of_a_zero(numbers):
     array = np.array(numbers)
-    found = engine_partitions.Packed.of(array).array
+    found = kept_partitions.Packed.of(array).array
     assert found.dtype == array.dtype
     assert found.tobytes() == array.tobytes()
 
@@ -174,23 +136,6 @@ def test_draws_are_those_of_the_whole_table(folder):
     np.testing.assert_array_equal(dpmcmc.sample(plan, folder, key=3).draws, want)
     data = pyarrow.dataset.dataset(folder)
     np.testing.assert_array_equal(dpmcmc.sample(plan, data, key=3, engine="threads").draws, want)
-
-
-def test_fit_takes_a_table_in_partitions(folder):
-    found = dpmcmc.fit("late ~ age", folder, SCHEMA, epsilon=1.0, covariance="model")
-    assert found.plan.num_records == N
-    assert found.draws.shape[-1] == 2
-
-
-@pytest.mark.slow
-def test_fit_reads_a_table_whole_where_its_plan_is_a_chain(folder):
-    found = dpmcmc.fit(None, pyarrow.dataset.dataset(folder), SCHEMA, epsilon=1.0, goal="prediction")
-    assert found.plan.has_chains
-    assert found.plan.num_records == N
-
-
-# ----------------------------------------------------------------------------------------------------
-# Refusals, before anything is spent.
 
 
 def refused(data, plan=None, **options):
@@ -247,10 +192,6 @@ def test_workers_that_round_differently_are_refused(folder, monkeypatch):
     kinds = iter(range(100))
     monkeypatch.setattr(engine_partitions, "rounding_facts", lambda: str(next(kinds)))
     assert "differ in their processors" in str(refused(folder))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Links.
 
 
 class Breaking(Executor):
@@ -318,10 +259,6 @@ def test_processes_that_meet_on_loopback_listen_there_alone(monkeypatch):
     assert given == ["127.0.0.1:1234", None]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Losses: before the run has begun, or after.
-
-
 def ledger_at(path):
     terms = {"name": "people", "num_records": N, "adjacency": "replace_one", "epsilon": 1.2, "delta": 1e-3}
     return Ledger.init(path, **terms)
@@ -356,10 +293,6 @@ def test_workers_that_round_differently_are_another_platform_for_a_run_that_goes
     monkeypatch.setattr(engine_partitions, "rounding_facts", lambda: "another kind")
     again = dpmcmc.sample(plan, folder, **options)
     assert again.guarantee.epsilon > plan.guarantee.epsilon
-
-
-# ----------------------------------------------------------------------------------------------------
-# Processes and a cluster.
 
 
 @pytest.mark.slow
@@ -397,7 +330,7 @@ def test_a_cluster_has_the_draws_of_the_whole_table_and_a_killed_worker_costs_a_
         for data, engine in ((folder, url), (frame, client)):
             np.testing.assert_array_equal(dpmcmc.sample(plan, data, key=3, engine=engine).draws, want)
         with pytest.raises(DataError, match="is persisted"):
-            partitioned(frame.persist(), SCHEMA)
+            find_partitions(frame.persist(), SCHEMA)
         results = Cluster.results
 
         def killed(self, function, items, names):
@@ -412,10 +345,6 @@ def test_a_cluster_has_the_draws_of_the_whole_table_and_a_killed_worker_costs_a_
         assert spent > 0
     assert dpmcmc.sample(plan, folder, **options).draws.shape == want.shape
     assert ledger.state().spent == spent
-
-
-# ----------------------------------------------------------------------------------------------------
-# Ledgers.
 
 
 def test_a_ledger_knows_a_table_however_it_is_cut(tmp_path):
@@ -434,10 +363,6 @@ def test_a_ledger_knows_a_table_however_it_is_cut(tmp_path):
     one.loc[250, "age"] += 1.0
     with pytest.raises(LedgerError, match="not the data"):
         dpmcmc.sample(small, cut(tmp_path / "one", pa.Table.from_pandas(one), CUTS[3]), ledger=ledger)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Configs.
 
 
 def test_a_config_takes_a_glob_and_an_engine(folder, tmp_path, monkeypatch, capsys):
@@ -463,17 +388,3 @@ def test_a_config_takes_a_glob_and_an_engine(folder, tmp_path, monkeypatch, caps
         given = [word for change in changes for word in ("--set", change)]
         assert main(["run", "people.yaml", "--out", "other", *given]) != 0
         assert said in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_section_of_the_page_runs_in_order(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).resolve().parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8")
-    section = page.partition("\n## Tables in partitions")[2].partition("\n## ")[0]
-    monkeypatch.chdir(tmp_path)
-    for code in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
-        exec(code, {})
-    (text,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "visits.yaml").write_text(text)
-    (command,) = re.findall(r"^    dpmcmc (.+)$", section, re.MULTILINE)
-    assert main(command.split()) == 0, capsys.readouterr().err
-    assert (tmp_path / "runs" / "visits" / "draws.nc").exists()

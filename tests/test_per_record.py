@@ -6,7 +6,6 @@ import math
 import stat
 import types
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
@@ -15,14 +14,14 @@ from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.diagnostics import per_record
-from dpmcmc.diagnostics.per_record import account, norms
-from dpmcmc.diagnostics.per_record import norms as divergence
+from dpmcmc.diagnostics.per_record import account, step
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
-from dpmcmc.privacy.query.metric import SecondMoment
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.schedules import Polynomial
-from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 N, D, STEPS = 120, 5, 24
 RNG = np.random.default_rng(5)
@@ -196,7 +195,7 @@ def test_full_batches_are_exact():
     got = per_record.per_record_epsilon(plan, DATA, positions)
     truth = got.orders[0] / 2 * np.sum(shares**2, axis=1) / noise_of(plan)[0] ** 2
     assert np.all(got.renyi[:, 0] >= truth)
-    np.testing.assert_allclose(got.renyi[:, 0], truth, rtol=3e-4)
+    np.testing.assert_allclose(got.renyi[:, 0], truth, rtol=1e-3)
 
 
 LINEAR = LinearRegression(num_features=D, noise_scale=0.7)
@@ -208,44 +207,28 @@ TARGETS = {
 }
 
 
-def test_bounds_between_checks_are_never_below_the_exact_loss_of_a_run(case):
-    for every in (2, 7, STEPS):
-        bound = per_record.per_record_epsilon(case.plan, DATA, case.positions, every=every)
-        assert np.all(bound.renyi >= case.got.renyi * (1 - 1e-6))
-        assert np.all(bound.epsilon >= case.got.epsilon * (1 - 1e-6))
-        assert bound.epsilon.mean() > case.got.epsilon.mean()
+#: ε of records 0, 31 and 119 on a walk, as accounted before norms had one way: relation, batches, target or sampler.
+GOLDEN = {
+    ("zero_out", POISSON, "logistic"): (0.89194199, 0.61785332, 0.30076219),
+    ("replace_one", POISSON, "logistic"): (1.6382198, 1.4701134, 1.2776132),
+    ("zero_out", dpmcmc.Full(), "linear"): (0.53508401, 0.69189223, 0.12986987),
+    ("zero_out", POISSON, "softmax"): (0.84220182, 0.68354009, 0.52724678),
+    ("zero_out", dpmcmc.Full(), "tempered"): (0.39032452, 0.29926694, 0.128311),
+    ("zero_out", POISSON, "sgfs"): (0.23815779, 0.1690527, 0.08937619),
+}
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_bounds_between_checks_hold_for_every_target(name):
-    plan = made(target=TARGETS[name], sampling=dpmcmc.Full())
-    positions = walk((3,) if name == "softmax" else ())
-    exact = per_record.per_record_epsilon(plan, DATA, positions)
-    for every in (2, 7):
-        bound = per_record.per_record_epsilon(plan, DATA, positions, every=every)
-        # Of the same margin in float32, computed beside others.
-        assert np.all(bound.renyi >= exact.renyi * (1 - 1e-6))
-        assert np.any(bound.epsilon < bound.worst_case * 0.99)
-
-
-@pytest.mark.parametrize("name", ["logistic", "linear"])
-def test_closed_form_norms_are_those_of_automatic_gradients(name):
-    """A subclass nobody knows takes the way of any target."""
-    target = TARGETS[name]
-
-    class Unknown:
-        def __init__(self):
-            self.init, self.log_likelihood = target.init, target.log_likelihood
-
-    positions = RNG.normal(size=(7, D)).astype(np.float32)
-    rows, moved = {"x": X, "y": Y}, np.zeros(7, np.float32)
-    values = []
-    for each in (target, Unknown()):
-        way = norms.norms_of(each, None, 1.0, 1)
-        values.append(np.asarray(way.bound(way.check(positions, rows), rows, moved)))
-    truth = exact_norms(positions[None], 1e9, target) * 1e9 / (1 if name == "logistic" else 0.49)
-    np.testing.assert_allclose(values[0], values[1], atol=4e-5)
-    np.testing.assert_allclose(values[0], truth, atol=1e-5)
+@pytest.mark.parametrize("case", GOLDEN, ids=str)
+def test_golden_losses_of_records(case):
+    """Never below, and above by the part in 2^15 of C that a norm is enlarged by."""
+    adjacency, sampling, name = case
+    if name == "sgfs":
+        plan = made(adjacency, sampling, sampler=dpmcmc.SGFS(step_size=1.0, own_batch=True))
+    else:
+        plan = made(adjacency, sampling, target=TARGETS[name])
+    got = per_record.per_record_epsilon(plan, DATA, walk((3,) if name == "softmax" else ()))
+    ratio = got.epsilon[[0, 31, 119]] / GOLDEN[case]
+    assert np.all((ratio >= 1 - 1e-7) & (ratio < 1 + 3e-4))
 
 
 def test_a_run_is_accounted_from_its_start_and_keeps_its_guarantee():
@@ -253,7 +236,7 @@ def test_a_run_is_accounted_from_its_start_and_keeps_its_guarantee():
     plan = made(sampling=dpmcmc.Full(), steps=1)
     result, got = per_record.sample_and_account(plan, DATA)
     truth = got.orders[0] / 2 * np.square(np.minimum(np.linalg.norm(X, axis=1) / 2 / 0.25, 1) / noise_of(plan)[0])
-    np.testing.assert_allclose(got.renyi[:, 0], truth, rtol=3e-4)
+    np.testing.assert_allclose(got.renyi[:, 0], truth, rtol=1e-3)
     assert result.guarantee == plan.guarantee
 
 
@@ -278,7 +261,7 @@ def test_second_moments_move_by_the_square():
         (SecondMoment(ratio=2.0, own_batch=True), [share, share**2]),
         (SecondMoment(ratio=2.0), [np.sqrt((share**2 + share**4 / 4) / 1.25)]),
     ):
-        for got, want in zip(norms.sensitivities(share, second), expected, strict=True):
+        for got, want in zip(step.sensitivities(share, second), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4)
             assert got[1] == pytest.approx(1)
 
@@ -286,8 +269,8 @@ def test_second_moments_move_by_the_square():
 @pytest.mark.parametrize("alpha", [1.5, 4.0, 17.3])
 @pytest.mark.parametrize("adjacency", [Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE])
 def test_divergence_of_one_step_is_that_of_direct_integration(alpha, adjacency):
-    moved = np.array([0.05, 0.4, 0.93, 1.0])
-    got = divergence.renyi(moved, 1.3, 0.07, "poisson_gaussian", adjacency, (alpha,))[:, 0]
+    moved = (0.05, 0.4, 0.93, 1.0)
+    got = [step.renyi(w, 1.3, 0.07, adjacency, np.array([alpha]))[0] for w in moved]
     truth = [brute_force(w, 1.3, 0.07, alpha, adjacency) for w in moved]
     np.testing.assert_allclose(got, truth, rtol=2e-7, atol=1e-11)
     assert np.all(np.diff(got) > 0)
@@ -303,7 +286,7 @@ def test_a_counterpart_of_its_own_is_never_worse_than_the_worst_pair():
         ring = lambda u: np.exp(-((first - u[0]) ** 2 + (second - u[1]) ** 2) / 2) / (2 * np.pi)  # noqa: E731
         return (1 - q) * ring((0, 0)) + q * ring(m)
 
-    charged = divergence.renyi(np.array([0.4]), z, q, "poisson_gaussian", Adjacency.REPLACE_ONE, (alpha,))[0, 0]
+    charged = step.renyi(0.4, z, q, Adjacency.REPLACE_ONE, np.array([alpha]))[0]
     for angle in (0.0, 1.0, 2.0, 3.0, math.pi):
         for size in (0.2, 0.7, 1.0):
             p, r = mixture((0.4, 0)), mixture((size * math.cos(angle), size * math.sin(angle)))
@@ -315,36 +298,20 @@ def test_a_counterpart_of_its_own_is_never_worse_than_the_worst_pair():
 def test_norms_before_clipping_are_seen(one_case, monkeypatch):
     """Unclipped norms charge too much: more than the worst one_case."""
     grid = lambda s, second: [np.asarray(s) * 3.0]  # noqa: E731
-    monkeypatch.setattr(norms, "sensitivities", grid)
+    monkeypatch.setattr(step, "sensitivities", grid)
     got = per_record.per_record_epsilon(one_case.plan, DATA, one_case.positions)
     assert got.epsilon.max() > got.worst_case * 1.1
 
 
 def test_norms_of_sampled_steps_alone_are_seen(one_case, monkeypatch):
     """An estimate, and not ε: a step that left the record out has cost it too."""
-    real = norms.Tally._relative_norms
+    real = account._StepLoss.__call__
 
-    def sampled(self, *arguments):
-        for share, place, reached in real(self, *arguments):
-            held = np.random.default_rng(0).uniform(size=share.shape) < 0.1
-            unseen = norms._GRID - 1 + norms._GRID * np.arange(len(share))[:, None]
-            yield np.where(held, share, 0), np.where(held, place, unseen), reached
+    def sampled(self, share):
+        return real(self, np.where(np.random.default_rng(0).uniform(size=share.shape) < 0.1, share, 1e-9))
 
-    monkeypatch.setattr(norms.Tally, "_relative_norms", sampled)
+    monkeypatch.setattr(account._StepLoss, "__call__", sampled)
     assert not above_brute_force(one_case, per_record.per_record_epsilon(one_case.plan, DATA, one_case.positions))
-
-
-def test_a_lipschitz_constant_that_is_too_small_is_seen(one_case, monkeypatch):
-    real = account.trajectory
-
-    def short(*arguments):
-        found = real(*arguments)
-        return found._replace(moved=found.moved / 20)
-
-    arguments = one_case.plan, DATA, one_case.positions
-    assert above_brute_force(one_case, per_record.per_record_epsilon(*arguments, every=8))
-    monkeypatch.setattr(account, "trajectory", short)
-    assert not above_brute_force(one_case, per_record.per_record_epsilon(*arguments, every=8))
 
 
 def test_positions_after_the_step_are_seen(one_case):
@@ -353,15 +320,8 @@ def test_positions_after_the_step_are_seen(one_case):
 
 
 def test_norms_rounded_down_are_seen(one_case, monkeypatch):
-    real = norms._placed
-
-    def down(*arguments):
-        share, place = real(*arguments)
-        return share, np.minimum(np.asarray(place) % norms._GRID + 1, norms._GRID - 1) + (
-            norms._GRID * np.arange(len(place))[:, None]
-        )
-
-    monkeypatch.setattr(norms, "_placed", down)
+    real = account._StepLoss.__call__
+    monkeypatch.setattr(account._StepLoss, "__call__", lambda self, share: real(self, share * math.exp(-account.STEP)))
     assert not above_brute_force(one_case, per_record.per_record_epsilon(one_case.plan, DATA, one_case.positions))
 
 
@@ -374,24 +334,12 @@ def test_what_has_no_derivation_is_refused():
         per_record.per_record_epsilon(plain, DATA, zeros)
     with pytest.raises(ValueError, match="positions"):
         per_record.per_record_epsilon(made(), DATA, zeros[:, :-1])
-    for every in (0, True, 1.5, STEPS + 1, 10**19, 10**30):
-        with pytest.raises(ValueError, match="every"):
-            per_record.sample_and_account(made(), DATA, every=every)
-
-
-def test_steps_without_a_check_need_a_proved_bound():
-    target = Custom(
-        init=lambda key: jnp.zeros(D),
-        log_prior=lambda p: -0.5 * (p @ p),
-        log_likelihood=lambda p, record: -((record["x"] @ p) ** 4),
-    )
-    with pytest.raises(ValueError, match="curvature"):
-        per_record.per_record_epsilon(made(target=target), DATA, np.zeros((1, STEPS, D), np.float32), every=2)
 
 
 def test_the_account_is_the_owners_alone(tmp_path, one_case):
-    one_case.got.save(tmp_path / "per_record.npz")
-    assert stat.S_IMODE((tmp_path / "per_record.npz").stat().st_mode) == 0o600
-    with np.load(tmp_path / "per_record.npz") as kept:
-        np.testing.assert_array_equal(kept["epsilon"], one_case.got.epsilon)
+    one_case.got.save(tmp_path / "per_record.csv")
+    assert stat.S_IMODE((tmp_path / "per_record.csv").stat().st_mode) == 0o600
+    kept = np.genfromtxt(tmp_path / "per_record.csv", delimiter=",", names=True)
+    assert kept.dtype.names == account.COLUMNS
+    np.testing.assert_array_equal(kept["epsilon"], one_case.got.epsilon)
     assert str(one_case.got.epsilon[0])[:6] not in repr(one_case.got)

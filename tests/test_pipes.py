@@ -10,7 +10,7 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import account
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.report.page import guarantee_json
+from dpmcmc.report.privacy_json import guarantee_json
 
 SMALL = ["--set", "run.passes=null", "--set", "run.steps=20", "--set", "run.thin=2"]
 

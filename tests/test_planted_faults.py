@@ -1,7 +1,5 @@
 """Every planted fault is caught by each check that is said to catch it, and the healthy code passes all of them."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path

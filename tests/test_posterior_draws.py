@@ -1,4 +1,4 @@
-"""Every engine draws from the law it is asked for, on the ball where there is one, and says nothing else.
+"""NUTS draws from the law it is asked for, on the ball where there is one, and says nothing else.
 
 **Laws.** In two dimensions the truncated posterior is summed on a grid (float64, 400 points a side). Draws are compared
 with it by means, variances and the radius' distribution: within 4.5 standard errors for so many independent draws,
@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from dpmcmc.mechanisms.engines import ENGINES, DrawError, Wanted, nuts
+from dpmcmc.mechanisms import ball, nuts
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many, nuts_posterior
 
 RNG = np.random.default_rng(0)
@@ -37,11 +37,17 @@ def logistic(temper=0.6):
     return Tempered(LogisticRegression(1.5, row_bound=1.0), temper).bind(record_shapes(LOGISTIC))
 
 
-def run(engine, target, records, draws, seed=0, radius=None, steps=None):
-    return np.asarray(
-        ENGINES[engine].draw(target, records, Wanted(draws, radius, steps), streams_of(seed)[0]),
-        np.float64,
-    )
+def run(target, records, draws, seed=0, radius=None, steps=None):
+    found = nuts.posterior_draws(target, records, streams_of(seed)[0], draws=draws, radius=radius, steps=steps)
+    return np.asarray(found, np.float64)
+
+
+def exact(target, records):
+    """Mean and covariance of a tempered linear regression."""
+    precision = target.temper * records["x"].T @ records["x"] / target.target.noise_scale**2
+    precision += target.prior_precision * np.eye(2)
+    moment = target.temper * records["x"].T @ records["y"] / target.target.noise_scale**2
+    return np.linalg.solve(precision, moment), np.linalg.inv(precision)
 
 
 class Grid:
@@ -89,41 +95,33 @@ def log_density(target, records, points):
 @pytest.mark.parametrize("size", [1, 3, 40])
 def test_ball_map_carries_normals_to_the_uniform_law(size):
     u = RNG.normal(size=(3000, size)).astype(np.float32)
-    theta = np.asarray(jax.vmap(lambda v: nuts.onto_ball(v, 2.0))(u), np.float64)
+    theta = np.asarray(jax.vmap(lambda v: ball.onto_ball(v, 2.0))(u), np.float64)
     assert kstest((np.linalg.norm(theta, axis=1) / 2) ** size, "uniform").pvalue > 1e-3
     assert np.all(np.sum(theta * u, axis=1) > 0)
 
 
 def test_ball_map_is_smooth_at_the_centre_and_far_out():
-    hessian = jax.jit(jax.hessian(lambda v: nuts.onto_ball(v, 2.0)))
+    hessian = jax.jit(jax.hessian(lambda v: ball.onto_ball(v, 2.0)))
     for scale in (0.0, 1e-8, 1.0, 30.0):
         assert np.all(np.isfinite(hessian(jnp.full(3, scale, jnp.float32))))
-    assert np.linalg.norm(nuts.onto_ball(jnp.full(3, 1e6), 2.0)) <= 2.0 * (1 + 1e-6)
-
-
-def test_truncated_linear_posterior_in_closed_form():
-    found = run("closed_form", linear(), LINEAR, 4000, radius=RADIUS)
-    assert np.linalg.norm(found, axis=1).max() <= RADIUS * (1 + 1e-6)
-    Grid(linear(), LINEAR, RADIUS).check(found)
+    assert np.linalg.norm(ball.onto_ball(jnp.full(3, 1e6), 2.0)) <= 2.0 * (1 + 1e-6)
 
 
 @pytest.mark.slow
 def test_truncated_logistic_posterior_by_nuts():
     for radius in (RADIUS, 6.0):
-        found = run("nuts", logistic(), LOGISTIC, 1000, radius=radius)
+        found = run(logistic(), LOGISTIC, 1000, radius=radius)
         assert np.linalg.norm(found, axis=1).max() <= radius * (1 + 1e-6)
         Grid(logistic(), LOGISTIC, radius).check(found)
 
 
-@pytest.mark.parametrize(
-    ("engine", "draws"), [("closed_form", 4000), pytest.param("nuts", 400, marks=pytest.mark.slow)]
-)
-def test_whole_linear_posterior(engine, draws):
-    mean, covariance = linear(0.6, 0.5).posterior(LINEAR)
-    whitened = (run(engine, linear(0.6, 0.5), LINEAR, draws) - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
-    error = 4.5 / np.sqrt(draws)
+@pytest.mark.slow
+def test_whole_linear_posterior():
+    mean, covariance = exact(linear(0.6, 0.5), LINEAR)
+    whitened = (run(linear(0.6, 0.5), LINEAR, 400) - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
+    error = 4.5 / np.sqrt(400)
     np.testing.assert_allclose(whitened.mean(0), 0, atol=error)
-    np.testing.assert_allclose(whitened.T @ whitened / draws, np.eye(2), atol=np.sqrt(2) * error)
+    np.testing.assert_allclose(whitened.T @ whitened / 400, np.eye(2), atol=np.sqrt(2) * error)
 
 
 @pytest.mark.exhaustive
@@ -136,7 +134,7 @@ def test_many_posteriors_at_once_are_those_drawn_one_by_one():
     ]
     many = draws_for_many(posteriors, LINEAR, 500, jax.random.key(1))
     for posterior, found in zip(posteriors, many, strict=True):
-        mean, covariance = posterior.bind(record_shapes(LINEAR)).posterior(LINEAR)
+        mean, covariance = exact(posterior, LINEAR)
         whitened = (found - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
         np.testing.assert_allclose(whitened.mean(0), 0, atol=4.5 / np.sqrt(500))
         np.testing.assert_allclose(whitened.T @ whitened / 500, np.eye(2), atol=4.5 * np.sqrt(2 / 500))
@@ -158,7 +156,7 @@ def test_many_posteriors_in_groups_have_one_program_and_padding_is_dropped(monke
 def test_reference_posterior_is_the_targets_own():
     found = nuts_posterior(LinearRegression(1.5, 0.5), LINEAR, 300, jax.random.key(0), chains=4, warmup=50)
     assert found.shape == (4, 300, 2)
-    mean, covariance = linear(1.0).posterior(LINEAR)
+    mean, covariance = exact(linear(1.0), LINEAR)
     # Successive states of NUTS on a whitened Gaussian are about independent.
     np.testing.assert_allclose(found.mean((0, 1)), mean, atol=4.5 * np.sqrt(covariance.max() / 1200))
 
@@ -170,40 +168,28 @@ def test_nuts_takes_any_pytree():
         log_prior=lambda p: -0.5 * (p["a"] ** 2 + jnp.sum(p["b"] ** 2)),
         log_likelihood=lambda p, record: -0.5 * (record["y"] - p["a"] - p["b"][0] @ record["x"]) ** 2,
     )
-    found = ENGINES["nuts"].draw(Tempered(target, 0.5), LINEAR, Wanted(3, 1.0, 6), streams_of(0)[0])
+    found = nuts.posterior_draws(Tempered(target, 0.5), LINEAR, streams_of(0)[0], draws=3, radius=1.0, steps=6)
     assert found["a"].shape == (3,)
     assert found["b"].shape == (3, 1, 2)
 
 
-@pytest.mark.parametrize("engine", ["closed_form", pytest.param("nuts", marks=pytest.mark.slow)])
-def test_draws_are_a_function_of_secret_keys_alone(engine):
-    first, again, other = (run(engine, linear(), LINEAR, 3, seed, 4.0, 40) for seed in (0, 0, 1))
+@pytest.mark.slow
+def test_draws_are_a_function_of_secret_keys_alone():
+    first, again, other = (run(linear(), LINEAR, 3, seed, 4.0, 40) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.any(np.isclose(first, other, rtol=1e-6))
     assert len(np.unique(first[:, 0])) == 3
 
 
-@pytest.mark.parametrize("engine", ["closed_form", pytest.param("nuts", marks=pytest.mark.slow)])
-def test_nothing_is_printed_or_warned_of(engine, capfd):
+@pytest.mark.slow
+def test_nothing_is_printed_or_warned_of(capfd):
     # An ill-conditioned posterior at the edge of a ball, a few steps: what a library would complain about.
     records = {"x": np.tile([[1.0, 0.0]], (N, 1)), "y": np.full(N, 3.0)}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run(engine, linear(0.01, 1e-3), records, 2, radius=4.0, steps=20)
+        run(linear(0.01, 1e-3), records, 2, radius=4.0, steps=20)
     captured = capfd.readouterr()
     assert captured.out == captured.err == ""
-
-
-def test_closed_form_gives_up_where_the_ball_has_no_mass():
-    far = {"x": np.tile([[1.0, 0.0]], (2000, 1)), "y": np.full(2000, 3.0)}
-    with pytest.raises(DrawError, match=r"^radius.*Nothing was released"):
-        run("closed_form", linear(), far, 1, radius=0.5)
-
-
-def test_closed_form_is_float64():
-    found = run("closed_form", linear(), LINEAR, 2000)
-    assert np.any(found != found.astype(np.float32))
-    assert len(np.unique(found)) == found.size
 
 
 def test_rows_stay_within_their_bound_in_float32():
@@ -213,10 +199,3 @@ def test_rows_stay_within_their_bound_in_float32():
     assert np.all(np.abs(rounded) <= np.abs(x))
     np.testing.assert_allclose(rounded, x, rtol=2e-7)
     assert nuts._on_device(np.arange(3)).dtype == jnp.int32
-
-
-def test_engines_refuse_targets_they_are_not_for():
-    with pytest.raises(ValueError, match=r"^engine: closed_form"):
-        ENGINES["closed_form"].check(LogisticRegression())
-    ENGINES["nuts"].check(LogisticRegression())
-    assert all(isinstance(module.EXACT, bool) for module in ENGINES.values())

@@ -15,9 +15,9 @@ import dpmcmc
 from dpmcmc.data import Counts as CountsUpTo
 from dpmcmc.data import Range, Schema
 from dpmcmc.diagnostics import reference
-from dpmcmc.inference import convergence, predictive
+from dpmcmc.inference import predictive
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner, PoissonRegression, TargetError
-from dpmcmc.targets.transformed import with_label_scale
+from dpmcmc.targets.predicting import with_label_scale
 from tests.test_command_line import call, refused
 
 RNG = np.random.default_rng(7)
@@ -139,16 +139,6 @@ def test_labels_vary_as_a_release_tells():
     assert with_label_scale(binary, 0.5) is binary
 
 
-def test_a_density_far_in_the_tail_is_finite():
-    """exp of each log-likelihood underflows; their log-mean-exp must not."""
-    draws = line_draws(5)
-    y = np.full(ROWS, 400, np.float32)
-    found = predictive.log_predictive_density(Line(), draws, {"x": X, "y": y})
-    each = stats.norm.logpdf(y[None, :], line_means(draws), 0.5)
-    assert found == pytest.approx(np.mean(np.logaddexp.reduce(each, axis=0) - np.log(5)), rel=1e-4)
-    assert found < -1e5
-
-
 def test_counts_without_predict_have_a_log_predictive_density_and_no_more():
     draws = RNG.normal(size=(21, D)).astype(np.float32) / 2
     y = RNG.integers(0, 6, ROWS).astype(np.int32)
@@ -194,39 +184,6 @@ def test_a_label_outside_the_classes_counts_as_wrong_and_impossible():
     found = predictive.predict(Classes(3), draws, {"x": X[:3], "y": np.array([0, 1, 5])})
     assert found.posterior_predictive == pytest.approx(1 / 3)
     assert found.log_predictive_density == pytest.approx((2 * np.log(1 / 3) + np.log(1e-12)) / 3)
-
-
-def test_two_classes_may_come_as_one_column_or_as_two():
-    p = RNG.uniform(size=(9, ROWS)).astype(np.float32)
-    y = RNG.integers(0, 2, ROWS)
-    one = predictive.predict(Classes(2), p, {"x": X, "y": y})
-    two = predictive.predict(Classes(2), np.stack([1 - p, p], axis=2), {"x": X, "y": y})
-    truth = np.where(y == 1, p.mean(axis=0), 1 - p.mean(axis=0))
-    assert one.log_predictive_density == pytest.approx(np.log(truth).mean(), rel=1e-5)
-    assert one.to_json() == two.to_json()
-    np.testing.assert_allclose(one.probability, p.mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(one.single_draw, np.mean((p > 0.5) == (y == 1), axis=1), rtol=1e-6)
-
-
-def test_predictions_do_not_depend_on_how_draws_are_cut_into_blocks(monkeypatch):
-    """Blocks of 7 of 23 draws, the last one filled up: nothing is counted twice."""
-    draws, rows = line_draws(23), {"x": X, "y": X[:, 0]}
-    whole = predictive.predict(Line(), draws, rows)
-    sizes = []
-    real = jax.lax.map
-
-    def watched(function, leaves, batch_size=None):
-        sizes.append((len(jax.tree.leaves(leaves)[0]), batch_size))
-        return real(function, leaves, batch_size=batch_size)
-
-    monkeypatch.setattr(predictive, "_NUMBERS_AT_ONCE", 7 * ROWS)
-    monkeypatch.setattr(predictive, "_ROWS_AT_ONCE", 2 * ROWS)
-    monkeypatch.setattr(jax.lax, "map", watched)
-    cut = predictive.predict(Line(), draws, rows)
-    assert sizes == [(7, 2), (7, 2)]  # one compiled shape for the means, one for the densities
-    np.testing.assert_allclose(cut.single_draw, whole.single_draw, rtol=1e-6)
-    np.testing.assert_allclose(cut.mean, whole.mean, rtol=1e-5, atol=1e-6)
-    assert cut.log_predictive_density == pytest.approx(whole.log_predictive_density, rel=1e-6)
 
 
 @pytest.mark.parametrize(("classes", "shape"), [(3, (ROWS,)), (3, (ROWS, 2)), (None, (ROWS, 1)), (2, (ROWS, 3))])
@@ -296,44 +253,8 @@ def test_where_there_is_no_covariance_the_map_alone_is_used_and_says_why(target,
         reference.laplace(target, records)
 
 
-@pytest.mark.slow
-def test_the_map_of_a_network_starts_from_one_fixed_key():
-    records = {"x": X, "y": (X[:, 0] > 0).astype(np.int32)}
-    first, again = (reference.maximum_a_posteriori(Network(), records, steps=20) for _ in range(2))
-    np.testing.assert_array_equal(first.mean, again.mean)
-    start = Network().init(jax.random.key(0))
-    assert np.abs(first.unravel(first.mean)["out"]["kernel"] - start["out"]["kernel"]).max() > 0.01
-
-
-def test_a_search_that_leaves_the_finite_numbers_is_an_error():
-    class Infinite(Line):
-        def log_likelihood(self, params, record):
-            return jnp.float32(jnp.nan) * params["layer"]["b"]
-
-    with pytest.raises(ValueError, match="finite numbers"):
-        reference.fit(Infinite(), {"x": X, "y": X[:, 0]})
-
-
-def test_convergence_of_nested_draws_does_not_depend_on_how_they_are_cut(monkeypatch):
-    draws = {"a": {"w": RNG.normal(size=(2, 50, 3, 4))}, "b": RNG.normal(size=(2, 50))}
-    whole = convergence.summary(draws)
-    monkeypatch.setattr(convergence, "_NUMBERS_AT_ONCE", 500)
-    assert convergence.summary(draws) == whole
-    assert whole["ess"] > 20
-
-
 class Diabetes(Line):
     size = 11
-
-
-class FiveCounts(Counts):
-    gradient_bound = None
-
-    def init(self, key):
-        return jnp.zeros(5)
-
-    def log_prior(self, params):
-        return -0.5 * jnp.sum(params**2)
 
 
 class WrongDiabetes(Diabetes):
@@ -353,30 +274,6 @@ def config(folder, target, data):
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(body))
     return folder / "config.yaml"
-
-
-@pytest.mark.slow
-def test_a_regression_run_reports_rmse_and_draws_predictions(tmp_path, capsys):
-    path = config(tmp_path, "tests.test_predictive:Diabetes", {"name": "diabetes"})
-    assert call("run", path, "--out", tmp_path / "out") == 0
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["accuracy"] is None
-    assert 0 < metrics["rmse"]["posterior_predictive"] < 2
-    assert metrics["non_private"]["method"] == "Laplace at the MAP"
-    assert metrics["non_private"]["rmse"]["posterior_predictive"] < 0.6
-    assert "rmse" in capsys.readouterr().out
-    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    assert figures == {"traces.png", "mixing.png", "epsilon_delta.png", "predictions.png"}
-
-
-@pytest.mark.slow
-def test_a_run_of_a_target_without_predict_reports_its_density(tmp_path, capsys):
-    path = config(tmp_path, "tests.test_predictive:FiveCounts", {"name": "poisson_counts"})
-    assert call("run", path, "--out", tmp_path / "out") == 0
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert (metrics["accuracy"], metrics["rmse"]) == (None, None)
-    assert -4 < metrics["log_predictive_density"] < -1
-    assert "density " in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -428,3 +325,12 @@ def test_a_release_that_tells_no_rows_apart_is_for_no_prediction(epsilon, usable
     result = dpmcmc.sample(plan, columns | {"y": y}, key=1)
     assert ("prediction" in result.usable_for) == usable
     assert usable or "one number for all rows" in result.verdict.reasons["prediction"]
+
+
+def test_a_search_that_leaves_the_finite_numbers_is_an_error():
+    class Infinite(Line):
+        def log_likelihood(self, params, record):
+            return jnp.float32(jnp.nan) * params["layer"]["b"]
+
+    with pytest.raises(ValueError, match="finite numbers"):
+        reference.fit(Infinite(), {"x": X, "y": X[:, 0]})

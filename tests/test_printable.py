@@ -133,7 +133,6 @@ def test_commands_print_no_control_characters(tmp_path, capfd, monkeypatch, seed
         ["verify", folder / "out"],
         ["verify", lone],
         ["receipt", folder, "--record", lone],
-        ["export", folder, "--registry"],
         ["ledger", "init", folder / f"{odd(chance, surrogates=False)}.ledger", "--epsilon", "1", "--delta", "1e-6",
          "--name", odd(chance)],
         ["ledger", "show", lone],

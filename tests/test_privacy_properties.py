@@ -4,8 +4,6 @@ Configs are drawn whole, written as YAML and planned by the library. The engine'
 neighbouring records that are drawn to be awkward.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -26,10 +24,10 @@ from dpmcmc.config.file import load
 from dpmcmc.data import by_owner
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import DEVIATIONS
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.query.metric import multiples
-from dpmcmc.report.page import privacy_json
+from dpmcmc.privacy.query.second_moment import multiples
+from dpmcmc.report.privacy_json import privacy_json
 from tests.planted import faults_query
 from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same
@@ -42,9 +40,6 @@ QUICK = settings(
     # A smaller example would cost minutes of compiling.
     phases=[Phase.generate],
 )  # fmt: skip
-
-
-# Configs.
 
 
 def _step_sizes(smallest: float, largest: float) -> st.SearchStrategy:
@@ -148,9 +143,6 @@ def planned(config: dict[str, Any], folder: Any) -> Any:
     except (ConfigError, UnsupportedCombination, CalibrationError):
         return None
     return plan if math.isfinite(plan.guarantee.epsilon) else None
-
-
-# Records.
 
 
 KINDS = ("unit", "unit", "long", "huge", "tiny", "denormal", "overflow", "nan", "infinite", "zero", "opposite")

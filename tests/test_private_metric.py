@@ -13,15 +13,16 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import chains as stage
+from dpmcmc.engine import stages_before
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.gaussian_release import GramRelease, entries, gradient_rows, gram_of, svec
+from dpmcmc.privacy.query.gradient_rows import gradient_rows
+from dpmcmc.privacy.query.gram_release import GramRelease, entries, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.checkpoint import CheckpointError
-from dpmcmc.targets.transformed import Whitened, WhitenedRows, in_metric, whitened_rows
+from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, whitened_rows
 from tests.in_metric import (
     LINEAR,
     LOGISTIC,
@@ -71,18 +72,6 @@ def test_share_is_that_of_the_squared_gaussian_budget(adjacency):
     assert spent == pytest.approx(0.3 * gaussian_mu(1.0, 1e-4) ** 2, rel=1e-6)
 
 
-def test_more_for_the_metric_leaves_less_for_the_gradients():
-    hot = dpmcmc.SGLD(step_size=50.0)
-    plans = [plan_of(metric=dpmcmc.PrivateMetric(share=share), sampler=hot) for share in (0.1, 0.3, 0.6)]
-    multipliers = [plan.required_multiplier for plan in plans]
-    assert multipliers == sorted(multipliers)
-    expected = math.sqrt(0.9 / 0.4)
-    assert multipliers[2] / multipliers[0] == pytest.approx(expected, rel=0.01)
-
-
-# Sensitivity, by replay on neighbours.
-
-
 @pytest.mark.parametrize("name", ["gram", "second_moment"])
 def test_release_moves_by_no_more_than_is_charged_and_by_as_much(name):
     plan = plan_of(metric=dpmcmc.PrivateMetric(name), clip=0.1)
@@ -99,9 +88,6 @@ def test_gradients_in_the_metric_move_by_no_more_than_twice_the_clip():
     assert 1.99 < moved_by_long_rows(plan_of(clip=0.7)) <= 2 * (1 + KAPPA)
 
 
-# F is the release's, and nothing else of the records'.
-
-
 @pytest.mark.parametrize("name", ["gram", "second_moment"])
 def test_metric_is_a_function_of_the_release_alone(name, monkeypatch):
     plan = plan_of(metric=dpmcmc.PrivateMetric(name))
@@ -110,14 +96,6 @@ def test_metric_is_a_function_of_the_release_alone(name, monkeypatch):
     one, other = (dpmcmc.sample(plan, records(seed=seed), key=0).metric for seed in (1, 2))
     assert np.array_equal(one.root, other.root)
     assert np.array_equal(one.inverse, other.inverse)
-
-
-def test_typical_row_has_the_norm_that_the_clip_is_a_ratio_of():
-    for ratio, clip in ((0.5, 1.0), (2.0, 0.3)):
-        plan = plan_of(metric=dpmcmc.PrivateMetric(clip_ratio=ratio), epsilon=50.0, clip=clip)
-        metric = dpmcmc.sample(plan, records(), key=0).metric
-        norms = np.linalg.norm(records()["x"] @ metric.inverse, axis=1)
-        assert np.sqrt(np.mean(norms**2)) == pytest.approx(clip / ratio, rel=0.03)
 
 
 def test_noise_of_the_metric_is_that_which_is_charged():
@@ -131,13 +109,10 @@ def test_metrics_noise_shares_no_key_with_a_step():
     streams = streams_of(0)[0]
     words = {
         tuple(np.asarray(jax.random.key_data(streams.at(chain, step).noise)))
-        for chain in (*range(3), stage._CHAIN)
+        for chain in (*range(3), stages_before._CHAIN)
         for step in range(3)
     }
     assert len(words) == 12
-
-
-# The model in the metric is the model.
 
 
 @pytest.mark.parametrize("target", [LOGISTIC, LINEAR, SOFTMAX], ids=lambda t: type(t).__name__)
@@ -212,9 +187,6 @@ def test_stationary_law_in_the_metric_is_the_posterior(sampler, name, monkeypatc
     assert np.abs(np.cov(whitened.T) - np.eye(D)).max() < 0.15
 
 
-# The life of a run.
-
-
 def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
     plan = plan_of(sampling=dpmcmc.Poisson(30))
     whole = dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "whole")
@@ -223,7 +195,7 @@ def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
+        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "kept")
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
@@ -240,7 +212,7 @@ def test_run_that_goes_on_elsewhere_pays_again_for_a_metric_that_was_not_committ
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "keep"), stop)
+        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "commit_stage"), stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")
@@ -258,7 +230,7 @@ def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, plat
 
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "here")
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
+        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
     (tmp_path / "kept" / "stage-0.bin").unlink()
@@ -287,15 +259,6 @@ def test_row_that_overflows_says_nothing():
         assert np.isfinite(dpmcmc.sample(plan, data, key=3).draws).all()
 
 
-def test_sweep_of_plans_in_metrics_is_each_of_them_alone():
-    plans = [plan_of(), plan_of(metric=dpmcmc.PrivateMetric("second_moment")), plan_of(epsilon=3.0)]
-    together = dpmcmc.sample_all(plans, records(), keys=[1, 2, 3])
-    for plan, key, result in zip(plans, (1, 2, 3), together, strict=True):
-        alone = dpmcmc.sample(plan, records(), key=key)
-        assert np.array_equal(alone.metric.root, result.metric.root)
-        assert np.allclose(alone.draws, result.draws, atol=1e-6)
-
-
 def test_released_metric_is_saved_with_the_draws(tmp_path):
     import xarray
 
@@ -312,9 +275,6 @@ def test_released_metric_is_saved_with_the_draws(tmp_path):
     privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
     charged = [event["noise_multiplier"] for event in privacy["events"]]
     assert {event.noise_multiplier for event in result.plan.metric.events} <= set(charged)
-
-
-# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -359,11 +319,6 @@ def test_metric_that_is_no_private_metric_is_refused(metric):
     assert seen.value.about == "metric"
 
 
-def test_released_metric_prints_on_one_line():
-    text = repr(dpmcmc.sample(plan_of(), records()).metric)
-    assert text == f"ReleasedMetric(gram, root of shape ({D}, {D}))"
-
-
 def test_row_beyond_its_bound_is_refused_before_anything_is_charged(tmp_path):
     data = records()
     data["x"][7] *= 100
@@ -395,11 +350,3 @@ def test_costs_of_records_and_audits_do_not_cover_a_metric():
     plan = plan_of()
     with pytest.raises(InputError, match="metric"):
         per_record_epsilon(plan, records(), np.zeros((1, 6, D)))
-
-
-def test_a_mesh_takes_the_steps_of_one_device():
-    plan = plan_of(chains=2)
-    alone = dpmcmc.sample(plan, records(), key=3)
-    shared = dpmcmc.sample(plan, records(), key=3, mesh=dpmcmc.mesh())
-    assert np.array_equal(alone.metric.root, shared.metric.root)
-    assert np.allclose(alone.draws, shared.draws, atol=1e-5)

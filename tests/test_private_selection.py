@@ -1,5 +1,6 @@
 """Private selection: parts that do not meet, one ε for all of them, and a vote that no record can turn."""
 
+import dataclasses
 import itertools
 import math
 from fractions import Fraction
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.mechanisms import Chain, Exponential, OutputPerturbation, PrivateSelection, release
+from dpmcmc.mechanisms import Chain, OutputPerturbation, PrivateSelection, release, vote
 from dpmcmc.mechanisms import selection as room
+from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.mechanisms.selection import excess_of_choice
-from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression, LogisticRegression
 
@@ -27,12 +29,26 @@ def absolute(params, record):
     return jnp.abs(params[0] - record["y"])
 
 
-def candidate():
-    return Exponential(hypotheses=POINTS[:, None], loss=absolute, loss_bound=2.0, regularisation=0.0)
+def weights(data, coefficient, points=POINTS):
+    return vote.weights_of_losses(absolute, points[:, None], data, 2.0, coefficient)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice(OneShot):
+    """A candidate whose law is known: a vote among three points."""
+
+    release = "one_sample"
+
+    def calibrate(self, target, spec):
+        settings = {"coefficient": vote.coefficient_of(spec.epsilon, 2.0, spec.moved)}
+        return self.planned(target, spec, (Event("pure", 0.0, 1.0, 1, epsilon=spec.epsilon),), settings)
+
+    def draw(self, plan, records, streams):
+        return POINTS[[vote.choice(weights(records, plan.settings["coefficient"]), streams.noise)], None]
 
 
 def boosted(count=2):
-    return PrivateSelection([candidate()] * count, loss_bound=2.0, loss=absolute)
+    return PrivateSelection([Choice()] * count, loss_bound=2.0, loss=absolute)
 
 
 def records(y):
@@ -50,31 +66,27 @@ def test_an_epsilon_beyond_the_proof_of_a_candidates_noise_is_refused():
 # ---- the whole mechanism, exactly, in one dimension ----
 
 
-def law(plan, y, vote=None):
+def law(plan, y):
     """Exact probabilities of the released point, over permutations, candidates and the vote (a = 2, three records)."""
     candidate_plan, total = plan.parts[0], dict.fromkeys(POINTS, Fraction(0))
-    single = {v: candidate().weights(candidate_plan, records([v])) for v in set(y)}
+    single = {v: weights(records([v]), candidate_plan.settings["coefficient"]) for v in set(y)}
     votes = {}
     for order in itertools.permutations(range(3)):
         first, second, last = (y[i] for i in order)
         for i, j in itertools.product(range(3), repeat=2):
             pair = (POINTS[i], POINTS[j], last)
             if pair not in votes:
-                among = Exponential(
-                    hypotheses=np.array(pair[:2])[:, None], loss=absolute, loss_bound=2.0, regularisation=0.0
-                )
-                weights = among.weights(plan.voting, records([last]))
-                votes[pair] = vote(weights) if vote else weights
+                votes[pair] = weights(records([last]), plan.settings["coefficient"], np.array(pair[:2]))
             chance = Fraction(single[first][i], sum(single[first])) * Fraction(single[second][j], sum(single[second]))
             for point, weight in zip(pair[:2], votes[pair], strict=True):
                 total[point] += chance * Fraction(weight, sum(votes[pair])) / 6
     return [total[point] for point in POINTS]
 
 
-def largest_loss(plan, **more):
+def largest_loss(plan):
     worst = 0.0
     for base in ((1.0, -1.0), (1.0, 1.0), (-1.0, 0.0)):
-        laws = [law(plan, (*base, one), **more) for one in (-1.0, 0.0, 1.0)]
+        laws = [law(plan, (*base, one)) for one in (-1.0, 0.0, 1.0)]
         for p, q in itertools.permutations(laws, 2):
             worst = max(worst, *(math.log(a / b) if b else math.inf for a, b in zip(p, q, strict=True) if a))
     return worst
@@ -87,7 +99,7 @@ def test_the_exact_law_on_neighbours_is_within_one_epsilon():
     # An argmin on the last part alone: 0 and 1 as probabilities, where candidates are known.
     loud = boosted().plan(TARGET, num_records=3, **PROMISE)
     loud.parts[0].settings["coefficient"] *= 40
-    loud.voting.settings["coefficient"] *= 40
+    loud.settings["coefficient"] *= 40
     assert largest_loss(loud) > 1.2
 
 
@@ -97,13 +109,11 @@ def test_the_vote_is_audited_on_the_record_that_decides_it(plant):
     plan = boosted().plan(TARGET, num_records=3, **PROMISE)
     chances = []
     for y in (-1.0, 1.0):
-        vote = Exponential(hypotheses=POINTS[[0, 2], None], loss=absolute, loss_bound=2.0, regularisation=0.0)
-        if plant == "twice":
-            plan.voting.settings["coefficient"] *= 2 if y < 0 else 1
-        weights = vote.weights(plan.voting, records([y]))
+        loud = 2 if plant == "twice" and y < 0 else 1
+        found = weights(records([y]), loud * plan.settings["coefficient"], POINTS[[0, 2]])
         if plant == "argmin":
-            weights = [int(w == max(weights)) for w in weights]
-        chances.append(Fraction(weights[0], sum(weights)))
+            found = [int(w == max(found)) for w in found]
+        chances.append(Fraction(found[0], sum(found)))
     loss = math.inf if chances[1] == 0 else math.log(chances[0] / chances[1])
     # Two candidates that differ by B in opposite ways: e^{ε/2} : 1 against 1 : e^{ε/2}.
     if plant is None:
@@ -119,6 +129,74 @@ def test_the_implementation_has_that_law():
     found = [float(plan.mechanism.draw(plan, records(y), streams_of(k)[0])[0, 0]) for k in range(400)]
     counts = np.array([found.count(point) for point in POINTS])
     assert np.sum((counts - 400 * expected) ** 2 / (400 * expected)) < 14  # χ² with two degrees of freedom: 1e-3
+
+
+# ---- the vote ----
+
+
+@pytest.mark.parametrize("moved", [2.0, 1.0])
+def test_no_choice_s_probability_moves_by_more_than_epsilon(moved):
+    """And little is left: a coefficient twice as large would exceed it."""
+    points, coefficient = np.linspace(-1, 1, 5), vote.coefficient_of(1.0, 2.0, moved)
+
+    def largest(coefficient):
+        worst = 0.0
+        for base in ((0.2, -0.7), (-1.0, -1.0), (1.0, 0.5)):
+            for one, other in itertools.permutations((-1.0, -0.4, 0.0, 1.0), 2):
+                pair = (*base, one), ((*base, other) if moved == 2 else base)
+                both = [weights(records(y), coefficient, points) for y in pair]
+                logs = [[math.log(Fraction(w, sum(found))) for w in found] for found in both]
+                worst = max(worst, np.abs(np.subtract(*logs)).max())
+        return worst
+
+    assert 0.5 < largest(coefficient) <= 1.0 < largest(2 * coefficient)
+
+
+def test_epsilon_is_attained_where_two_records_disagree_everywhere():
+    """One hypothesis among very many: its loss moves by B one way, all others' by B the other way."""
+
+    def votes(params, record):
+        return jnp.where(record["y"] > 0, params[0], 1.0 - params[0])
+
+    coefficient = vote.coefficient_of(1.0, 1.0, 2.0)
+    found = [vote.weights_of_losses(votes, np.eye(1, 4000).T, records([y]), 1.0, coefficient) for y in (-1.0, 1.0)]
+    first, second = (Fraction(w[0], sum(w)) for w in found)
+    assert 0.999 < abs(math.log(first / second)) <= 1.0
+
+
+@pytest.mark.parametrize("low", [-3.0, -700.0, -2500.0])
+def test_weights_are_as_exact_as_is_charged(low):
+    """Against exact rational exponentials, far below where a float's exp is 0."""
+    from mpmath import exp, mp, mpf
+
+    mp.dps = 60
+    scores = np.array([0.0, low / 3, low])
+    found = vote.weights_of(scores)
+    for score, weight in zip(scores[1:], found[1:], strict=True):
+        assert abs(mpf(weight) / found[0] / exp(mpf(float(score))) - 1) < 2.0**-36
+    # Below the floor all weights are the floor's, and none is 0.
+    least = vote.weights_of(np.array([0.0, -1e7, -1e9]))
+    assert least[1] == least[2] > 0
+
+
+def test_choices_have_their_probabilities():
+    found = [1, 5, 0, 10**40, 2 * 10**40, 3 * 10**40]
+    drawn = [vote.choice(found, jax.random.fold_in(jax.random.key(1), i)) for i in range(1200)]
+    counts = np.bincount(drawn, minlength=6)
+    assert np.all(counts[:3] == 0)
+    assert np.sum((counts[3:] - 200 * np.arange(1, 4)) ** 2 / (200 * np.arange(1, 4))) < 14  # χ²(2): 1e-3
+
+
+def test_sums_do_not_depend_on_order_and_losses_are_clipped():
+    def wild(params, record):
+        return params[0] * record["y"]
+
+    y = np.random.default_rng(0).normal(size=50) * 100
+    y[7] = np.nan
+    first = vote.level_sums(wild, POINTS[:, None], records(y), 3.0)
+    np.testing.assert_array_equal(first, vote.level_sums(wild, POINTS[:, None], records(y[::-1]), 3.0))
+    assert np.all(vote.level_sums(wild, POINTS[:, None], records([np.nan]), 3.0) == vote.LEVELS)
+    assert first.max() <= 50 * vote.LEVELS
 
 
 # ---- replay ----
@@ -153,10 +231,8 @@ def test_a_record_reaches_its_own_part_alone(monkeypatch):
 def test_keys_of_candidates_permutation_and_vote_are_different(monkeypatch):
     seen = []
     monkeypatch.setattr(room, "_released", lambda plan, own, streams: seen.append(streams) or np.zeros((1, 1)))
-    real = Exponential.draw_index
-    monkeypatch.setattr(
-        Exponential, "draw_index", lambda self, plan, data, key: seen.append((key,)) or real(self, plan, data, key)
-    )
+    real = vote.choice
+    monkeypatch.setattr(vote, "choice", lambda weights, key: seen.append((key,)) or real(weights, key))
     plan = boosted(3).plan(TARGET, num_records=8, **PROMISE)
     streams = streams_of(1)[0]
     plan.mechanism.draw(plan, records(np.zeros(8)), streams)
@@ -175,9 +251,9 @@ def test_the_guarantee_is_that_of_one_part():
     assert plan.guarantee.delta == 1e-4
     assert {e.mechanism for e in plan.guarantee.events} == {"pure", "approximate_draw"}
     assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
-    # One part and the vote after each other on the SAME records would cost more.
-    both = plan.parts[0].guarantee.compose(plan.voting.guarantee)
-    assert both.epsilon > 1.5
+    # Two parts after each other on the SAME records would cost more.
+    both = plan.parts[0].guarantee.compose(plan.parts[1].guarantee)
+    assert both.epsilon > 1.3
     data = {"x": np.random.default_rng(0).normal(size=(400, 2)) / 8, "y": np.arange(400) % 2}
     data["x"] /= np.maximum(1, np.linalg.norm(data["x"], axis=1, keepdims=True))
     found = release(plan, data)
@@ -217,17 +293,19 @@ def test_the_choice_is_as_good_as_stated():
 
 def test_impossible_requests_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match="candidates"):
-        PrivateSelection([candidate()], loss_bound=1.0)
+        PrivateSelection([Choice()], loss_bound=1.0)
     with pytest.raises(ValueError, match="loss_bound"):
-        PrivateSelection([candidate()] * 2, loss_bound=0.0)
+        PrivateSelection([Choice()] * 2, loss_bound=0.0)
     with pytest.raises(UnsupportedCombination, match="add_remove"):
         boosted().plan(TARGET, num_records=30, adjacency="add_remove", **PROMISE)
     with pytest.raises(ValueError, match="num_records"):
         boosted().plan(TARGET, num_records=2, **PROMISE)
+    with pytest.raises(ValueError, match="epsilon"):
+        vote.coefficient_of(1e-12, 1.0, 2.0)
 
     class Dear:
         def plan(self, target, **promise):
-            return candidate().plan(target, **(promise | {"epsilon": 2 * promise["epsilon"]}))
+            return Choice().plan(target, **(promise | {"epsilon": 2 * promise["epsilon"]}))
 
     with pytest.raises(ValueError, match="candidates: one costs"):
         PrivateSelection([Dear(), Dear()], loss_bound=1.0).plan(TARGET, num_records=30, **PROMISE)

@@ -1,7 +1,5 @@
 """Data that were private before they came: no further charge, the exact likelihood, and the promise carried through."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,8 +10,8 @@ import yaml
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.plans import make_plan
-from dpmcmc.data.base import DataRequest, Privatised
 from dpmcmc.data.registry import describe
+from dpmcmc.data.request import DataRequest, Privatised
 from dpmcmc.engine.result import Result
 from dpmcmc.targets import LinearRegression
 

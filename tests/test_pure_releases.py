@@ -13,15 +13,14 @@ from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import (
     OPS,
     CertifiedOPS,
-    Exponential,
     NoiseAware,
     ObjectivePerturbation,
     OutputPerturbation,
     PrivateSelection,
 )
 from dpmcmc.privacy import Event, Guarantee, Poisson, UnsupportedCombination
-from dpmcmc.privacy.accounting import one_sample
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting import pure
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.targets import LogisticRegression
 
@@ -86,14 +85,14 @@ def test_beside_minibatch_steps():
 def test_negative_epsilon_of_the_rest_is_used():
     """A mixture without it would be too large: at ε = ε₁ half of the mass asks for δ(0) and more."""
     rest = lambda e: gaussian_delta(1.0, e)  # noqa: E731
-    value = one_sample.mixed([one(2.0)], rest, 1.0)
+    value = pure.mixed([one(2.0)], rest, 1.0)
     p = math.exp(2) / (1 + math.exp(2))
     assert value == pytest.approx(p * (1 - math.exp(-1) * (1 - rest(1.0))) + (1 - p) * rest(3.0))
 
 
 def test_too_many_different_losses_are_summed():
     events = [one(0.01 * (1 + k / 7), 20) for k in range(6)]
-    assert guarantee(*events).epsilon == pytest.approx(one_sample.total(events), rel=1e-4)
+    assert guarantee(*events).epsilon == pytest.approx(pure.total(events), rel=1e-4)
 
 
 def test_deviation_costs_as_batch_overflow_does():
@@ -151,9 +150,6 @@ ASKED = {"num_records": 500, "epsilon": 1.0, "delta": 0.0}
 LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
 PURE = {
     "ops_range": OPS(form="range", radius=2.0, draws=3),
-    "ops_printed": OPS(form="printed", radius=2.0),
-    "ball": Exponential(radius=2.0),
-    "points": Exponential(hypotheses=np.zeros((3, 2)), loss_bound=1.0),
 }
 NOT_PURE = {
     "ops_gdp": OPS(form="gdp", prior_precision=1.0),
@@ -162,7 +158,7 @@ NOT_PURE = {
     "certified_ops": CertifiedOPS(steps=3),
     "objective": ObjectivePerturbation(),
     "output": OutputPerturbation(),
-    "selection": PrivateSelection([Exponential(radius=2.0)] * 2, loss_bound=1.0),
+    "selection": PrivateSelection([OPS(form="range", radius=2.0)] * 2, loss_bound=1.0),
 }
 
 
@@ -204,10 +200,9 @@ def test_a_pure_guarantee_has_a_gaussian_trade_off_below_it():
 @pytest.mark.slow
 def test_a_pure_run_is_charged_verified_and_shown_at_delta_0(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    points = "{name: exponential, radius: 2.0, regularisation: 1.0}"
     Path("pure.yaml").write_text(
         "name: pure\ndata: {name: two_normals}\ntarget: {name: logistic_regression}\n"
-        f"mechanism: {points}\nprivacy: {{epsilon: 1.0, delta: 0, ledger: budget}}\n"
+        "mechanism: {name: ops, form: range, radius: 2.0}\nprivacy: {epsilon: 1.0, delta: 0, ledger: budget}\n"
     )
     assert main(["ledger", "init", "budget", "--epsilon", "2", "--delta", "1e-5"]) == 0
     assert main(["run", "pure.yaml", "--out", "run", "--quiet"]) == 0

@@ -10,15 +10,15 @@ import pytest
 from scipy import stats
 
 from dpmcmc import targets
-from dpmcmc.engine import compilation
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.engine import sizes
+from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import exact_sums, integer_noise
+from dpmcmc.privacy.query import exact_sums, integer_noise, platforms, rows_in_place
+from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
-from dpmcmc.privacy.query.metric import SecondMoment
 from dpmcmc.privacy.query.query import GradientQuery, drawn_noise
-from dpmcmc.privacy.query.randomness import CHACHA20
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.privacy.query.selection import selector
 from tests.hardened import make
 from tests.pairs import slow_pairs
@@ -261,7 +261,7 @@ def test_sums_do_not_depend_on_row_order(name, n):
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("options", [compilation.ONE_THREAD, compilation.VECTORS], ids=["one thread", "threads"])
+@pytest.mark.parametrize("options", [sizes.ONE_THREAD, sizes.VECTORS], ids=["one thread", "threads"])
 @pytest.mark.parametrize("features", [8, 24, 64, 112, 520])
 def test_the_rounding_of_a_row_does_not_depend_on_its_place(features, options):
     """Rooms of a batch are multiples of eight, so a vector of sixteen numbers may have a remainder of eight."""
@@ -270,8 +270,8 @@ def test_the_rounding_of_a_row_does_not_depend_on_its_place(features, options):
 
     @functools.partial(jax.jit, compiler_options=options)
     def of_rows(at):
-        with exact_sums.traced_for("cpu"):
-            margin = exact_sums.Rows(jnp.asarray(table), at).margins(jnp.asarray(theta))
+        with platforms.traced_for("cpu"):
+            margin = rows_in_place.Rows(jnp.asarray(table), at).margins(jnp.asarray(theta))
         return jnp.stack([margin, jax.nn.sigmoid(margin), jnp.exp(margin / 8)])
 
     seen = np.full((3, len(table)), np.nan, np.float32)
@@ -304,7 +304,7 @@ def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows, platfor
         factor = np.minimum(np.float32(1), np.float32(1) / (np.abs(residual) * norm))
     weight = np.where(mask & np.isfinite(factor), residual * factor, 0) * np.float32(2.0**BITS)
     wanted = np.trunc(np.nan_to_num(table[at]) * weight[:, None]).astype(np.int64).sum(axis=0)
-    with exact_sums.traced_for(platform):
+    with platforms.traced_for(platform):
         found = exact_sum(q, jnp.asarray(theta), prepared)
     np.testing.assert_array_equal(found * 2.0**BITS, wanted)
     assert np.abs(wanted).max() > 2**BITS
@@ -317,12 +317,6 @@ def test_sums_do_not_depend_on_the_microbatch():
     records = {"x": np.eye(7, dtype=np.float32)[rng.integers(7, size=1000)], "y": np.full(1000, 2.0, np.float32)}
     sums = [exact_sum(query(Regression(), 1000, microbatch=m), jnp.zeros(7), records) for m in (7, 333)]
     np.testing.assert_array_equal(*sums)
-
-
-def test_gradients_of_a_large_model_are_taken_of_fewer_records_at_once():
-    made = query(Regression(), 1000)
-    assert [made._at_once(jnp.zeros(size)) for size in (7, 1 << 18, 1 << 20)] == [64, 64, 16]
-    assert made._at_once(jax.ShapeDtypeStruct((1 << 30,), np.float32)) == 1
 
 
 @pytest.mark.optimised
@@ -360,9 +354,6 @@ def test_a_tree_of_parameters_is_clipped_as_one_vector():
     reference = (flat * np.minimum(1, 0.5 / np.linalg.norm(flat, axis=1, keepdims=True))).sum(0)
     got = exact_sum(query(target, n, clip=0.5), params, {"x": x, "y": y})
     np.testing.assert_allclose(got, reference, atol=n * 0.5 * 2.0**-BITS)
-
-
-# --- noise --------------------------------------------------------------------------------------------
 
 
 def released(q: GradientQuery, z: float, draws: int, d: int, records, seed=0) -> np.ndarray:
@@ -414,7 +405,7 @@ def test_the_grid_leaves_room_for_the_noise(z):
     bits = fraction_bits(z)
     std = z * 2.0**bits
     zero = jnp.zeros(4000, jnp.int32)
-    levels = discrete_gaussian.levels_for(std, std)
+    levels = noise_tables.levels_for(std, std)
     stds = (FixedPoint(zero, zero) + drawn(std, zero, levels)).to_float64(1.0, 0) / std
     assert abs(np.std(stds) - 1) < 5 * math.sqrt(0.5 / 4000)
     assert np.max(np.abs(stds)) < 6
@@ -468,9 +459,6 @@ def test_rows_that_a_target_computes_are_held_as_its_residuals_are():
         return exact_sums.linear_sum(residual, x * x - x, jnp.ones(8, bool), 1.0, BITS)
 
     assert str(jax.make_jaxpr(total)(jnp.ones(8), jnp.ones((8, 3)))).count("scan[") == 2
-
-
-# --- integer noise ------------------------------------------------------------------------------------------
 
 
 def test_a_query_refuses_more_numbers_than_were_charged():

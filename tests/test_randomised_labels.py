@@ -14,13 +14,14 @@ import yaml
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.config.file import load
-from dpmcmc.errors import InputError
-from dpmcmc.mechanisms import OPS, PrivateSelection, RandomisedResponse, randomised_response
+from dpmcmc.data import randomise_labels
+from dpmcmc.errors import DataError, InputError
+from dpmcmc.mechanisms import OPS, label_posterior, nuts
+from dpmcmc.mechanisms.label_posterior import plan_labels
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, UnsupportedCombination
 from dpmcmc.privacy.query.randomised_response import VALUES, RandomisedTable
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.targets import LinearRegression, LogisticRegression, RandomisedLabels, SoftmaxRegression
 from tests.test_command_line import call
 
@@ -32,8 +33,11 @@ X = RNG.uniform(-0.7, 0.7, size=(N, 2)).astype(np.float32)
 RECORDS = {"x": X, "y": (X[:, 0] > 0).astype(np.int32)}
 
 
-def planned(target=LOGISTIC, epsilon=1.0, num_records=N, draws=100):
-    return RandomisedResponse(draws=draws).plan(target, num_records=num_records, epsilon=epsilon)
+def matrix(table):
+    """Probability of each randomised label (columns) given the true one (rows)."""
+    every = np.full((table.classes, table.classes), table.changed / VALUES)
+    np.fill_diagonal(every, table.kept / VALUES)
+    return every
 
 
 def check_exactly_private(table):
@@ -65,9 +69,9 @@ def check_exactly_private(table):
 def test_the_table_is_exactly_epsilon_private(epsilon, classes):
     table = RandomisedTable(epsilon, classes)
     check_exactly_private(table)
-    matrix = table.matrix()
-    np.testing.assert_allclose(matrix.sum(axis=1), 1.0, rtol=1e-15)
-    np.testing.assert_allclose(np.diag(matrix), math.exp(epsilon) / (math.exp(epsilon) + classes - 1), rtol=1e-9)
+    chances = matrix(table)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0, rtol=1e-15)
+    np.testing.assert_allclose(np.diag(chances), math.exp(epsilon) / (math.exp(epsilon) + classes - 1), rtol=1e-9)
 
 
 def test_a_keep_probability_of_more_is_caught(monkeypatch):
@@ -92,7 +96,7 @@ def test_drawn_labels_have_the_probabilities_of_the_table(classes):
         drawn = table.drawn(np.full(20_000, label, np.int32), streams_of(label)[0].noise)
         assert drawn.dtype == np.int32
         counts = np.bincount(drawn, minlength=classes)
-        assert stats.chisquare(counts, 20_000 * table.matrix()[label]).pvalue > 1e-4
+        assert stats.chisquare(counts, 20_000 * matrix(table)[label]).pvalue > 1e-4
 
 
 # The likelihood.
@@ -134,7 +138,7 @@ def test_class_probabilities_are_mixed_by_the_table():
     params = jnp.asarray(RNG.normal(size=(2, 3)), jnp.float32)
     p = np.asarray(target.predict(params, X[:1])[0])  # of the true label
     q = [math.exp(target.log_likelihood(params, {"x": jnp.asarray(X[0]), "y": jnp.array(k)})) for k in range(3)]
-    np.testing.assert_allclose(q, target.table.matrix().T @ p, rtol=1e-5)
+    np.testing.assert_allclose(q, matrix(target.table).T @ p, rtol=1e-5)
 
 
 # Nothing but the randomised labels.
@@ -143,7 +147,7 @@ def test_class_probabilities_are_mixed_by_the_table():
 @pytest.fixture(scope="module", autouse=True)
 def short():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(randomised_response, "_WARMUP", 40)
+        patch.setattr(label_posterior, "_WARMUP", 40)
         yield
 
 
@@ -154,52 +158,47 @@ def neighbour():
 def test_neighbours_with_the_same_keys_differ_in_one_randomised_label(monkeypatch):
     seen = []
 
-    def posterior(self, target, released, streams):
-        seen.append((target, released))
-        return np.zeros((self.draws, 2))
+    def run_chains(posteriors, released, *rest, **options):
+        seen.append(released)
+        return [np.zeros((4, 250, 2))]
 
-    monkeypatch.setattr(RandomisedResponse, "posterior", posterior)
-    plan = planned()
+    monkeypatch.setattr(nuts, "run_chains", run_chains)
+    monkeypatch.setattr(label_posterior.convergence, "summary", lambda chains: {"rhat": 1.0})
+    plan = plan_labels(LOGISTIC, N, 1.0)
     for records in (RECORDS, neighbour()):
         plan.mechanism.draw(plan, records, streams_of(0)[0])
-    (one, first), (two, second) = seen
-    assert one == two
+    first, second = seen
     assert first["x"] is second["x"] is X
     assert np.flatnonzero(first["y"] != second["y"]).tolist() == [7]
+    # A run's labels are those of the function, given the same key.
+    np.testing.assert_array_equal(first["y"], randomise_labels(RECORDS["y"], 1.0, num_classes=2, key=0)[0])
 
 
 def test_all_that_leaves_follows_from_the_randomised_labels(monkeypatch):
     same = RandomisedTable(1.0, 2).drawn(RECORDS["y"], streams_of(1)[0].noise)
     monkeypatch.setattr(RandomisedTable, "drawn", lambda *_: same)
-    results = [dpmcmc.sample(planned(), records, key=5) for records in (RECORDS, neighbour())]
+    results = [dpmcmc.sample(plan_labels(LOGISTIC, N, 1.0), records, key=5) for records in (RECORDS, neighbour())]
     np.testing.assert_array_equal(*(result.draws for result in results))
 
 
-def test_a_result_has_a_posterior_and_a_promise_about_one_label(tmp_path, capsys):
-    result = dpmcmc.sample(planned(), RECORDS, out=tmp_path / "out")
-    assert result.usable_for == ["prediction", "intervals"]
-    assert result.posterior is not None
-    assert result.draws.shape == (1, 100, 2)
-    guarantee = result.guarantee
+def test_secret_labels_have_a_guarantee_and_known_ones_none():
+    y = np.arange(10_000) % 3
+    (first, guarantee), (second, _) = (randomise_labels(y, 1.0, num_classes=3) for _ in range(2))
     assert (guarantee.epsilon, guarantee.delta, guarantee.adjacency) == (1.0, 0.0, "one_label")
     assert "features are taken as public" in " ".join(guarantee.assumptions)
-    assert result.plan.unit == result.plan.to_json()["unit"] == "label"
-    assert "one_label" in str(guarantee)
-    loaded = dpmcmc.Result.load(tmp_path / "out")
-    assert (loaded.plan.unit, loaded.guarantee) == ("label", guarantee)
-    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "all features being public and not protected" in page
-    assert "features are taken as public, and nothing protects them" in page
-    assert call("verify", tmp_path / "out") == 0
-    given = {"name": "a", "curator": "b", "use": "c", "region": "d", "description": "e", "author": "f"}
-    options = [word for key, value in given.items() for word in (f"--{key}", value)]
-    assert call("export", tmp_path / "out", "--registry", "--published", "2026-01-02", *options) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "label (of one row of the table, whose features are not protected)" in out
-    assert "Unprotected too: the features of every record" in out
-    twice = guarantee.compose(guarantee)
-    assert twice.epsilon == 2.0
-    assert twice.for_group(3).epsilon == 6.0
+    assert not np.array_equal(first, second)
+    assert abs(np.mean(first == y) - math.e / (math.e + 2)) < 0.03
+    assert guarantee.compose(guarantee).epsilon == 2.0
+    assert guarantee.for_group(3).epsilon == 3.0
+    labels, nothing = randomise_labels(y, 1.0, num_classes=3, key=4)
+    assert nothing is None
+    np.testing.assert_array_equal(labels, randomise_labels(y, 1.0, num_classes=3, key=4)[0])
+
+
+@pytest.mark.parametrize("y", [[0, 3], [-1, 0], [0.5, 1.0], [[0], [1]]])
+def test_what_is_no_label_is_refused_and_not_quoted(y):
+    with pytest.raises(DataError, match=r"^y: must be one array of whole numbers in 0\.\.2"):
+        randomise_labels(np.array(y), 1.0, num_classes=3)
 
 
 def simulated(target, truth, n, seed):
@@ -212,20 +211,21 @@ def simulated(target, truth, n, seed):
 
 
 @pytest.mark.slow
-def test_softmax_regression_recovers_its_coefficients_and_a_naive_likelihood_does_not():
+def test_any_sampler_recovers_coefficients_from_the_labels_and_a_naive_likelihood_does_not():
     target = SoftmaxRegression(prior_scale=2.0, num_classes=3, num_features=2)
     truth = np.array([[0.0, 2.0, -1.0], [0.0, 1.0, 2.0]])
     records = simulated(target, truth, 20_000, 0)
-    mixed = RandomisedLabels(target, 1.0)
-    streams = streams_of(3)[0]
-    released = records | {"y": mixed.table.drawn(records["y"], streams.noise)}
+    labels, _ = randomise_labels(records["y"], 1.0, num_classes=3, key=3)
 
     def apart(model):
-        draws = RandomisedResponse(draws=400).posterior(model, released, streams)
+        plan = dpmcmc.plan(
+            model, num_records=20_000, sampler=dpmcmc.SGLD(step_size=4.0), steps=8000, thin=8, privacy=None
+        )
+        draws = dpmcmc.sample(plan, records | {"y": labels}, key=1).flat_draws()
         contrast = draws[:, :, 1:] - draws[:, :, :1]
         return np.abs(contrast.mean(axis=0) - truth[:, 1:]) / contrast.std(axis=0)
 
-    assert apart(mixed).max() < 4.5
+    assert apart(RandomisedLabels(target, 1.0)).max() < 4.5
     assert apart(target).max() > 9
 
 
@@ -236,10 +236,10 @@ def test_ninety_per_cent_intervals_cover_coefficients_of_the_prior():
     for seed in range(40):
         truth = np.random.default_rng(1000 + seed).normal(scale=1.5, size=4)
         records = simulated(target, truth, 1500, seed)
-        draws = dpmcmc.sample(planned(target, 1.0, 1500, draws=400), records, key=seed).flat_draws()
+        draws = dpmcmc.sample(plan_labels(target, 1500, 1.0), records, key=seed).flat_draws()
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
         inside += list((low <= truth) & (truth <= high))
-    # 4 standard errors of 160 intervals, and of quantiles of 400 draws.
+    # 4 standard errors of 160 intervals, and of quantiles of 1,000 draws.
     assert abs(np.mean(inside) - 0.9) < 4 * math.sqrt(0.09 / len(inside))
 
 
@@ -260,57 +260,46 @@ def test_ninety_per_cent_intervals_cover_coefficients_of_the_prior():
 )
 def test_what_has_no_derivation_is_refused(target, epsilon, word):
     with pytest.raises(InputError, match=word):
-        planned(target, epsilon)
-
-
-def test_a_promise_about_whole_records_is_refused():
-    candidates = PrivateSelection([RandomisedResponse(draws=1)] * 2, loss_bound=1.0)
-    with pytest.raises(UnsupportedCombination, match="none about whole records"):
-        candidates.plan(dataclasses.replace(LOGISTIC, row_bound=1.0), num_records=N, epsilon=1.0, delta=1e-4)
-    with pytest.raises(InputError, match="num_records"):
-        planned(num_records=0)
-    with pytest.raises(InputError, match="hardened"):
-        RandomisedResponse().plan(LOGISTIC, num_records=N, epsilon=1.0, hardened=False)
+        plan_labels(target, N, epsilon)
 
 
 def test_a_promise_about_one_label_is_not_added_to_one_about_records(tmp_path):
-    ours = planned().guarantee
-    whole = OPS(prior_precision=1.0).plan(
-        dataclasses.replace(LOGISTIC, row_bound=1.0), num_records=N, epsilon=1.0, delta=1e-4
-    )
-    for one, other in ((ours, whole.guarantee), (whole.guarantee, ours)):
-        with pytest.raises(UnsupportedCombination, match="about one label"):
+    plan = plan_labels(LOGISTIC, N, 1.0)
+    bound = dataclasses.replace(LOGISTIC, row_bound=1.0)
+    whole = OPS(prior_precision=1.0).plan(bound, num_records=N, epsilon=1.0, delta=1e-4).guarantee
+    for one, other in ((plan.guarantee, whole), (whole, plan.guarantee)):
+        with pytest.raises(UnsupportedCombination, match="promise different things"):
             one.compose(other)
     ledger = Ledger.init(tmp_path / "book", name="n", num_records=N, adjacency="replace_one", epsilon=5.0, delta=1e-4)
-    with pytest.raises(LedgerError, match="about one label alone"):
-        dpmcmc.sample(planned(), RECORDS, ledger=ledger)
+    with pytest.raises(LedgerError, match="promises one_label and the ledger replace_one"):
+        dpmcmc.sample(plan, RECORDS, ledger=ledger)
     with pytest.raises(LedgerError, match="adjacency"):
         Ledger.init(tmp_path / "labels", name="n", num_records=N, adjacency="one_label", epsilon=5.0, delta=1e-4)
+    with pytest.raises(UnsupportedCombination, match="randomised labels"):
+        dpmcmc.audit.audit(plan)
 
 
 @pytest.mark.parametrize(
-    ("event", "adjacency", "release"),
-    [
-        (Event("gaussian", 5.0, 1.0, 1), "one_label", "labels"),
-        (Event("pure", 0.0, 1.0, 1, epsilon=1.0), "one_label", "estimate"),
-        (Event("pure", 0.0, 1.0, 1, epsilon=1.0), "replace_one", "labels"),
-        (Event("pure", 0.0, 1.0, 1, epsilon=1.0), "replace_one", "estimate + labels"),
-    ],
+    ("adjacency", "release"),
+    [("one_label", "estimate"), ("replace_one", "labels"), ("replace_one", "estimate + labels")],
 )
-def test_no_other_release_is_about_one_label(event, adjacency, release):
+def test_no_other_release_is_about_one_label(adjacency, release):
     with pytest.raises(UnsupportedCombination, match="randomised labels"):
-        Guarantee.from_events((event,), delta=1e-5, adjacency=adjacency, accountant="one_sample", release=release)
+        Guarantee.from_events(
+            (Event("pure", 0.0, 1.0, 1, epsilon=1.0),),
+            delta=1e-5, adjacency=adjacency, accountant="one_sample", release=release,
+        )  # fmt: skip
 
 
-def test_records_of_other_mechanisms_are_not_promised_by_labels():
+def test_records_of_other_methods_are_not_promised_by_labels():
     bound = dataclasses.replace(LOGISTIC, row_bound=1.0)
     with pytest.raises(UnsupportedCombination, match="one_label"):
         OPS().plan(bound, num_records=N, epsilon=1.0, delta=1e-4, adjacency="one_label")
     with pytest.raises(InputError, match="adjacency"):
         dpmcmc.Privacy(epsilon=1.0, delta=1e-5, adjacency="one_label")
-    with pytest.raises(UnsupportedCombination, match="randomised labels"):
-        dpmcmc.audit.audit(planned())
 
+
+# The YAML key.
 
 CONFIG = {
     "name": "labels",
@@ -318,17 +307,14 @@ CONFIG = {
     "target": {"name": "logistic_regression"},
     "privacy": None,
 }
-PROMISE = {"epsilon": 1.0, "delta": 1e-4}
-SAMPLER = {"sampler": {"name": "sgld", "step_size": 1.0}}
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"privacy": PROMISE}, "privacy: promises something about whole records"),
-        (SAMPLER, "sampler: mechanism randomised_response takes none"),
-        ({"mechanism": {"name": "noise_aware"}}, "data.labels: goes with mechanism randomised_response"),
-        ({"mechanism": {"name": "randomised_response"}, "data": {"name": "breast_cancer"}}, "data.labels: goes with"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-4}}, "privacy: is for a promise about whole records"),
+        ({"mechanism": {"name": "noise_aware"}}, "mechanism: is for a promise about whole records"),
+        ({"sampler": {"name": "sgld", "step_size": 1.0}}, "sampler: data.labels takes none"),
         ({"data": {"name": "breast_cancer", "labels": {"randomised": 0}}}, "data.labels.randomised"),
         ({"target": {"name": "poisson_regression"}}, "target"),
     ],
@@ -340,39 +326,33 @@ def test_a_config_that_says_two_things_is_refused(change, words, tmp_path, capsy
     assert words in capsys.readouterr().err
 
 
-def test_a_config_of_labels_plans_them_and_is_not_audited_by_runs(tmp_path, capsys):
+def test_a_run_says_what_it_protects_and_is_not_audited(tmp_path, capsys):
     path = tmp_path / "labels.yaml"
     path.write_text(yaml.safe_dump(CONFIG))
-    assert load(path).mechanism.name == "randomised_response"
-    assert call("plan", path) == 0
-    assert "one label changed, features not protected" in " ".join(capsys.readouterr().out.split())
+    assert call("run", path, "--out", tmp_path / "out") == 0
+    assert "label of one record changed, features not protected" in " ".join(capsys.readouterr().out.split())
+    result = dpmcmc.Result.load(tmp_path / "out")
+    assert result.usable_for == ["prediction", "intervals"]
+    assert result.draws.shape == (1, 1000, 31)
+    assert (result.guarantee.epsilon, result.guarantee.adjacency) == (1.0, "one_label")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "all features being public and not protected" in page
+    assert "features are taken as public, and nothing protects them" in page
+    assert "One label of one record" in page
+    assert call("verify", tmp_path / "out") == 0
     assert call("audit", path) == 2
-    assert "data.labels is not audited by runs" in capsys.readouterr().err
+    assert "nothing is claimed of whole records" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("settings", "code"),
-    [({}, 0), ({"epsilon": 1.1}, 1), ({"kept_probability": 0.75}, 1)],
-    ids=["as it is", "a larger epsilon", "more kept"],
-)
-def test_verify_holds_the_charge_against_how_labels_were_randomised(tmp_path, settings, code):
-    plan = planned()
-    body = plan.guarantee.to_json() | plan.facts()
-    body["settings"] = body["settings"] | settings
-    path = tmp_path / "privacy.json"
-    path.write_text(json.dumps(body))
-    assert call("verify", path) == code
-
-
-def test_verify_recomputes_epsilon_and_refuses_another_scope(tmp_path, capsys):
-    plan = planned()
+def test_verify_recomputes_epsilon_and_refuses_another_adjacency(tmp_path, capsys):
+    plan = plan_labels(LOGISTIC, N, 1.0)
     said = privacy_json(plan, plan.guarantee)
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps(said))
     assert call("verify", path, "--group", "2") == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "(1, 0)-DP, one_label" in out
-    assert "for any 2 labels, one_label" in out
+    assert "for any 2 records, one_label" in out
     for change in ({"adjacency": "replace_one"}, {"epsilon": 0.9}, {"release": "estimate"}):
         path.write_text(json.dumps(said | change))
         assert call("verify", path) != 0

@@ -1,6 +1,10 @@
-"""Noise with a Gaussian's tails, and key streams that never meet."""
+"""Noise with a Gaussian's tails, and key streams that never meet.
+
+ChaCha20 as JAX's generator: the words of its RFC, and no block that is read twice.
+"""
 
 import copy
+import math
 import pickle
 from collections import Counter
 
@@ -10,10 +14,13 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import compilation
-from dpmcmc.privacy.query import randomness
+from dpmcmc.engine import compilation, sizes
+from dpmcmc.privacy.query import chacha, randomness
+from dpmcmc.privacy.query import random_words as words_room
+from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_words, streams_of, tree_normal
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
+from tests.hardened import CHACHA_KEY
 
 
 @pytest.mark.optimised
@@ -46,7 +53,7 @@ def test_extreme_words_give_finite_far_noise(monkeypatch):
 
 @pytest.mark.parametrize(
     ("of", "rows", "count"),
-    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (randomness.CHACHA20, 1, 1), (randomness.CHACHA20, 3, 55)],
+    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (chacha.CHACHA20, 1, 1), (chacha.CHACHA20, 3, 55)],
 )
 def test_words_are_those_of_the_generator(of, rows, count):
     keys = jax.random.split(jax.random.key(3, impl=of), 4)
@@ -54,8 +61,8 @@ def test_words_are_those_of_the_generator(of, rows, count):
     @jax.jit
     def words(keys):
         wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
-        together = jax.vmap(lambda key: random_words(key, rows, count))(keys)
-        return wanted, together, random_words(keys[1], rows, count)
+        together = jax.vmap(lambda key: words_room.random_words(key, rows, count))(keys)
+        return wanted, together, words_room.random_words(keys[1], rows, count)
 
     wanted, together, alone = words(keys)
     np.testing.assert_array_equal(together, wanted)
@@ -65,7 +72,7 @@ def test_words_are_those_of_the_generator(of, rows, count):
 def test_words_follow_the_settings_of_jax():
     with jax.threefry_partitionable(False):
         wanted = jax.random.bits(jax.random.key(0), (2, 8), jnp.uint32)
-        np.testing.assert_array_equal(random_words(jax.random.key(0), 2, 8), wanted)
+        np.testing.assert_array_equal(words_room.random_words(jax.random.key(0), 2, 8), wanted)
 
 
 def test_leaves_of_one_pytree_get_different_noise():
@@ -109,7 +116,7 @@ def keys_used(monkeypatch, private: bool) -> list[tuple[str, tuple[int, ...]]]:
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
     # Cells that fill a block up to its cores repeat the last one.
-    monkeypatch.setattr(compilation, "cores", lambda platform: 1)
+    monkeypatch.setattr(sizes, "cores", lambda platform: 1)
     # What is compiled with these must not serve another test, nor the other way round.
     compilation._compile_cached.cache_clear()
     with monkeypatch.context() as patch:
@@ -171,3 +178,154 @@ def test_other_keys_are_refused():
     for key in (1.5, "seed", True):
         with pytest.raises(TypeError, match="key must be"):
             streams_of(key)
+
+
+#: RFC 8439: (key bytes, counter, nonce bytes, words), of section 2.3.2 and appendix A.1.
+VECTORS = [
+    (
+        bytes(range(32)),
+        1,
+        bytes.fromhex("000000090000004a00000000"),
+        "e4e7f110 15593bd1 1fdd0f50 c47120a3 c7f4d1c7 0368c033 9aaa2204 4e6cd4c3"
+        "466482d2 09aa9f07 05d7c214 a2028bd9 d19c12b5 b94e16de e883d0cb 4e3c50a2",
+    ),
+    (
+        bytes(32),
+        0,
+        bytes(12),
+        "ade0b876 903df1a0 e56a5d40 28bd8653 b819d2bd 1aed8da0 ccef36a8 c70d778b"
+        "7c5941da 8d485751 3fe02477 374ad8b8 f4b8436a 1ca11815 69b687c3 8665eeb2",
+    ),
+    (
+        bytes(32),
+        1,
+        bytes(12),
+        "bee7079f 7a385155 7c97ba98 0d082d73 a0290fcb 6965e348 3e53c612 ed7aee32"
+        "7621b729 434ee69c b03371d5 d539d874 281fed31 45fb0a51 1f0ae1ac 6f4d794b",
+    ),
+]
+
+
+def words_of(raw: bytes) -> jax.Array:
+    return jnp.asarray(np.frombuffer(raw, "<u4").astype(np.uint32))
+
+
+def words_in(text: str) -> list[str]:
+    return [text.replace(" ", "")[8 * i :][:8] for i in range(16)]
+
+
+@pytest.mark.parametrize(("key", "counter", "nonce", "words"), VECTORS, ids=["2.3.2", "A.1-1", "A.1-2"])
+def test_blocks_are_those_of_the_rfc(key, counter, nonce, words):
+    found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
+    assert [f"{word:08x}" for word in np.asarray(found)] == words_in(words)
+
+
+def on_an_accelerator() -> jax.Array:
+    """Blocks of the RFC's keys, three of each, by the function for devices that are no CPU."""
+    keys, nonces = (jnp.stack([words_of(vector[part]) for vector in VECTORS]) for part in (0, 2))
+    counters = jnp.array([[vector[1] + k for k in range(3)] for vector in VECTORS], jnp.uint32)
+    return chacha._word_by_word(keys, counters, nonces)
+
+
+def test_an_accelerator_has_the_same_blocks():
+    found = on_an_accelerator()
+    for (key, counter, nonce, words), blocks in zip(VECTORS, found, strict=True):
+        assert [f"{word:08x}" for word in np.asarray(blocks[:, 0])] == words_in(words)
+        after = jnp.arange(counter, counter + 3, dtype=jnp.uint32)
+        np.testing.assert_array_equal(blocks, chacha.block(words_of(key), after, words_of(nonce)))
+
+
+def test_fewer_rounds_are_not_those_of_the_rfc(monkeypatch):
+    loop = jax.lax.fori_loop
+    key, counter, nonce, words = VECTORS[0]
+    arguments = words_of(key)[None], jnp.asarray([[counter]], jnp.uint32), words_of(nonce)[None], "cpu"
+    with (
+        jax.disable_jit(),
+        monkeypatch.context() as patch,
+    ):  # no program that was traced with the true rounds may answer
+        assert f"{int(chacha._columns(*arguments)[0, 0, 0]):08x}" == words[:8]
+        patch.setattr(randomness.jax.lax, "fori_loop", lambda a, b, body, start: loop(a, b - 1, body, start))
+        found = chacha._columns(*arguments)[0, :, 0]
+        there = on_an_accelerator()[0, :, 0]
+    assert f"{int(found[0]):08x}" != words[:8] != f"{int(there[0]):08x}"
+
+
+def inputs_read(monkeypatch) -> list[tuple[int, ...]]:
+    """(counter, nonce) of every block that a key's uses read."""
+    read: list[tuple[int, ...]] = []
+    honest = chacha.block
+
+    def recorded(key, counter, nonce):
+        read.extend((int(c), *(int(n) for n in nonce)) for c in np.asarray(counter))
+        return honest(key, counter, nonce)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chacha, "block", recorded)
+        key = jnp.arange(8, dtype=jnp.uint32)
+        chacha._random_bits(key, 32, (40, 3))
+        chacha._split(key, (9,))
+        for data in (0, 1, 7, 2**32 - 1):
+            chacha._fold_in(key, np.uint32(data))
+        chacha.more_words(key, 40)
+        for chain, step in ((0, 0), (0, 1), (1, 0), (2**32 - 1, 7)):
+            randomness.at(jax.random.wrap_key_data(key, impl=CHACHA20), chain, step)
+    return read
+
+
+def test_bits_split_and_fold_in_never_read_the_same_block(monkeypatch):
+    read = inputs_read(monkeypatch)
+    assert len(read) == 8 + 5 + 4 + 3 + 4
+    assert len(set(read)) == len(read)
+    monkeypatch.setattr(chacha, "_SPLIT", chacha._FOLD)  # planted: one nonce for two uses
+    read = inputs_read(monkeypatch)
+    assert len(set(read)) < len(read)
+
+
+def test_every_width_and_shape():
+    key = jax.random.key(3, impl=CHACHA20)
+    for dtype, shape in ((jnp.uint8, (17,)), (jnp.uint16, (0,)), (jnp.uint32, ()), (jnp.uint32, (3, 5))):
+        bits = jax.random.bits(key, shape, dtype)
+        assert bits.shape == shape
+        assert bits.dtype == dtype
+    x = np.asarray(jax.random.uniform(key, (20_000,)))
+    assert abs(x.mean() - 0.5) < 4 / math.sqrt(12 * 20_000)
+    assert sorted(np.asarray(jax.random.permutation(key, 10)).tolist()) == list(range(10))
+
+
+def test_more_blocks_than_the_counter_has_are_refused():
+    key = jax.ShapeDtypeStruct((8,), jnp.uint32)
+    with pytest.raises(ValueError, match="4294967296 blocks"):
+        jax.eval_shape(lambda k: chacha._random_bits(k, 32, (1 << 20, (1 << 16) + 1)), key)
+    with pytest.raises(ValueError, match="4294967296 blocks"):
+        jax.eval_shape(lambda k: chacha._split(k, (1 << 20, (1 << 13) + 1)), key)
+    assert jax.eval_shape(lambda k: chacha._random_bits(k, 32, (1 << 20, 1 << 9)), key).size == 1 << 29
+
+
+def test_seeds_and_other_keys_are_adopted():
+    assert jax.random.key_data(jax.random.key(5, impl=CHACHA20)).tolist() == [5, 0, 0, 0, 0, 0, 0, 0]
+    threefry = jax.random.key(5, impl="threefry2x32")
+    assert randomness.is_chacha(randomness.adopted(threefry))
+    assert not randomness.is_chacha(threefry)
+    own = jax.random.key(5, impl=CHACHA20)
+    assert randomness.adopted(own) is own
+    with pytest.raises(ValueError, match="32 bytes"):
+        randomness.new_key(bytes(31))
+
+
+def test_words_on_the_host_are_the_generators():
+    for count in (1, 15, 16, 100):
+        words = chacha.words_on_host(CHACHA_KEY, count)
+        np.testing.assert_array_equal(words, jax.random.bits(CHACHA_KEY, (count,), jnp.uint32))
+    # Many keys: a few are computed at a time.
+    keys = jax.random.split(CHACHA_KEY, (2, 6))
+    found = jax.jit(jax.vmap(jax.vmap(lambda key: jax.random.bits(key, (1100,), jnp.uint32))))(keys)
+    for i, j in ((0, 0), (0, 5), (1, 3)):
+        np.testing.assert_array_equal(chacha.words_on_host(keys[i, j], 1100), found[i, j])
+    # Keys that XLA computes on several threads each, which a small call cannot.
+    words = jax.jit(jax.vmap(lambda key: jax.random.bits(key, (1 << 17,), jnp.uint32)))(keys[0, :2])
+    np.testing.assert_array_equal(words[1], chacha.words_on_host(keys[0, 1], 1 << 17))
+    # Blocks from a first one on go on where those before end.
+    whole = chacha.words_on_host(CHACHA_KEY, 96).reshape(16, 6)
+    np.testing.assert_array_equal(chacha.words_on_host(CHACHA_KEY, 64, 2).reshape(16, 4), whole[:, 2:])
+    with pytest.raises(ValueError, match="4294967296 blocks"):
+        chacha.words_on_host(CHACHA_KEY, 17, 2**32 - 1)

@@ -18,8 +18,8 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataRequest, abalone, adult, one_record
-from dpmcmc.diagnostics import per_record, personal_receipt, receipt
-from dpmcmc.diagnostics.per_instance import ObjectiveRelease, objective
+from dpmcmc.diagnostics import objective, per_record, personal_receipt, receipt
+from dpmcmc.diagnostics.objective import ObjectiveRelease
 from dpmcmc.diagnostics.per_record import account
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms import ObjectivePerturbation, OutputPerturbation, release
@@ -106,7 +106,6 @@ def test_a_receipt_is_shown_when_printed_and_not_by_its_repr():
     assert "not a promise" in str(mine)
 
 
-# ----------------------------------------------------------------------------------------------------
 # Refusals.
 
 
@@ -194,7 +193,6 @@ def test_a_table_without_a_schema_and_half_a_record_are_refused():
     assert "no schema" in refusal(result, np.zeros(1, [("age", float)]))
 
 
-# ----------------------------------------------------------------------------------------------------
 # Tables, folders and the command.
 
 COLUMNS = {"age": {"range": [18, 90]}, "job": {"levels": ["office", "field"]}, "ill": {"levels": [0, 1]}}
@@ -225,8 +223,7 @@ def released(tmp_path_factory):
     (folder / "small.yaml").write_text(CONFIG.format(count=N, schema=SCHEMA))
     run = ["run", str(folder / "small.yaml"), "--per-record", "--quiet", "--out", str(folder / "run")]
     assert main([*run, "--confidential", str(folder / "mine")]) == 0
-    with np.load(folder / "mine" / "per_record.npz") as kept:
-        return folder / "run", dict(kept)
+    return folder / "run", np.genfromtxt(folder / "mine" / "per_record.csv", delimiter=",", names=True)
 
 
 def content(folder):
@@ -355,18 +352,18 @@ def test_a_raw_record_of_adult_is_encoded_as_its_line_is(tmp_path, encoding):
     numeric, levels, labels = adult.parse(LINE, "adult.data")
     mine = write_csv(tmp_path / "me.csv", [*adult.FIELDS, "income"], LINE.split(", "))
     request = DataRequest(name="adult", encoding=encoding)
-    found, _ = one_record.read(tmp_path / "me.csv", request, None)
+    found, _ = one_record.read_record(tmp_path / "me.csv", request, None)
     np.testing.assert_array_equal(found["x"], adult.encode(numeric, levels, encoding))
     np.testing.assert_array_equal(found["y"], labels)
     for old, new, said in (("Male", "male", "no level"), ("39", "-1", ">= 0"), ("39", "inf", "finite")):
         write_csv(tmp_path / "me.csv", [*adult.FIELDS, "income"], LINE.replace(old, new, 1).split(", "))
         with pytest.raises(DataError, match=said):
-            one_record.read(tmp_path / "me.csv", request, None)
+            one_record.read_record(tmp_path / "me.csv", request, None)
     write_csv(tmp_path / "me.csv", ["years", *adult.FIELDS[1:], "income"], LINE.split(", "))
     with pytest.raises(DataError, match="lacks the column 'age'; a record of this run is a row of age, workclass"):
-        one_record.read(tmp_path / "me.csv", request, None)
+        one_record.read_record(tmp_path / "me.csv", request, None)
     with pytest.raises(DataError, match="there is no such file"):
-        one_record.read(tmp_path / "nobody.csv", request, None)
+        one_record.read_record(tmp_path / "nobody.csv", request, None)
     assert mine
 
 
@@ -374,29 +371,28 @@ def test_a_raw_or_an_encoded_record_of_abalone_is_the_same(tmp_path):
     values = [0.455, 0.365, 0.095, 0.514, 0.2245, 0.101, 0.15]
     request = DataRequest(name="abalone")
     write_csv(tmp_path / "raw.csv", [*abalone.COLUMNS[:-1], "rings"], ("M", *values, 15))
-    raw, _ = one_record.read(tmp_path / "raw.csv", request, abalone.COLUMNS)
+    raw, _ = one_record.read_record(tmp_path / "raw.csv", request, abalone.COLUMNS)
     np.testing.assert_array_equal(raw["x"], abalone.encode(np.array([1.0]), np.array([values]), "public"))
     write_csv(tmp_path / "encoded.csv", [*abalone.COLUMNS, "y"], [*map(repr, map(float, raw["x"][0])), 1])
-    encoded, _ = one_record.read(tmp_path / "encoded.csv", request, abalone.COLUMNS)
+    encoded, _ = one_record.read_record(tmp_path / "encoded.csv", request, abalone.COLUMNS)
     for name, leaf in raw.items():
         np.testing.assert_array_equal(encoded[name], leaf)
     for lacking in ("y", abalone.COLUMNS[1]):
         names = ["other" if name == lacking else name for name in (*abalone.COLUMNS, "y")]
         write_csv(tmp_path / "encoded.csv", names, range(len(names)))
         with pytest.raises(DataError, match="encoded columns"):
-            one_record.read(tmp_path / "encoded.csv", request, abalone.COLUMNS)
+            one_record.read_record(tmp_path / "encoded.csv", request, abalone.COLUMNS)
 
 
 def test_all_rows_of_an_owner_are_one_record(tmp_path):
     owners = {"owner": "who", "num_owners": 9, "records_per_owner": 3}
     request = DataRequest(path="all.csv", schema=dpmcmc.data.Schema(**SCHEMA), **owners)
     write_csv(tmp_path / "we.csv", COLUMNS, *ROWS[:2])
-    found, _ = one_record.read(tmp_path / "we.csv", request, None)
+    found, _ = one_record.read_record(tmp_path / "we.csv", request, None)
     assert found["x"].shape[:2] == (1, 3)
     np.testing.assert_array_equal(found["mask"], [[True, True, False]])
 
 
-# ----------------------------------------------------------------------------------------------------
 # Objective perturbation.
 
 RUNS_OF_OBJECTIVE = 3000

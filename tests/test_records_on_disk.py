@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import compilation
 from dpmcmc.engine import rows_on_disk as records_on_disk
+from dpmcmc.engine import sizes
 from dpmcmc.errors import DataError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
-from dpmcmc.targets.base import check_labels
+from dpmcmc.targets.labels import check_labels
 
 N, D = 3000, 7
 rng = np.random.default_rng(3)
@@ -42,39 +42,12 @@ PLANS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
     plan = make(**PLANS[name])
     inside = dpmcmc.sample(plan, {"x": X, "y": Y}, key=5).draws
     outside = dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5).draws
     # Another program may round otherwise.
     np.testing.assert_allclose(outside, inside, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_target_of_ones_own_and_a_sweep_run_on_them_too(tmp_path):
-    own = dpmcmc.targets.Custom(
-        lambda key: np.zeros(D, np.float32), lambda t: -t @ t / 2, lambda t, r: -((r["x"] @ t - r["y"]) ** 2)
-    )
-    plan = dpmcmc.plan(
-        own,
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=30,
-        chains=2,
-        privacy=None,
-    )
-    records = mapped(tmp_path, x=X, y=Y)
-    np.testing.assert_allclose(
-        dpmcmc.sample(plan, records, key=1).draws,
-        dpmcmc.sample(plan, {"x": X, "y": Y}, key=1).draws,
-        rtol=1e-4,
-        atol=1e-6,
-    )
-    plans = [make(), make(privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-5, accountant="rdp"))]
-    together = dpmcmc.sample_all(plans, records, keys=[1, 2])
-    for one, other in zip(together, dpmcmc.sample_all(plans, {"x": X, "y": Y}, keys=[1, 2]), strict=True):
-        np.testing.assert_allclose(one.draws, other.draws, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -88,7 +61,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
         return selected(leaf, indices, mask)
 
     monkeypatch.setattr(records_on_disk, "_selected", spy)
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 32)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 32)
     plan = make(chains=1)
     dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5)
     assert len(read) == 3
@@ -99,7 +72,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 16)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 16)
     plan, records = make(), mapped(tmp_path, x=X, y=Y)
     alone = dpmcmc.sample(plan, records, key=5).draws
 
@@ -128,7 +101,7 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
 
 
 def test_blocks_see_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcmc.storage.fingerprint._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dpmcmc.storage.record_blocks._BLOCK_BYTES", 1000)
     records = mapped(tmp_path, x=X, y=Y)
     assert fingerprint(b"k" * 32, records) == fingerprint(b"k" * 32, {"x": X, "y": Y})
     bad = X.copy()

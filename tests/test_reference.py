@@ -20,7 +20,6 @@ PUBLIC = (
     "dpmcmc.estimators",
     "dpmcmc.data",
     "dpmcmc.inference",
-    "dpmcmc.inference.synthetic",
     "dpmcmc.inference.predictive",
     "dpmcmc.inference.convergence",
     "dpmcmc.diagnostics",

@@ -8,7 +8,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.engine import blocks, chains
+from dpmcmc.engine import blocks, chain_checks
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import (
@@ -19,11 +19,9 @@ from dpmcmc.estimators import (
 from dpmcmc.mechanisms import (
     MECHANISMS,
     OPS,
-    AdaOPS,
     AdaSSP,
     CertifiedOPS,
     Chain,
-    Exponential,
     Hybrid,
     NoiseAware,
     ObjectivePerturbation,
@@ -158,10 +156,8 @@ REFUSED = {
     "draws of noise_aware, linear": released(NoiseAware(draws=10**12), LINEAR, REAL),
     "draws of ops": released(OPS(prior_precision=1.0, draws=10**12), LOGISTIC, TWO),
     # Code and facts of the user's own.
-    "hypotheses of other shapes": released(Exponential(hypotheses=np.zeros((4, 9)), loss_bound=1.0), LOGISTIC, TWO),
-    "a loss that fails": released(Exponential(hypotheses=np.zeros((4, D)), loss_bound=1.0, loss=fails), LOGISTIC, TWO),
-    "a loss that is none": released(
-        Exponential(hypotheses=np.zeros((4, D)), loss_bound=1.0, loss="zero_one"), LOGISTIC, TWO
+    "a vote whose loss is none": released(
+        PrivateSelection([OUTPUT, OUTPUT], loss_bound=1.0, loss="zero_one"), LOGISTIC, TWO
     ),
     "a vote whose loss fails": released(PrivateSelection([OUTPUT, OUTPUT], loss_bound=1.0, loss=fails), LOGISTIC, TWO),
     "a candidate whose losses fail": released(
@@ -170,17 +166,13 @@ REFUSED = {
     "losses that fail in float64, output": released(OUTPUT, InFloat32Alone(), TWO),
     "units that fail, chain": sampled(target=BadUnits()),
     "units that fail, hybrid": released(Hybrid(OPS(prior_precision=1.0), SGLD, steps=3), BadUnits(), TWO),
-    "draws on a ball beyond what is tried": lambda ledger, folder: OPS(
-        form="range", engine="closed_form", radius=1.0, draws=2**20 + 1
-    ),
-    "hypotheses that are no numbers": lambda ledger, folder: Exponential(hypotheses=["a", "b"], loss_bound=1.0),
     "a candidate that is none": lambda ledger, folder: PrivateSelection([OUTPUT, "ops"], loss_bound=1.0),
     # Records.
     "another number of records": sampled({name: leaf[1:] for name, leaf in TWO.items()}),
     "records of other shapes, chain": sampled({"x": X[:, :2], "y": TWO["y"]}),
     "labels of another kind": sampled({"x": X, "y": TWO["y"] + 7}),
     "labels beyond their bound": released(AdaSSP(), LINEAR, {"x": X, "y": 9 * X[:, 0]}),
-    "rows beyond their bound": released(AdaOPS(), LINEAR, {"x": 9 * X, "y": X[:, 0]}),
+    "rows beyond their bound": released(AdaSSP(), LINEAR, {"x": 9 * X, "y": X[:, 0]}),
     "rows that are not finite": released(SufficientStatistics(), LINEAR, {"x": X * np.nan, "y": X[:, 0]}),
     "rows of text": sampled({"x": X.astype(str), "y": TWO["y"]}),
     "no labels": released(NoiseAware(), LOGISTIC, {"x": X}),
@@ -257,11 +249,11 @@ def test_a_second_moment_of_3000_columns_is_refused_by_the_plan():
 
 
 def test_draws_of_a_chain_that_memory_does_not_hold_are_refused(ledger, monkeypatch):
-    monkeypatch.setattr(chains, "memory", lambda: 8 * 4 * D - 1)
+    monkeypatch.setattr(chain_checks, "memory", lambda: 8 * 4 * D - 1)
     with pytest.raises(InputError, match="draws: 4 draws of 3 numbers take more than"):
         sampled()(ledger.path, None)
     check_unspent(ledger)
-    monkeypatch.setattr(chains, "memory", lambda: 8 * 4 * D)
+    monkeypatch.setattr(chain_checks, "memory", lambda: 8 * 4 * D)
     sampled()(ledger.path, None)
     assert [run.outcome for run in ledger.state().runs] == ["void", "released"]
 
@@ -284,4 +276,4 @@ def test_a_mechanism_whose_chain_is_miscompiled_is_refused_before_it_is_charged(
 def test_every_mechanism_is_among_them():
     listed = {type(mechanism) for mechanism, _, _ in NUMBERS.values()}
     # These release no sum of many numbers with Gaussian noise.
-    assert listed | {OPS, Exponential, AdaOPS} >= set(MECHANISMS.values())
+    assert listed | {OPS} >= set(MECHANISMS.values())

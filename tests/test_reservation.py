@@ -10,14 +10,14 @@ import yaml
 import dpmcmc
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks, chains, compilation
-from dpmcmc.engine.blocks import INTERRUPTED
+from dpmcmc.engine import chains, lanes, sizes
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.storage import checkpoint
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 
@@ -98,7 +98,7 @@ def test_bad_records_give_it_back_and_a_crash_does_not(ledger, monkeypatch):
     def crash(*_):
         raise MemoryError
 
-    monkeypatch.setattr(blocks, "hand_out", crash)
+    monkeypatch.setattr(lanes, "hand_out", crash)
     with pytest.raises(MemoryError):
         dpmcmc.sample(PLAN, DATA, ledger=ledger)
     assert outcomes(ledger) == ["void", "open"]
@@ -119,7 +119,7 @@ def test_known_noise_another_data_set_and_another_size_are_refused(ledger):
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_a_resumed_run_is_charged_once_and_elsewhere_for_what_it_repeats(ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 7)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     stopped(tmp_path / "c", 3, plan=PLAN, ledger=ledger)
     once = ledger.state().spent
@@ -137,7 +137,7 @@ def test_elsewhere_a_run_whose_repetition_does_not_fit_is_refused(tmp_path, monk
     tight = Ledger.init(
         tmp_path / "tight.db", name="d", num_records=400, adjacency="replace_one", epsilon=1.21, delta=1e-4
     )
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 57)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 57)
     stopped(tmp_path / "c", 0, plan=PLAN, ledger=tight)
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
     with pytest.raises(OverBudget, match="cannot go on"):
@@ -170,11 +170,11 @@ def test_a_ledger_that_cannot_be_settled_costs_no_result(ledger, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 20)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
-    real = blocks.hand_out
+    real = lanes.hand_out
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "hand_out", lambda rows, first, *a: real(rows, first, *a) if first < 20 else _stop())
+        patch.setattr(lanes, "hand_out", lambda rows, first, *a: real(rows, first, *a) if first < 20 else _stop())
         patch.setattr(run_command.Place, "clear", lambda self: None)
         with pytest.raises(Stop):
             call(config, "--out", tmp_path / "run")
@@ -183,7 +183,7 @@ def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, 
         rows[0].failure = 40, 1.0
 
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
-    monkeypatch.setattr(blocks, "hand_out", diverged)
+    monkeypatch.setattr(lanes, "hand_out", diverged)
     assert call("--resume", tmp_path / "run") == 1
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert sum(e["count"] for e in stated["events"] if e["mechanism"] == "poisson_gaussian") > 60

@@ -1,18 +1,26 @@
-"""A Result: its table, its names, its predictions, and its folder."""
+"""A Result: its table, its names, its predictions, and its folder.
+
+Draws open in ArviZ, whichever of its two generations is installed, with their sample statistics.
+
+Effects of a release: ratios, marginal effects and contrasts are those of its draws.
+"""
 
 import dataclasses
 import json
 import pickle
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.inference.names import axes, few, flat, labels
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference.names import axes, flat, labels
 from dpmcmc.planning.saved import SavedTarget, target_of
-from dpmcmc.report.figures import predictions, traces
 
 RNG = np.random.default_rng(3)
 COLUMNS = ("age", "job=<b>office</b>", "intercept")
@@ -70,13 +78,6 @@ def test_a_summary_of_chains_has_their_mixing_and_does_not_call_their_range_an_i
     assert "refuses intervals" in axis.get_title()
     assert not axis.collections  # no line that could pass for an interval
     assert [label.get_text() for label in released().plot().axes[0].get_yticklabels()] == list(COLUMNS)
-
-
-def test_a_large_model_is_shown_in_part():
-    draws = np.zeros((1, 100, 400), np.float32)
-    summary = released(draws, columns=None).summary(most=150)
-    assert len(summary) == 150
-    assert "250 more parameters are not shown" in str(summary)
 
 
 def test_names_follow_columns_of_linear_models_and_the_path_of_others():
@@ -164,17 +165,6 @@ def test_a_pickle_holds_no_time_that_depends_on_the_records():
     assert pickle.loads(pickle.dumps(result)).wall_seconds == {}
 
 
-def test_names_that_look_like_formulas_are_drawn_as_they_stand(tmp_path):
-    names = ("a$^$e", "$x$", r"\frac$")
-    figure = released(columns=names).plot()
-    figure.canvas.draw()
-    drawn = [tick._preprocess_math(tick.get_text()) for tick in figure.axes[0].get_yticklabels()]
-    assert drawn == [(name, False) for name in names]
-    draws = {"w": np.zeros((1, 5, 3))}
-    traces(tmp_path / "t.png", few(draws["w"], names), (0, 1), "title $^$", "note $^$")
-    predictions(tmp_path / "p.png", {"m$^$": np.zeros(3)}, np.arange(3), "$_$", None)
-
-
 def test_a_folder_that_holds_no_result_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="holds no result"):
         dpmcmc.Result.load(tmp_path)
@@ -218,20 +208,6 @@ def test_a_plan_json_has_the_sections_of_a_config():
     assert said["run"] == {"steps": 9, "chains": 1, "burn_in": 0, "thin": 3}
     assert (said["privacy"]["epsilon"], said["privacy"]["clip"]) == (1.0, 2.0)
     assert target_of(plan.to_json()) == plan.target
-
-
-def test_a_folder_without_sections_says_so_where_they_are_needed(tmp_path):
-    folder = chain().save(tmp_path / "run")
-    older = {key: value for key, value in json.loads((folder / "plan.json").read_text()).items() if key != "config"}
-    (folder / "plan.json").write_text(json.dumps(older))
-    facts = json.loads((folder / "privacy.json").read_text())
-    (folder / "privacy.json").write_text(json.dumps({key: value for key, value in facts.items() if key != "files"}))
-    with pytest.warns(UserWarning, match="earlier version"):
-        loaded = dpmcmc.Result.load(folder)
-    assert isinstance(loaded.plan.target, SavedTarget)
-    assert str(loaded.summary())
-    with pytest.raises(ValueError, match=r"plan\.json: an earlier version of dpmcmc wrote it"):
-        loaded.page()
 
 
 def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(tmp_path):
@@ -303,17 +279,97 @@ def test_classes_are_compared_with_the_first_by_their_levels_and_draws_stay_as_t
     assert str(loaded.summary()) == str(own)
 
 
-def test_a_figure_in_original_units_has_effects_over_half_a_range_on_one_numbered_axis():
-    result = classes(RNG.normal(size=(1, 100, 2, 3)) + np.array([0.0, 5.0, 9.0]))
-    figure = result.plot()
-    figure.canvas.draw()
-    (axis,) = figure.axes
-    summary = result.summary()
-    half = np.log1p(100) / 2
-    (dots,) = (line for line in axis.lines if line.get_marker() == "o")
-    np.testing.assert_allclose(dots.get_xdata()[:2], summary.mean[:2] * half)
-    assert np.isnan(dots.get_xdata()[2:]).all()  # an intercept is no effect
-    assert len(axis.texts) == 4
-    assert "not on the axis" in axis.texts[3].get_text()
-    assert "log odds over half the range" in axis.get_xlabel()
-    assert len([label for label in axis.get_xticklabels() if label.get_text()]) >= 2
+POSTERIOR = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import arviz, numpy
+import dpmcmc
+result = dpmcmc.Result.load(sys.argv[1])
+for opened in (arviz.from_netcdf(sys.argv[1] + "/draws.nc"), result.to_arviz()):
+    table = arviz.summary(opened)
+    assert len(table) == len(result.columns), table
+    numpy.testing.assert_allclose(table["mean"].astype(float), result.noise_aware().mean, atol=0.01)
+    assert (table["r_hat"].astype(float) < 1.02).all(), table
+"""
+
+
+@pytest.mark.slow
+def test_the_summary_of_arviz_is_that_of_the_posterior_of_a_path(tmp_path):
+    data = dpmcmc.data.load("two_normals")
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(3.0, num_features=3, row_bound=1.0),
+        num_records=1000,
+        sampler=dpmcmc.SGLD(4.0),
+        steps=80,
+        burn_in=0.5,
+        privacy=dpmcmc.Privacy(epsilon=20.0, delta=1e-5),
+        metric=dpmcmc.PrivateMetric(),
+    )
+    result = dpmcmc.sample(plan, data, out=tmp_path / "out")
+    assert result.posterior is not None
+    done = subprocess.run(
+        [sys.executable, "-c", POSTERIOR, tmp_path / "out"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Shape validation failed" not in done.stderr
+
+
+SCHEMA = Schema(
+    {"age": Range(17, 90), "job": Levels(("none", "some")), "y": Levels(("0", "1"))}, label="y", formula="y ~ age + job"
+)
+TRUTH = {"age": 0.03, "job": -0.8}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A release of 40,000 rows at an ε that leaves little noise, and its table."""
+    rng = np.random.default_rng(0)
+    age, job = rng.uniform(17, 90, 40_000), rng.integers(0, 2, 40_000)
+    eta = TRUTH["age"] * (age - 50) + TRUTH["job"] * job
+    y = (rng.random(len(eta)) < expit(eta)).astype(int)
+    table = {"age": age, "job": np.array(["none", "some"])[job], "y": y.astype(str)}
+    return dpmcmc.fit(None, table, SCHEMA, 8.0, progress=False), eta
+
+
+def test_ratios_and_marginal_effects_contain_the_truth(fitted):
+    result, eta = fitted
+    found = result.effects(level=0.999)
+    slope = float(np.mean(expit(eta) * expit(-eta)))
+    truths = {
+        ("age", "odds ratio, per unit"): np.exp(TRUTH["age"]),
+        ("age", "odds ratio, from 17 to 90"): np.exp(TRUTH["age"] * 73),
+        ("job=some", "odds ratio, per unit"): np.exp(TRUTH["job"]),
+        ("age", "average marginal effect"): TRUTH["age"] * slope,
+        ("job=some", "average marginal effect"): TRUTH["job"] * slope,
+    }
+    named = dict(zip(zip(found.names, found.kinds, strict=True), found.intervals, strict=True))
+    assert set(named) == set(truths)
+    for key, truth in truths.items():
+        low, high = named[key]
+        assert low < truth < high, key
+        assert high - low < 0.6 * abs(truth), key
+    assert list(found.to_dict()) == ["name", "kind", "mean", "sd", "0.05 %", "99.95 %"]
+    assert "odds ratio, from 17 to 90" in str(found)
+
+
+def test_a_contrast_has_the_spread_of_its_draws(fitted):
+    result, _ = fitted
+    draws = SCHEMA.to_original_units(result.flat_draws())
+    names = list(SCHEMA.own_names)
+    expected = 10 * draws[:, names.index("age")] - draws[:, names.index("job=some")]
+    found = result.effects({"age": 10.0, "job=some": -1.0})
+    np.testing.assert_allclose(found.draws[:, 0], expected)
+    assert found.intervals.shape == (1, 2)
+
+
+def test_what_has_no_effects_is_refused(fitted):
+    result, _ = fitted
+    with pytest.raises(InputError, match="'agee' is no coefficient; the names are age"):
+        result.effects({"agee": 1.0})
+    with pytest.raises(InputError, match="level must be in"):
+        result.effects(level=1.0)
+    target = dpmcmc.targets.LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+    x = np.random.default_rng(0).uniform(-0.7, 0.7, size=(1000, 2))
+    bare = dpmcmc.sample(dpmcmc.suggest(target, num_records=1000, epsilon=1.0), {"x": x, "y": x[:, 0]}, progress=False)
+    with pytest.raises(UnsupportedCombination, match="the plan has no schema"):
+        bare.effects()

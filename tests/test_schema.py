@@ -126,34 +126,6 @@ def test_the_structure_is_true_of_every_row():
     assert crossed.names[10] == "job=office:region=1"
 
 
-def test_decoding_brings_a_table_back():
-    """Words as levels are compared, missing values as such; a column of an interaction alone has no way back."""
-    schema = Schema(
-        {
-            "age": Range(17, 90, missing=True),
-            "wage": Range(0, 1000, scale="log1p"),
-            "job": Levels(["a", "b"], other=True, missing=True),
-            "y": Range(-5, 5),
-        },
-        formula="y ~ age + wage + job + age:job",
-    )
-    table = {
-        "age": np.array([17, 40, np.nan]),
-        "wage": np.array([0.0, 30, 1000]),
-        "job": np.array(["b", None, "other"], object),
-        "y": np.array([-5.0, 0.5, 5]),
-    }
-    found = schema.decode(**schema.encode(table))
-    assert list(found) == list(table)
-    for name in ("age", "wage", "y"):
-        np.testing.assert_allclose(found[name], table[name], rtol=1e-5)
-    assert found["job"].tolist() == ["b", None, "other"]
-    counts = Schema({"age": Range(0, 1), "n": Counts(7)}, label="n")
-    assert counts.decode(np.ones((2, 2)), np.array([3.0, 9.0]))["n"].tolist() == [3, 7]
-    with pytest.raises(InputError, match="wage is part of an interaction alone"):
-        schema.with_formula("y ~ age + age:wage").decode_features(np.zeros((1, 5)))
-
-
 def test_yaml_takes_a_schema_there_and_back():
     crossed = SCHEMA.with_formula("late ~ age + C(job) + age:job - 1")
     assert crossed.names == ("age", *(f"{pre}job={k}" for pre in ("", "age:") for k in ("office", "field", "other")))

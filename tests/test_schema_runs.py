@@ -15,8 +15,8 @@ import yaml
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataError, Levels, Range, Schema
-from dpmcmc.data.base import fixed_split
-from dpmcmc.data.tables import no_schema
+from dpmcmc.data.split import split_rows
+from dpmcmc.data.tables import refuse_no_schema
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger
 from tests.test_schema import SCHEMA, TABLE
@@ -25,21 +25,21 @@ from tests.test_schema import SCHEMA, TABLE
 def test_a_table_without_a_schema_gets_one_to_fill_in():
     enum = pl.DataFrame({"point": ["int"], "age": [3]}, schema={"point": pl.Enum(["int"]), "age": pl.Int8})
     for table in (pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE), TABLE):
-        said = str(no_schema(table))
+        said = str(refuse_no_schema(table))
         assert "\n" not in said
         assert "'job': Levels([...])" in said
         assert "office" not in said
         if table is not TABLE:
             assert "'age': Range(low, high)" in said
-    assert "'point': Levels([...]), 'age': Range(low, high)" in str(no_schema(enum))
+    assert "'point': Levels([...]), 'age': Range(low, high)" in str(refuse_no_schema(enum))
     frame = pd.DataFrame({"owns": [True], "age": [3], "late": ["no"], "job": ["office"]})
     for table in (frame, pl.from_pandas(frame), pa.table(frame)):
         with pytest.raises(InputError) as caught:
             dpmcmc.fit("late ~ owns + age:owns", table)
         made = "{'owns': Levels([False, True]), 'age': Range(low, high), 'late': Levels([...])}, label='late')"
         assert str(caught.value).endswith(f"schema=Schema({made}")
-    assert str(no_schema(frame, ["age", "no"])).endswith("Schema({'age': Range(low, high)}, label='...')")
-    assert "'job'" in str(no_schema(frame, "late ~ ."))
+    assert str(refuse_no_schema(frame, ["age", "no"])).endswith("Schema({'age': Range(low, high)}, label='...')")
+    assert "'job'" in str(refuse_no_schema(frame, "late ~ ."))
 
 
 def test_sample_takes_a_table_when_the_plan_has_a_schema():
@@ -76,52 +76,6 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     with pytest.raises(InputError, match="has 3, and the data have 2"):
         schema.with_public_facts(dpmcmc.targets.SoftmaxRegression(num_classes=3))
     assert schema.with_public_facts(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
-
-
-def test_coefficients_in_original_units_predict_the_same():
-    rng = np.random.default_rng(1)
-    table = pd.DataFrame(
-        {
-            "age": rng.uniform(17, 90, 30),
-            "income": np.where(rng.random(30) < 0.3, np.nan, rng.uniform(0, 1e5, 30)),
-            "job": rng.choice(["office", "field", "sea"], 30),
-            "region": rng.choice([1.0, 2.0, np.nan], 30),
-            "late": rng.choice(["no", "yes"], 30),
-        }
-    )
-    own = pd.DataFrame({"age": table.age, "income": np.log1p(table.income).fillna(0), "intercept": 1.0})
-    own["income=missing"] = table.income.isna()
-    for job in ("office", "field", "other"):
-        own[f"job={job}"] = table.job.replace("sea", "other") == job
-        own[f"age:job={job}"] = own["age"] * own[f"job={job}"]
-    for region in ("1", "2", "3"):
-        own[f"region={region}"] = table.region == float(region)
-    own["region=missing"] = table.region.isna()
-    for pre in ("", "=missing"):
-        own[f"age:income{pre}"] = own["age"] * own[f"income{pre}"]
-    crossed = SCHEMA.with_formula("late ~ age + job + income + age:job + age:income")
-    only_crossed = SCHEMA.with_formula("late ~ job + age:job")
-    for schema in (SCHEMA, crossed, only_crossed):
-        draws = rng.normal(size=(2, 3, schema.num_features))
-        found = schema.to_original_units(draws)
-        assert found.shape == draws.shape
-        # Levels are compared with the first, where another term can take up the first one's effect.
-        zero = {"job=office", "region=1"} | ({"age:job=office"} if schema is crossed else set())
-        assert {name for name, one in zip(schema.names, found.any(axis=(0, 1)), strict=True) if not one} == zero & {
-            *schema.names
-        }
-        want = draws @ schema.encode_features(table).T.astype(float)
-        np.testing.assert_allclose(found @ own[list(schema.names)].to_numpy(float).T, want, rtol=1e-5, atol=1e-5)
-    real = Schema(SCHEMA.columns | {"late": Range(10, 50)}, label="late")
-    draws = rng.normal(size=(4, real.num_features))
-    want = 30 + 20 * draws @ real.encode_features(table).T.astype(float)
-    found = real.to_original_units(draws) @ own[list(real.names)].to_numpy(float).T
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
-    classes = Schema(SCHEMA.columns | {"late": Levels(["a", "b", "c"])}, label="late")
-    each = rng.normal(size=(5, SCHEMA.num_features, 3))
-    for k in range(3):
-        want = SCHEMA.to_original_units(each[..., k])
-        np.testing.assert_array_equal(classes.to_original_units(each)[..., k], want)
 
 
 CONFIG = """
@@ -242,7 +196,7 @@ def test_a_config_takes_a_csv(tmp_path):
     found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"], base_dir=str(tmp_path))
     schema = found.spec.schema
     whole = schema.encode(PEOPLE)
-    train, _ = fixed_split(50, 10)
+    train, _ = split_rows(50, 10)
     np.testing.assert_array_equal(found.train["x"], whole["x"][train])
     assert found.columns == schema.names == ("age", "job=a", "job=b", "job=other", "intercept")
     assert (found.spec.num_features, found.spec.row_bound, found.spec.num_classes) == (5, 1.0, 2)
@@ -301,9 +255,3 @@ def test_the_config_of_the_page_makes_a_plan(tmp_path, capsys):
     (tmp_path / "late.yaml").write_text(block)
     assert main(["plan", str(tmp_path / "late.yaml")]) == 0  # there is no people.csv
     assert "5 features" in capsys.readouterr().out
-
-
-def test_the_factor_that_the_page_states_for_a_clipped_column():
-    v = np.linspace(-2, 2, 200_001)
-    clipped = np.clip(v, -1, 1)
-    assert np.mean(v * clipped) / np.mean(clipped**2) == pytest.approx(1.375, abs=1e-4)

@@ -8,11 +8,9 @@ as the releases are. Here every release is the same constant, whatever the recor
 import itertools
 import pickle
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -51,7 +49,6 @@ from dpmcmc.privacy.ledger import Ledger
 N, K = 16, 3
 FOLDS = PublicKFold(K, num_records=N)
 PUBLIC = np.linspace(-1, 1, 14).reshape(7, 2)
-PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "dataframe_to_intervals.md"
 
 
 def logistic(num_records=N, **settings):
@@ -249,29 +246,6 @@ def test_these_are_refused_before_a_row_is_fitted_and_no_count_is_said(name, fit
     assert {int(number) for number in re.findall(r"\d+", str(refusal.value))} <= {TRAIN, N, 5}
 
 
-def test_the_page_says_of_each_tool_what_is_tested_here():
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.M)
-    told = {name: holds for names, holds, _ in rows for name in re.findall(r"`([^`]+)`", names)}
-    elsewhere = {"n_jobs": "yes", "BaggingClassifier": "no, warns"}
-    beside_names = {"Pipeline", "func"}
-    for name, holds in told.items():
-        if name in beside_names:
-            continue
-        if name in elsewhere:
-            assert holds == elsewhere[name]
-        elif holds == "yes":
-            assert name in KEPT
-        elif holds == "no, refused":
-            assert name in REFUSED
-        elif holds.startswith("no, **unseen**"):
-            assert name in {*ROWS, *BESIDE}
-            assert name not in REFUSED or "PublicKFold" in holds
-        else:
-            assert holds == "fits yes, scores and choices no"
-            assert name in BESIDE
-    assert {*KEPT, *ROWS, *BESIDE} <= {*told}
-
-
 def test_folds_depend_on_the_number_of_rows_and_the_seed_alone():
     first = [(train.tolist(), test.tolist()) for train, test in FOLDS.split()]
     for x, y in itertools.islice(neighbours(), 5):
@@ -318,32 +292,3 @@ def test_a_grid_charges_each_candidate_and_fold_once_and_stratified_folds_nothin
         cross_val_score(model, x, y, cv=3, error_score="raise")
     assert ledger.state().spent == spent
     assert len(ledger.state().runs) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_folds_are_fitted_in_other_processes():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (600, 2))
-    folds = PublicKFold(2, num_records=600)
-    found = cross_validate(
-        logistic(folds.train_records), x, (x[:, 0] > 0).astype(int), cv=folds, n_jobs=2, return_estimator=True,
-        error_score="raise",
-    )  # fmt: skip
-    assert [fit.guarantee_.epsilon <= 1 for fit in found["estimator"]] == [True, True]
-    assert np.isfinite([fit.predict_proba(PUBLIC) for fit in found["estimator"]]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_the_code_of_the_page_runs():
-    """On made-up people, for another package ships the table that the page names."""
-    rng = np.random.default_rng(0)
-    columns = {"age": rng.integers(15, 50, 2_000), "educ": rng.integers(0, 21, 2_000)}
-    frame = pd.DataFrame(columns | {"usemeth": rng.integers(0, 2, 2_000)})
-    section = PAGE.read_text(encoding="utf-8").partition("## With scikit-learn")[2]
-    names = {"frame": frame}
-    for code in re.findall(r"^```python\n(.*?)^```", section, re.M | re.S):
-        exec(compile(code, str(PAGE), "exec"), names)
-    assert names["model"].num_records == names["folds"].train_records == 1_599
-    assert [fit.guarantee_.epsilon <= 0.2 for fit in names["fits"]] == [True] * 5

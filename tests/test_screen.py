@@ -1,26 +1,31 @@
-"""The screen: at most fifteen lines of eighty columns, nothing twice, and commands that do what they are for."""
+"""The screen: at most fifteen lines of eighty columns, nothing twice, and commands that do what they are for.
 
-from __future__ import annotations
+Progress of a run: a bar where somebody looks, lines in a log, and no word of the time that private records take.
+"""
 
 import datetime
 import io
 import json
 import re
 import shlex
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+import dpmcmc
 from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
+from dpmcmc.errors import shown
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.report import console as room
-from dpmcmc.report.lines import rows
+from dpmcmc.report import progress
 
 LINES, COLUMNS = 15, 80
 
@@ -52,13 +57,13 @@ def facts_of(name: str) -> room.PublicFacts:
     )
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
     facts = facts_of(name)
     text = io.StringIO()
     console = Console(file=text, highlight=False, soft_wrap=True, markup=False)
     room.print_plan(facts, (2, 2), {"platform": "gpu", "kind": "NVIDIA H100 80GB HBM3"}, console)
-    with room.shown(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
+    with progress.show_progress(True, type("Run", (), {"plan": facts.plan, "begun": True})(), console) as report:
         for done in range(0, 101, 7):
             report(min(done, 100), 100)
         report(100, 100)
@@ -80,7 +85,7 @@ def test_the_screen_of_every_shipped_config_is_short(name, tmp_path):
         assert any(line.startswith("intervals 1.23 × as wide") for line in lines)
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_shipped()))
 def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
     assert main(["plan", name]) == 0
     lines = check(capsys.readouterr().out)
@@ -97,16 +102,6 @@ def test_a_refusal_names_the_command_that_leads_to_intervals(name, capsys):
         assert made.usable_for == ["prediction", "intervals"]
     chain = isinstance(config.make_plan(config_file.load(name)), Plan)
     assert not (refused and chain and "adult" in name) or better, "a chain on Adult has a way to intervals"
-
-
-def test_a_long_line_goes_on_under_its_beginning():
-    text = rows([("label", "word " * 30), ("a long label of its own", "text"), ("", "")])
-    lines = text.splitlines()
-    assert lines[0].startswith("label     word")
-    assert lines[1].startswith("          word")
-    assert "a long label of its own" in lines
-    assert "          text" in lines
-    assert rows([("path", "x" * 100)]).endswith("x" * 100), "a word is never cut"
 
 
 def test_run_prints_json_alone(tmp_path, capsys):
@@ -157,3 +152,63 @@ def test_the_ledger_shows_each_run_and_what_the_next_may_cost(tmp_path, capsys):
     assert any("3 earlier" in line for line in lines)
     assert main(["ledger", "history", str(file)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
+
+
+class Clock(threading.Event):
+    """An event that is waited for as often as ``times`` says, in no time."""
+
+    times = 3
+
+    def wait(self, timeout=None):
+        self.times -= 1
+        return self.times < 0
+
+
+def logged(monkeypatch, begun, steps=100, seconds=3):
+    """Lines in a log of a run of 100 steps, reported one by one."""
+    monkeypatch.setattr(Clock, "times", seconds)
+    monkeypatch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    out = io.StringIO()
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
+    with shown(True, run, Console(file=out, width=200)) as report:
+        for done in range(steps):
+            report(done + 1, steps)
+    return out.getvalue().splitlines()
+
+
+def test_a_log_has_a_bar_that_says_nothing_of_the_time(monkeypatch):
+    lines = logged(monkeypatch, begun=True)
+    assert lines == ["━━━━━━━━━━━━━━━━━━━━ 100/100"]
+    assert lines == logged(monkeypatch, begun=True, seconds=50)
+    assert logged(monkeypatch, begun=True, steps=3) == ["━━━━━━━━━━━━━━━━━━━━ 3/3"]
+
+
+def test_lines_come_until_a_run_begins(monkeypatch):
+    assert not any("so far" in line for line in logged(monkeypatch, begun=True))
+    lines = [line for line in logged(monkeypatch, begun=False) if "so far" in line]
+    assert len(lines) == 3
+    assert all(line.startswith("compiling; no record has been used yet") for line in lines)
+
+
+def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=8, sampler=dpmcmc.SGLD(1.0), steps=6, privacy=None
+    )
+    data = {"x": np.ones((8, 2), np.float32), "y": np.ones(8, np.int32)}
+    seen = []
+    dpmcmc.sample(plan, data, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (6, 6)
+    for quiet in (None, False):
+        dpmcmc.sample(plan, data, progress=quiet)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("given", [True, None])
+def test_a_release_without_steps_shows_that_it_draws(given):
+    run = SimpleNamespace(plan=SimpleNamespace(has_chains=False), begun=True)
+    out = io.StringIO()
+    with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
+        assert callable(report)
+        progress.report_steps(24, 48)
+    assert "24/48" in out.getvalue()
+    progress.report_steps(48, 48)  # nobody hears it

@@ -1,7 +1,5 @@
 """An executable that does not do what its program says is found before a record is given to it."""
 
-import tracemalloc
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import compilation, self_test
+from dpmcmc.engine import compilation, self_test, sizes
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.storage.compiled_programs import compiled_afresh
 from dpmcmc.targets import Custom, LogisticRegression
@@ -63,7 +61,7 @@ def drawn(monkeypatch):
 
     def set_to(ahead):
         compilation._compile_cached.cache_clear()
-        monkeypatch.setattr(compilation, "draws_ahead", lambda *_: ahead)
+        monkeypatch.setattr(sizes, "draws_ahead", lambda *_: ahead)
 
     yield set_to
     compilation._compile_cached.cache_clear()
@@ -210,16 +208,3 @@ def test_the_reference_is_compiled_anew_and_kept_nowhere(tmp_path):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
         compilation_cache.reset_cache()
     assert len(compiled) == 3
-
-
-def test_made_up_records_of_long_rows_take_no_more_memory_than_is_filled():
-    tracemalloc.start()
-    made = self_test._made_up(jax.ShapeDtypeStruct((600, 1 << 20), np.float32), False)[:20]
-    filled = np.flatnonzero(made[:, 0])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    np.testing.assert_array_equal(filled, np.arange(4))
-    # Pages of zeros that nothing is written to cost none: 600 rows are only mapped.
-    assert peak < (600 + 20) * 4 << 20
-    short = self_test._made_up(jax.ShapeDtypeStruct((600, 3), np.float32), False)
-    np.testing.assert_array_equal(short[:509], np.random.default_rng(0).normal(size=(509, 3)).astype(np.float32))

@@ -15,11 +15,12 @@ import yaml
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.sweep import sweep
-from dpmcmc.config import ConfigError, sections
+from dpmcmc.config import ConfigError, named_code
 from dpmcmc.config import file as config_file
 from dpmcmc.config import grid as grids
-from dpmcmc.engine import cells
-from dpmcmc.storage import files
+from dpmcmc.engine import results_table
+from dpmcmc.storage.released_files import COMPUTED, CONFIG, GRID, PICTURES, digest, list_released
+from dpmcmc.storage.surroundings import OURS
 
 #: Leaves a file when it is imported.
 MODULE = """
@@ -47,13 +48,13 @@ OWN = {
 }
 #: Kinds of folders, and what lies in them beside a config.
 KINDS = {
-    "run": ("plan.json", "privacy.json", *files.COMPUTED, "figures/traces.png", "confidential"),
+    "run": ("plan.json", "privacy.json", *COMPUTED, "figures/traces.png", "confidential"),
     "stopped run": ("plan.json", "privacy.json", "confidential"),
     "saved result": ("plan.json", "privacy.json", "draws.nc", "metrics.json", "report.html"),
     "sweep": ("results.csv", "report.html", "cells", "confidential"),
     "table of results": ("results.csv", "about.json", "summary.csv"),
     "benchmark": ("results.csv", "about.json", "summary.csv", "beside.csv", "losses.md", "ranks.png"),
-    "confidential": ("checkpoint", "diagnostics.json", "per_record.npz", "per_record.png", "results.csv", "about.json"),
+    "confidential": ("checkpoint", "diagnostics.json", "per_record.csv", "results.csv", "about.json"),
 }
 #: Commands that read a config, and a grid.
 COMMANDS = {
@@ -163,11 +164,11 @@ def test_a_config_that_reaches_a_folder_of_ours_runs_no_code(here, seed):
 
 def test_every_name_that_a_sweep_and_its_runs_leave_is_known(written):
     left = [path.relative_to(written) for path in written.rglob("*")]
-    names = {part for path in left for part in path.parts} - {"0001", files.PICTURES, cells.LOCK}
+    names = {part for path in left for part in path.parts} - {"0001", PICTURES, results_table.LOCK}
     assert {"results.csv", "draws.nc", "confidential", "diagnostics.json"} <= names
-    pictures = {f"{path.parent.name}/{path.name}" for path in left if path.parent.name == files.PICTURES}
-    assert names - set(files.OURS) <= {files.CONFIG, files.GRID} | {path.split("/")[1] for path in pictures}
-    assert pictures <= set(files.OURS)
+    pictures = {f"{path.parent.name}/{path.name}" for path in left if path.parent.name == PICTURES}
+    assert names - set(OURS) <= {CONFIG, GRID} | {path.split("/")[1] for path in pictures}
+    assert pictures <= set(OURS)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -194,7 +195,7 @@ def test_part_of_a_written_sweep_runs_no_code(here, written, seed):
 def with_digests(folder):
     """Let ``privacy.json`` state the digests of the files that lie there."""
     said = json.loads((folder / "privacy.json").read_text())
-    said["files"] = {name: files.digest((folder / name).read_bytes()) for name in files.released(folder)}
+    said["files"] = {name: digest((folder / name).read_bytes()) for name in list_released(folder)}
     (folder / "privacy.json").write_text(json.dumps(said))
 
 
@@ -208,8 +209,6 @@ def test_commands_that_read_a_run_folder_run_no_code(here, written):
     assert dpmcmc.Result.load(run).guarantee.epsilon <= 1.0
     assert "--allow-code planted" in told("receipt", run, "--record", here / "me.csv")[1]
     assert told("verify", run)[0] == 0
-    needed = [w for name in ("name", "curator", "use", "region", "description", "author") for w in (f"--{name}", "a")]
-    assert told("export", run, "--registry", *needed, "--published", "2026-01-01")[0] == 0
     (run / "confidential" / "checkpoint").mkdir()
     assert "--allow-code planted" in told("run", "--resume", run)[1]
     said = json.loads((run / "privacy.json").read_text()) | {"accountant": "planted:epsilon"}
@@ -240,16 +239,16 @@ def test_what_a_module_of_ours_looks_for_is_not_found_in_the_current_folder(tmp_
     """A folder may hold ``numpyro.py`` for a machine that has none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
-    assert sections.found("target", "dpmcmc.targets.shipped_models:poisson_regression")
+    assert named_code.find_code("target", "dpmcmc.targets.shipped_models:poisson_regression")
     assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' '!A0", "\x1b]0;a\x07", "\t=1"])
 def test_a_text_in_a_table_is_no_formula(tmp_path, text):
-    with cells.Table(tmp_path, ("name", "value"), ("name",)) as table:
+    with results_table.Table(tmp_path, ("name", "value"), ("name",)) as table:
         table.add([{"name": text, "value": -0.5}, {"name": "plain", "value": "-1e-3"}])
         assert table.has({"name": text})
-    with cells.Table(tmp_path, ("name", "value"), ("name",)) as table:
+    with results_table.Table(tmp_path, ("name", "value"), ("name",)) as table:
         assert table.has({"name": text})
         table.add([{"name": text, "value": "+2"}])
         (row, plain) = table.rows

@@ -19,8 +19,8 @@ import scipy.stats
 
 import dpmcmc
 from dpmcmc.privacy.query import randomness
-from dpmcmc.privacy.query.metric import PrivateSecondMoment, asked
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, asked
 
 #: Thousands of steps of thousands of records: optimised programs take half the time, their compilation included.
 pytestmark = pytest.mark.optimised

@@ -1,14 +1,22 @@
-"""A command loads what it needs, when it needs it: libraries that take long to import wait for their first use."""
+"""A command loads what it needs, when it needs it: libraries that take long to import wait for their first use.
 
-import runpy
+A page of help waits for none, and says what the libraries say.
+"""
+
 import subprocess
 import sys
 import textwrap
 
 import pytest
+import typer
 
-import dpmcmc.__main__ as installed
-from dpmcmc.config.shipped import shipped
+from dpmcmc.audit import procedure
+from dpmcmc.cli import commands, options
+from dpmcmc.config.shipped import list_shipped
+from dpmcmc.diagnostics import receipt
+from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION
+from dpmcmc.privacy.accounting import ADJACENCIES
+from dpmcmc.privacy.ledger.filters import FILTERS
 
 MODEL_LIBRARIES = {"flax", "numpyro"}
 #: Each takes from 0.1 to 1 s.
@@ -33,7 +41,7 @@ PROGRAM = """
         importlib.import_module(room)
         check(room, *SLOW)
 
-    from dpmcmc.storage.files import RunFolder
+    from dpmcmc.storage.run_folder import RunFolder
     write = RunFolder.write
 
     def written(folder, name, content):
@@ -56,7 +64,7 @@ PROGRAM = """
 
 def test_libraries_wait_for_their_first_use(tmp_path):
     """The draws are saved before a library for pictures is imported."""
-    assert "two_normals" in shipped()
+    assert "two_normals" in list_shipped()
     program = textwrap.dedent(PROGRAM).replace("@SLOW", repr(SLOW))
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)
 
@@ -66,34 +74,53 @@ def test_importing_the_estimators_imports_no_model_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_module_s_own_command_starts_as_the_installed_one_does(monkeypatch):
-    """So that its pictures are drawn beside the run too; it took twice the time."""
-    monkeypatch.setattr(installed, "main", lambda: list(sys.argv[1:]))
-    monkeypatch.setattr(sys, "argv", ["run.py", "adult.yaml", "--quiet"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("dpmcmc.run", run_name="__main__")
-    assert ended.value.code == ["run", "adult.yaml", "--quiet"]
+#: Libraries of the commands; each takes a tenth of a second or more to import.
+WAITS = ("jax", "numpy", "yaml", "scipy", "optax", "matplotlib", "pandas")
+#: Run as ``python -m dpmcmc`` is, so that what this imports before the command counts too.
+HELP = f"""
+import runpy, sys
+try:
+    runpy.run_module("dpmcmc", run_name="__main__", alter_sys=True)
+except SystemExit as ended:
+    code = ended.code
+found = sorted(set({WAITS}) & set(sys.modules))
+sys.exit(f"imported: {{found}}" if found else code)
+"""
 
 
-@pytest.mark.slow
-def test_commands_need_no_docstrings(tmp_path):
-    """``python -OO`` drops docstrings and asserts; sections of a config are made of classes without them."""
-    program = """
-        from dpmcmc.cli.commands import COMMANDS, main
-        from dpmcmc.config import file
-        from dpmcmc.config.file import shipped
-        codes = {name: main([name, "--help"]) for name in COMMANDS}
-        codes |= {name: main(["plan", name]) for name in ("two_normals", "diabetes_noise_aware", "numpyro_poisson")}
-        codes["ledger"] = main(["ledger", "init", "people.ledger", "--epsilon", "1", "--delta", "1e-6"])
-        for name in shipped():
-            file.load(name)
-        raise SystemExit(str(codes) if any(codes.values()) else 0)
-    """
-    done = subprocess.run(
-        [sys.executable, "-OO", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+def started(*words):
+    """A process of its own that does the command and then looks at what it has imported."""
+    return subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True, check=False)
+
+
+def pages():
+    """Words of every command that has a page of help."""
+    program = typer.main.get_command(commands.app)
+    for name, command in program.commands.items():
+        yield (name,)
+        yield from ((name, inner) for inner in getattr(command, "commands", ()))
+
+
+@pytest.mark.parametrize("words", [(), *pages()], ids=" ".join)
+def test_help_imports_neither_jax_nor_numpy(words):
+    done = started(*words, "--help")
     assert done.returncode == 0, done.stderr
+    assert "Usage: " + " ".join(("dpmcmc", *words)) in done.stdout
+
+
+def test_a_command_that_is_misspelt_is_refused_without_a_library():
+    done = started("rn")
+    assert done.returncode == 2, done.stderr
+    assert "did you mean run?" in done.stderr
+    assert "imported: ['numpy'" in started("verify", "nowhere").stderr, "the check finds a library"
+
+
+def test_names_and_defaults_of_help_are_those_of_the_libraries():
+    assert options.GOALS == (INTERVALS, PREDICTION)
+    assert options.ADJACENCIES == ADJACENCIES
+    assert options.FILTERS == FILTERS
+    assert options.METHODS == procedure.METHODS
+    assert options.RUNS == procedure.RUNS
+    assert options.CANARIES == procedure.CANARIES
+    assert options.CONFIDENCE == procedure.CONFIDENCE
+    assert options.FAILURE == receipt.FAILURE

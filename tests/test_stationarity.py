@@ -25,7 +25,7 @@ import scipy.linalg
 import dpmcmc
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.testing import check_sampler, gaussian_run
+from dpmcmc.testing import gaussian_run
 from tests.pairs import slow_pairs
 
 N = 1000
@@ -258,15 +258,6 @@ def test_wrong_dense_fisher_in_a_dense_metric_solves_the_lyapunov_equation():
     np.testing.assert_allclose(found / scale, wanted / scale, atol=TOLERANCE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sampler", [dpmcmc.SGFS(1.0, 1.0, "query", structure="diagonal"), dpmcmc.SGHMC(1.0, friction=0.5)]
-)
-def test_public_check_passes(sampler):
-    """The check of SGLD is in ``test_samplers.py``."""
-    check_sampler(sampler, num_records=N, chains=256)
-
-
 def test_matrix_rejects_a_small_error_in_the_noise():
     """Planted: 6 % of the noise's std missing, 12 % of the temperature, must not pass for any level."""
 
@@ -280,18 +271,6 @@ def test_matrix_rejects_a_small_error_in_the_noise():
     law = 1 / w / (1 - ETA * w / (4 - 2 * 0.3))
     found, _ = variances(sampler, w, law, decay=sghmc_decay(0.3, ETA, w), noise_std=None)
     assert np.all(found < 1 - TOLERANCE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("a", "symptom"), [(0.05, "low"), (0.3, "lost")])
-def test_one_parameter_with_a_large_step_is_outside_the_validity_of_sgnht(a, symptom):
-    """d = 1, ηw = .1 at w = 1: the thermostat's own fluctuations, √(ηT/d) = .3, exceed the friction."""
-    sampler = dpmcmc.SGNHT(N * 0.1, 1.0, a).bind(N)
-    samples, _ = gaussian_run(sampler, np.ones(1), steps=2000, chains=1000, start_std=np.ones(1))
-    if symptom == "low":
-        assert 0.88 < np.mean(samples**2) < 0.96
-    else:
-        assert not np.all(np.isfinite(samples))
 
 
 def test_sgfs_learns_the_curvature_from_minibatch_gradients_whose_prior_part_has_no_minibatch_noise():

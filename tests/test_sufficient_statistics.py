@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.mechanisms import AdaSSP, sufficient
-from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.sufficient import SufficientStatistics, gram_and_moment, ridge, sensitivity_of, statistics
+from dpmcmc.mechanisms import AdaSSP, adassp, sufficient
+from dpmcmc.mechanisms.statistics import gram_and_moment, sensitivity_of, statistics
+from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from tests.one_shot_replay import distance
 
 TARGET = LinearRegression(prior_scale=2.0, noise_scale=0.5, label_bound=3.0, num_features=3, row_bound=1.5)
@@ -95,14 +97,6 @@ def test_without_noise_the_estimate_is_the_posterior_s_mean(records):
     np.testing.assert_allclose(ridge(gram, moment, TARGET, 1e-12), mean, rtol=1e-9)
 
 
-def test_with_a_large_budget_the_release_is_near_the_posterior_s_mean(records):
-    plan = SufficientStatistics().plan(TARGET, num_records=2000, epsilon=30.0, delta=1e-4)
-    drawn = release(plan, records, key=1)
-    assert drawn.positions.shape == (1, 1, 3)
-    mean, covariance = TARGET.posterior(records)
-    assert np.max(np.abs(drawn.flat_draws()[0] - mean) / np.sqrt(np.diag(covariance))) < 0.5
-
-
 def test_released_statistics_have_the_declared_noise(records, monkeypatch):
     """Half the noise, or noise not symmetric, would be refused."""
     seen = []
@@ -147,9 +141,6 @@ def test_impossible_requests_are_refused_with_a_remedy():
         SufficientStatistics().plan(TARGET, **{**BUDGET, "delta": 0.0})
 
 
-# AdaSSP: two charged releases, and a ridge only where the noise needs one.
-
-
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 def test_adassp_composes_two_gaussians_to_the_budget(adjacency):
     plan = AdaSSP(eigenvalue_share=0.2).plan(TARGET, adjacency=adjacency, **BUDGET)
@@ -168,8 +159,8 @@ def test_adassp_composes_two_gaussians_to_the_budget(adjacency):
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 def test_replay_of_adassp_on_neighbours_moves_releases_within_their_charge(adjacency, records, monkeypatch):
-    seen, real = [], sufficient.gaussian_release
-    monkeypatch.setattr(sufficient, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))
+    seen, real = [], adassp.gaussian_release
+    monkeypatch.setattr(adassp, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))
     plan, rng, worst = AdaSSP().plan(TARGET, adjacency=adjacency, **BUDGET), np.random.default_rng(1), np.zeros(2)
     records = {name: value.copy() for name, value in records.items()}
     for seed in range(40):
@@ -188,16 +179,6 @@ def test_replay_of_adassp_on_neighbours_moves_releases_within_their_charge(adjac
     factor = 2.0 if adjacency == "replace_one" else 1.0
     assert np.all(worst <= factor)
     assert worst[1] > 0.7 * factor
-
-
-def test_the_ridge_of_adassp_vanishes_with_conditioning_and_stays_without(records):
-    """With a large budget the estimate is the posterior mean; with little it is shrunk, and bounded."""
-    exact = TARGET.posterior(records)[0]
-    plan = AdaSSP().plan(TARGET, num_records=2000, epsilon=30.0, delta=1e-4)
-    np.testing.assert_allclose(plan.mechanism.draw(plan, records, streams_of(0)[0])[0], exact, atol=5e-3)
-    small = AdaSSP().plan(TARGET, num_records=2000, epsilon=0.01, delta=1e-6)
-    found = [small.mechanism.draw(small, records, streams_of(k)[0])[0] for k in range(20)]
-    assert np.all(np.linalg.norm(found, axis=1) < 3 * np.linalg.norm(exact))
 
 
 def test_impossible_requests_of_adassp_are_refused_with_a_remedy():

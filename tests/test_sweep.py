@@ -1,7 +1,6 @@
 """A sweep gives every plan what it would have had alone, in one program, and no plan anything of another's."""
 
 import dataclasses
-import itertools
 from dataclasses import dataclass
 
 import jax
@@ -10,13 +9,13 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import chains, compilation
-from dpmcmc.engine import life as sweep
+from dpmcmc.engine import chains, sizes
+from dpmcmc.engine import plans_together as sweep
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.hardware import KINDS
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.storage.pytree import Structure
+from dpmcmc.storage.structure import Structure
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -146,7 +145,7 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
 
 @pytest.mark.slow
 def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
     draw = dpmcmc.privacy.Event("posterior_draw", 1000.0, 1.0, 1)
     paid = dpmcmc.Guarantee.from_events(
         (draw,), delta=1e-4, adjacency="replace_one", accountant="pld", release="one_sample"
@@ -179,7 +178,7 @@ def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
     whole = sample_all(plans, DATA, keys=[1, 2, 3])
     monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 6)
+    monkeypatch.setattr(sizes, "_CHUNK_STEPS", 6)
     blocks = []
     monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:3]) or f(*a))
     for one, other in zip(whole, sample_all(plans, DATA, keys=[1, 2, 3]), strict=True):
@@ -199,15 +198,6 @@ def test_what_must_be_compiled_in_makes_groups_and_results_keep_their_order(monk
         {"sampler": dpmcmc.SGFS(0.5, metric=2.0)},
     )
     assert grouped([make(**change) for change in changes], monkeypatch) == [1] * 6 + [2]
-
-
-@pytest.mark.slow
-def test_two_programs_give_back_results_in_the_order_of_the_plans(programs):
-    plans = [make(sampler=sampler(0.1), steps=2) for sampler in (dpmcmc.SGLD, dpmcmc.SGHMC, dpmcmc.SGLD)]
-    results = sample_all(plans, DATA)
-    assert programs == [2, 1]
-    assert [type(result.info).__name__ for result in results] == ["SGLDInfo", "SGHMCInfo", "SGLDInfo"]
-    assert all(result.plan is plan for result, plan in zip(results, plans, strict=True))
 
 
 STATIC = {"static": True}
@@ -304,20 +294,6 @@ def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs):
 
 
 @pytest.mark.slow
-def test_other_numbers_and_seeds_compile_nothing():
-    def cells(epsilon, step, clip):
-        plans = [make(epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip) for f in (1, 2)]
-        assert {plan.levels for plan in plans} == {(4, 0)}
-        return plans
-
-    compilation._compile_cached.cache_clear()
-    first = sample_all(cells(1.0, 0.5, 1.0), DATA)
-    again = sample_all(cells(0.7, 0.45, 0.9), DATA)
-    assert compilation._compile_cached.cache_info().misses == 1
-    assert again[0].wall_seconds["compile"] < first[0].wall_seconds["compile"]
-
-
-@pytest.mark.slow
 def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
     good = [make(epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
     bad = make(sampler=dpmcmc.SGLD(step_size=1e11), steps=60, chains=2)
@@ -333,24 +309,6 @@ def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
         np.testing.assert_allclose(result.draws, alone.draws, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
-    monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
-    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 8)
-    plans = [
-        make(),
-        make(steps=7, chains=3),
-        make(sampler=dpmcmc.SGHMC(0.1)),
-        make(sampler=dpmcmc.SGLD(1e11), steps=70),
-    ]
-    seen = []
-    results = sample_all(plans, DATA, progress=lambda done, total: seen.append((done, total)))
-    assert isinstance(results[3], dpmcmc.DivergedError)
-    assert seen[-1] == (117, 117)
-    assert all(a[0] <= b[0] for a, b in itertools.pairwise(seen))
-    assert len({done for done, _ in seen}) > 4
-
-
 def test_an_empty_sweep_is_empty_and_wrong_arguments_are_refused_before_anything_runs(programs):
     assert sample_all([], DATA) == []
     with pytest.raises(ValueError, match="keys must be one per plan"):
@@ -361,33 +319,6 @@ def test_an_empty_sweep_is_empty_and_wrong_arguments_are_refused_before_anything
     with pytest.raises(ValueError, match="num_records"):
         sample_all([make(), make(num_records=N + 1)], DATA)
     assert programs == []
-
-
-@pytest.mark.slow
-def test_wall_time_is_shared_out():
-    results = sample_all([make(), make(steps=60), make(sampler=dpmcmc.SGHMC(0.1))], DATA)
-    assert results[1].wall_seconds["run"] == pytest.approx(3 * results[0].wall_seconds["run"])
-    assert results[2].steps_per_second > 0
-
-
-def taken_out(item):
-    """Numbers of an object that a program takes as arguments."""
-    return [float(number) for number in Structure.of(item).numbers(item)]
-
-
-def test_zero_and_what_float32_would_not_square_stay_in_the_structure():
-    assert taken_out(dpmcmc.SGLD(step_size=2, temperature=0.5, num_records=7)) == [2.0, 0.5]
-    assert taken_out(dpmcmc.SGLD(step_size=1e-20)) == [1.0]
-    assert taken_out(dpmcmc.SGLD(step_size=2, temperature=0.0)) == [2.0]
-    assert taken_out(dpmcmc.SGLD(step_size="auto")) == [1.0]
-    assert taken_out(object()) == []
-
-
-def test_numbers_of_schedules_samplers_and_targets_are_leaves_and_settings_are_not():
-    assert taken_out(dpmcmc.SGLD(dpmcmc.samplers.Polynomial(a=3.0, b=2.0, gamma=0.5))) == [3.0, 2.0, 0.5, 1.0]
-    assert taken_out(dpmcmc.targets.LogisticRegression(prior_scale=2.0, row_bound=3.0, num_features=4)) == [2.0]
-    assert taken_out(dpmcmc.SGHMC(1.0, friction=0.25, minibatch_variance=4.0)) == [1.0, 1.0, 0.25, 4.0]
-    assert taken_out(dpmcmc.SGFS(2.0, prior_precision=3.0, query_every=7, rate=0.5)) == [2.0, 1.0, 3.0]
 
 
 def test_a_module_is_checked_where_it_is_made_and_not_where_a_program_fills_it_in():
@@ -413,57 +344,14 @@ def compilations(work):
     return seen
 
 
-def test_ten_settings_wait_for_one_compilation():
-    settings = [
-        (step, temperature, scale) for step in (0.5, 0.2) for temperature in (1.0, 0.7) for scale in (1.25, 3.75)
-    ]
-    settings += [(0.3, 0.9, 1.25), (0.4, 0.6, 3.75)]
-    targets = {scale: dpmcmc.targets.LogisticRegression(prior_scale=scale, num_features=D) for scale in (1.25, 3.75)}
-
-    def one(step, temperature, scale, clip=1.0, steps=20):
-        sampler = dpmcmc.SGLD(step, temperature=temperature)
-        plan = make(targets[scale], sampler=sampler, clip=clip, steps=steps)
-        return dpmcmc.sample(plan, DATA, key=1)
-
-    compilation._compile_cached.cache_clear()
-    first = one(*settings[0])
-    assert compilations(lambda: [one(*setting) for setting in settings[1:]]) == []
-    assert compilations(lambda: one(0.35, 0.8, 1.25, clip=0.6)) == []
-    assert compilation._compile_cached.cache_info().misses == 1
-    assert not np.array_equal(first.draws, one(*settings[2]).draws)
-
-
-def test_a_nearby_number_of_steps_and_another_epsilon_compile_nothing():
-    def one(steps, epsilon):
-        plan = make(sampling=dpmcmc.Poisson(40), steps=steps, epsilon=epsilon)
-        assert plan.levels == (4, 0)
-        return dpmcmc.sample(plan, DATA)
-
-    one(21, 1.0)
-    seen = []
-    assert compilations(lambda: seen.extend(one(*at) for at in ((22, 1.0), (24, 0.9), (21, 0.8)))) == []
-    assert [result.draws.shape[1] for result in seen] == [22, 24, 21]
-    assert all(result.guarantee == result.plan.guarantee for result in seen)
-
-
 def test_steps_beyond_a_runs_own_are_not_taken(monkeypatch):
     plan = make(steps=21, chains=2, sampler=dpmcmc.SGHMC(0.1))
     padded = dpmcmc.sample(plan, DATA, key=1)
-    monkeypatch.setattr(compilation, "rung", lambda size, octave: size)
+    monkeypatch.setattr(sizes, "rung", lambda size, octave: size)
     exact = dpmcmc.sample(plan, DATA, key=1)
     np.testing.assert_allclose(padded.draws, exact.draws, rtol=1e-5)
     for found, wanted in zip(padded.info, exact.info, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4)
-
-
-@pytest.mark.parametrize("octave", [4, 8])
-def test_a_ladder_rises_by_no_more_than_its_factor(octave):
-    sizes = np.arange(1, 5000)
-    found = np.array([program_room.rung(int(size), octave) for size in sizes])
-    assert np.all(found >= sizes)
-    assert np.all(found <= sizes * (1 + 1 / octave))
-    assert np.all([program_room.rung(int(size), octave) == size for size in found])
-    assert len(set(found)) <= octave * 13
 
 
 def test_more_slots_than_were_charged_for_draw_batches_of_the_same_law():

@@ -1,4 +1,4 @@
-"""``dpmcmc sweep``: every cell charged once whatever dies, told in one table, and summed on one page."""
+"""``dpmcmc sweep``: every config charged once whatever dies, told in one table, and summed on one page."""
 
 import csv
 import json
@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from dpmcmc.cli import sweep as sweep_room
-from dpmcmc.cli import swept_cell
+from dpmcmc.cli import sweep_cost, swept_config
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import grid as grids
-from dpmcmc.engine import cells as queue
+from dpmcmc.engine import results_table, tasks
 from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
@@ -41,7 +41,7 @@ BASE = {
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a grid of two cells on rows of which a part is held out, and a ledger of so much."""
+    """Write a grid of two configs on rows of which a part is held out, and a ledger of so much."""
     np.savez(tmp_path / "rows.npz", x=X, y=Y)
 
     def make(budget=None, **changes):
@@ -103,7 +103,7 @@ class Dying(Executor):
         return future
 
 
-def test_each_cell_is_a_run_folder_and_all_are_one_table_and_one_page(write, tmp_path, capsys):
+def test_each_config_is_a_run_folder_and_all_are_one_table_and_one_page(write, tmp_path, capsys):
     out = tmp_path / "out"
     assert call("sweep", write(budget=20.0, sweep=BASE["sweep"] | {"repeats": 2}), "--out", out) == 0
     printed = capsys.readouterr().out
@@ -141,21 +141,21 @@ def test_scores_of_rows_that_are_not_public_stay_with_the_data_holder(write, tmp
     assert {path.stat().st_mtime % 86400 for path in out.iterdir()} == {0}
 
 
-def test_a_lost_cell_is_charged_once_says_so_and_goes_on(write, tmp_path):
+def test_a_lost_config_is_charged_once_says_so_and_goes_on(write, tmp_path):
     path, out = write(budget=20.0), tmp_path / "out"
     done = swept(path, out, executor=Dying(2))
     assert [row["status"] for row in table(out)] == ["released", "lost"]
     assert not done.complete
     assert entries(tmp_path) == ["released", "open"]
     assert "Lost with their worker, and charged" in (out / "report.html").read_text()
-    # It is charged, so all cells together cost what they would cost had it ended.
+    # It is charged, so all configs together cost what they would cost had it ended.
     again = swept(path, out)
     assert again.together == done.together
     assert [row["status"] for row in table(out)] == ["released"] * 2
     assert entries(tmp_path) == ["released"] * 2
 
 
-def test_a_lost_cell_without_a_checkpoint_runs_again_on_request_alone_and_is_charged_again(write, tmp_path):
+def test_a_lost_config_without_a_checkpoint_runs_again_on_request_alone_and_is_charged_again(write, tmp_path):
     path, out = write(budget=20.0), tmp_path / "out"
     first = swept(path, out, executor=Dying(2))
     (out / "cells" / "0002" / "confidential" / "checkpoint").rename(tmp_path / "gone")
@@ -166,10 +166,10 @@ def test_a_lost_cell_without_a_checkpoint_runs_again_on_request_alone_and_is_cha
     assert done.complete
     assert entries(tmp_path) == ["released", "open", "released"]
     assert done.together.epsilon > first.together.epsilon
-    assert sweep_room.RUN_AGAIN in (out / "report.html").read_text()
+    assert sweep_cost.RUN_AGAIN in (out / "report.html").read_text()
 
 
-def test_a_lost_cell_that_the_budget_does_not_allow_again_stays_lost(write, tmp_path):
+def test_a_lost_config_that_the_budget_does_not_allow_again_stays_lost(write, tmp_path):
     path, out = write(budget=1.1), tmp_path / "out"
     swept(path, out, executor=Dying(2))
     (out / "cells" / "0002" / "confidential" / "checkpoint").rename(tmp_path / "gone")
@@ -189,17 +189,17 @@ def test_what_has_not_begun_is_given_back(write, tmp_path):
     assert entries(tmp_path) == ["void"] * 2 + ["released"] * 2
 
 
-def test_all_cells_are_reserved_or_none(write, tmp_path, capsys):
+def test_all_configs_are_reserved_or_none(write, tmp_path, capsys):
     out = tmp_path / "out"
     assert call("sweep", write(budget=0.8), "--out", out) == 2
     said = capsys.readouterr().err
     assert "so none was run" in said
-    assert "cell " in said
+    assert "config " in said
     assert set(entries(tmp_path)) == {"void"}
     assert not out.exists()
 
 
-def test_an_executor_that_tries_twice_runs_a_cell_once(write, tmp_path):
+def test_an_executor_that_tries_twice_runs_a_config_once(write, tmp_path):
     path, out = write(budget=20.0), tmp_path / "out"
 
     class Twice(Dying):
@@ -242,7 +242,7 @@ def test_an_end_that_depends_on_the_records_is_told_to_their_holder_alone(write,
     assert not (tmp_path / "other" / "confidential" / "sent").exists()
 
 
-def test_cells_without_a_guarantee_have_none_together(write, tmp_path):
+def test_configs_without_a_guarantee_have_none_together(write, tmp_path):
     changes = {"privacy.insecure_noise_seed": [None, 3]}
     path = write(sweep={"over": changes})
     done = swept(path, tmp_path / "out")
@@ -254,7 +254,7 @@ def test_cells_without_a_guarantee_have_none_together(write, tmp_path):
 def test_two_sweeps_in_one_folder_are_refused_and_so_is_another_grid(write, tmp_path):
     out = tmp_path / "out"
     path = write()
-    with queue.alone(out / "confidential"), pytest.raises(InputError, match="another run is writing"):
+    with results_table.alone(out / "confidential"), pytest.raises(InputError, match="another run is writing"):
         swept(path, out)
     swept(path, out)
     with pytest.raises(InputError, match=r"grid\.sweep\.repeats was not there before"):
@@ -276,7 +276,7 @@ def test_two_sweeps_in_one_folder_are_refused_and_so_is_another_grid(write, tmp_
         ({"sweep": {"over": {"privacy": [None], "privacy.epsilon": [1]}}}, "swept twice"),
         ({"sweep": {"together": [{"privacy.epsilon": [1, 2], "privacy.delta": [1e-5]}]}}, "one length"),
         ({"sweep": {"together": {"privacy.epsilon": [1, 2]}}}, "list of mappings"),
-        ({"sweep": {"repeats": 10_001}}, "10,001 cells"),
+        ({"sweep": {"repeats": 10_001}}, "10,001 configs"),
         ({"sweep": {"repeats": True}}, "whole number"),
         ({"sweep": {"repeats": 1}}, "sweeps over nothing"),
         ({"sweep": {"each": 3}}, "unknown key"),
@@ -296,14 +296,14 @@ def test_a_grid_is_no_config_and_a_config_no_grid(write, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on_and_charges_each_cell_once(write, tmp_path):
+def test_a_sweep_that_is_killed_goes_on_and_charges_each_config_once(write, tmp_path):
     """Workers die with the sweep; whatever they were at goes on from its checkpoint."""
     path, out = write(budget=20.0, sweep=BASE["sweep"] | {"repeats": 2}), tmp_path / "out"
     words = [sys.executable, "-m", "dpmcmc", "sweep", str(path), "--out", str(out), "--workers", "2"]
     for _ in range(2):
         with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout:
-                if "cell " in line:  # the others are under way
+                if "config " in line:  # the others are under way
                     process.send_signal(signal.SIGKILL)
                     break
     assert subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0
@@ -314,7 +314,7 @@ def test_a_sweep_that_is_killed_goes_on_and_charges_each_cell_once(write, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_sweep_on_dask_charges_a_cell_of_a_killed_worker_once(write, tmp_path):
+def test_a_sweep_on_dask_charges_a_config_of_a_killed_worker_once(write, tmp_path):
     distributed = pytest.importorskip("distributed")
     path, out = write(budget=20.0), tmp_path / "out"
     with distributed.LocalCluster(
@@ -322,7 +322,7 @@ def test_a_sweep_on_dask_charges_a_cell_of_a_killed_worker_once(write, tmp_path)
     ) as cluster:
         address = cluster.scheduler_address.removeprefix("tcp://")
         with distributed.Client(cluster) as client:
-            client.run(_die_once_a_cell_has_begun)
+            client.run(_die_once_a_config_has_begun)
         assert call("sweep", path, "--on", f"dask://{address}", "--out", out) == 1
         assert sorted(row["status"] for row in table(out)) == ["lost", "released"]
         assert sorted(entries(tmp_path)) == ["open", "released"]
@@ -330,8 +330,8 @@ def test_a_sweep_on_dask_charges_a_cell_of_a_killed_worker_once(write, tmp_path)
     assert entries(tmp_path) == ["released"] * 2
 
 
-def _die_once_a_cell_has_begun():
-    """Run in a worker: its first cell kills it, and the worker that takes its place knows nothing of this."""
+def _die_once_a_config_has_begun():
+    """Run in a worker: its first config kills it, and the worker that takes its place knows nothing of this."""
     begin = Life.begin
 
     def dies(life):
@@ -342,13 +342,13 @@ def _die_once_a_cell_has_begun():
 
 
 def test_a_worker_that_dies_takes_its_own_cell_alone():
-    ends = sorted(map(str, queue.outcomes(signal.raise_signal, [0, signal.SIGKILL, 0, 0], workers=2)))
+    ends = sorted(map(str, tasks.outcomes(signal.raise_signal, [0, signal.SIGKILL, 0, 0], workers=2)))
     assert ends == [*["(0, None)"] * 3, f"({signal.SIGKILL!r}, Lost(why='BrokenProcessPool'))"]
     with pytest.raises(OSError, match="Invalid argument"):
-        list(queue.outcomes(signal.raise_signal, [0, 10_000], workers=1))
+        list(tasks.outcomes(signal.raise_signal, [0, 10_000], workers=1))
 
 
-def test_the_status_of_a_cell_is_read_from_its_folder(tmp_path):
-    assert swept_cell.status_of(tmp_path / "none") == "waiting"
+def test_the_status_of_a_config_is_read_from_its_folder(tmp_path):
+    assert swept_config.status_of(tmp_path / "none") == "waiting"
     (tmp_path / "config.yaml").write_text("")
-    assert swept_cell.status_of(tmp_path) == "lost"
+    assert swept_config.status_of(tmp_path) == "lost"

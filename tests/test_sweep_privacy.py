@@ -9,8 +9,8 @@ import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import life
 from dpmcmc.engine import program as program_room
-from dpmcmc.engine.life import sample_all
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.engine.plans_together import sample_all
+from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums
 from tests.test_sweep import DATA, TARGET, D, N, X, Y, make
@@ -165,5 +165,5 @@ def test_the_compiled_sweep_holds_no_record():
     cell = program_room.Cells(numbers, life.streams_of(1)[0], jnp.int32(0), jnp.int32(1))
     step = jax.make_jaxpr(lambda cell, records: program.step(cell, program.start(cell), 0, jnp.float32(1), records))
     constants = [np.asarray(constant) for constant in step(cell, jax.tree.map(jnp.asarray, DATA)).consts]
-    tables = {row.tobytes() for row in discrete_gaussian.table().words}  # of the noise, the same in every run
+    tables = {row.tobytes() for row in noise_tables.table().words}  # of the noise, the same in every run
     assert all(constant.size < N or constant.tobytes() in tables for constant in constants)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, bind, record_shapes
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.targets.tempered import Tempered
 from dpmcmc.testing import check_target
 
 RNG = np.random.default_rng(0)
@@ -86,17 +86,6 @@ def test_facts_and_methods_of_the_target_pass_through():
     assert plain.gradient_bound is None
     assert hash(tempered) == hash(Tempered(TARGETS["logistic"], 0.3))
     assert tempered != Tempered(TARGETS["logistic"], 0.31)
-
-
-def test_posterior_of_linear_regression_is_that_of_the_tempered_likelihood():
-    tempered = Tempered(TARGETS["linear"], 0.3, 0.5).bind(record_shapes(RECORDS["linear"]))
-    mean, covariance = tempered.posterior(RECORDS["linear"])
-    x, y = X.astype(np.float64), RECORDS["linear"]["y"].astype(np.float64)
-    precision = 0.3 * x.T @ x / 0.5**2 + 0.5 / 0.7**2 * np.eye(4)
-    np.testing.assert_allclose(np.linalg.inv(covariance), precision, rtol=1e-10)
-    np.testing.assert_allclose(precision @ mean, 0.3 * x.T @ y / 0.5**2, rtol=1e-10)
-    with pytest.raises(ValueError, match=r"^target"):
-        Tempered(TARGETS["logistic"], 0.3).posterior(RECORDS["logistic"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A user's own file is read as it is, or refused with the row and the reason."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import yaml
 
-import dpmcmc
 from dpmcmc import data
-from dpmcmc.data.user_file import MASK
-from dpmcmc.engine import result as result_room
+from dpmcmc.data.owners import MASK
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
-from dpmcmc.targets.transformed import rows_of
+from dpmcmc.targets import Custom, LogisticRegression, PerOwner
+from dpmcmc.targets.per_owner import rows_of
 from tests.test_command_line import call
 from tests.test_query import exact_sum, query
 
@@ -39,9 +37,6 @@ def gathered(seed: int = 0) -> dict[str, np.ndarray]:
 def clipped_sum(target, records, params, select=None, key=0) -> np.ndarray:
     n = len(jax.tree.leaves(records)[0])
     return exact_sum(query(target, n, CLIP, select), params, records, jax.random.key(key))
-
-
-# Gathering.
 
 
 def test_rows_stand_with_their_owner_in_their_order():
@@ -123,9 +118,6 @@ def test_an_array_called_mask_and_counts_of_zero_are_refused():
         data.by_owner({"x": np.ones(2)}, np.zeros(2, int), num_owners=1, records_per_owner=0)
 
 
-# The target.
-
-
 @pytest.mark.optimised
 def test_an_owner_is_worth_the_sum_of_their_rows():
     target, records = PerOwner(LogisticRegression(1.0, num_features=D)), gathered()
@@ -184,31 +176,6 @@ def test_a_bad_row_takes_its_owner_out_and_nobody_else():
     np.testing.assert_array_equal(clipped_sum(target, bad, params), clipped_sum(target, without, params))
 
 
-def test_it_knows_its_shapes_and_bound():
-    inner = LogisticRegression(1.0, row_bound=2.0)
-    bound = dpmcmc.targets.bind(PerOwner(inner), dpmcmc.targets.record_shapes(gathered()))
-    assert (bound.records_per_owner, bound.target.num_features, bound.gradient_bound) == (M, D, 2.0 * M)
-    assert bound.unit == f"owner (at most {M} rows)"
-    assert PerOwner(inner).gradient_bound is None
-    with pytest.raises(TargetError, match="records_per_owner 3 but records have 5"):
-        PerOwner(inner, 3).bind(dpmcmc.targets.record_shapes(gathered()))
-    with pytest.raises(TargetError, match="records have no owners"):
-        PerOwner(inner).bind(dpmcmc.targets.record_shapes(rows()[0]))
-    with pytest.raises(ValueError, match="whole number >= 1"):
-        PerOwner(inner, 0)
-    assert PerOwner(inner).clipped_gradient_sum is None
-
-
-def test_labels_are_checked_row_by_row():
-    records = gathered()
-    records["y"][0, 0] = 7
-    with pytest.raises(ValueError, match="logistic_regression"):
-        dpmcmc.targets.check(PerOwner(LogisticRegression(1.0)), records)
-
-
-# Sensitivity: neighbours differ in all rows of one owner, under the same keys.
-
-
 def worst_move(target, select=None, key=0) -> float:
     """Distance of the clipped sums over 2C, where an owner's rows all push one way and then all the other."""
     x = np.tile(np.full((1, 1, D), 2.0, np.float32), (OWNERS, M, 1))
@@ -246,9 +213,6 @@ def test_random_neighbours_stay_within_the_sensitivity():
         other["y"][owner] = rng.integers(0, 2, M)
         other[MASK][owner] = rng.random(M) < 0.7
         assert np.linalg.norm(clipped_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
-
-
-# A file, a plan and a run.
 
 
 def file(folder, seed=0, owners=60, count=400) -> str:
@@ -351,14 +315,6 @@ def test_a_plan_says_it_without_reading_the_file(tmp_path, capsys):
     assert "owners of at most 4 rows each" in said
     assert "one owner replaced" in said or "one owner " in said
     assert "a record is one owner" in said
-
-
-def test_a_run_of_rows_has_records_for_its_unit():
-    target = LogisticRegression(1.0, num_features=2)
-    made = dpmcmc.plan(target, num_records=100, sampler=dpmcmc.SGLD(step_size=0.5), steps=2, privacy=None)
-    assert made.to_json()["unit"] == "record"
-    assert result_room.privacy_json(made, None)["unit"] == "record"
-    assert "a record is one" not in str(made)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from dpmcmc.cli import verified_folder, verify
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import pld, rdp
-from dpmcmc.privacy.accounting.events import MOST_BLENDED, MOST_KINDS, Adjacency, grouped, query_events
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import MOST_BLENDED, MOST_KINDS, query_events
+from dpmcmc.privacy.accounting.grouping import grouped
 
 
 def saved(tmp_path, events, epsilon, delta=1e-5, adjacency="replace_one"):

@@ -19,9 +19,9 @@ import dpmcmc
 from dpmcmc import mechanisms
 from dpmcmc.cli import verified_folder, verify
 from dpmcmc.cli.commands import main
-from dpmcmc.engine.blocks import INTERRUPTED
+from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.storage.files import digest
+from dpmcmc.storage.released_files import digest
 
 N = 400
 LOGISTIC = dpmcmc.targets.LogisticRegression(num_features=3, row_bound=1.0)
@@ -215,7 +215,6 @@ def test_a_result_that_was_loaded_and_saved_again_verifies(tmp_path, capsys):
     assert verified(again, capsys) == (0, "")
 
 
-# ----------------------------------------------------------------------------------------------------
 # Work.
 
 LAWS = [("pld", "replace_one", "trace"), ("rdp", "add_remove", "trace"), ("advanced", "replace_one", "trace"),

@@ -3,7 +3,7 @@
 import pytest
 
 from dpmcmc.planning import making
-from dpmcmc.privacy.accounting import gaussian as discrete_gaussian
+from dpmcmc.privacy.accounting import noise_tables
 
 
 def plan_any_epsilon(patch: pytest.MonkeyPatch) -> None:
@@ -12,4 +12,4 @@ def plan_any_epsilon(patch: pytest.MonkeyPatch) -> None:
     The noise stays what it is, and no test of a guarantee may use it.
     """
     patch.setattr(making, "_coordinates", lambda *_: None)
-    patch.setattr(discrete_gaussian, "releases_event", lambda events: ())
+    patch.setattr(noise_tables, "releases_event", lambda events: ())

@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.special import expit
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.events import largest
+from dpmcmc.privacy.accounting.bisection import largest
 
 #: Shares of the canaries that are guessed. They are fixed in advance, and each has its share of the significance.
 _GUESSED = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)

@@ -25,7 +25,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.exact_sums import FixedPoint
@@ -33,8 +33,10 @@ from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import TargetOffers
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import untempered
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import untempered
 
 #: Length of a probe's records in clip norms.
 _BEYOND = 10.0

@@ -20,7 +20,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee
-from dpmcmc.privacy.accounting.events import round_down, round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_down, round_up
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.targets.base import Target
 
@@ -245,7 +245,7 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
 def _check_claim(plan: Plan | MechanismPlan) -> None:
     if plan.guarantee is None:
         raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
-    if not plan.guarantee.adjacency.of_records:
+    if plan.guarantee.release == "labels":
         raise UnsupportedCombination(
             "adjacency: randomised labels are not audited by runs, since their probabilities are whole numbers of "
             "2^-64: the table of one label is exactly what the plan says (dpmcmc.targets.RandomisedLabels.table)",

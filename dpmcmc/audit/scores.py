@@ -30,7 +30,8 @@ from dpmcmc.audit.neighbours import Neighbours
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS
+from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients

@@ -17,14 +17,14 @@ from dpmcmc.cli.options import CANARIES, FEATURES, RECORDS, note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.result import DivergedError
 from dpmcmc.errors import InputError, printable
 from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.lines import rows
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 #: Most features of the problem on which a one-shot mechanism is audited.
 _MOST_FEATURES = 100_000

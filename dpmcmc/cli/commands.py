@@ -10,7 +10,6 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,17 +26,14 @@ from dpmcmc.cli.options import (
     FILTERS,
     GOALS,
     METHODS,
-    PRODUCT_TYPES,
     RECORDS,
     RUNS,
-    SECTORS,
     AllowCode,
     AsJson,
     ConfigName,
     Overrides,
     config_names,
     one_of,
-    text,
 )
 from dpmcmc.cli.refusals import exit_code
 from dpmcmc.errors import meant
@@ -116,16 +112,9 @@ def run(
         bool,
         typer.Option(
             "--per-record",
-            help="Account for every training record as well; confidential.",
+            help="Write what the run costs each training record to confidential/ as well.",
         ),
     ] = False,
-    every: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            help="With --per-record: compute all norms every K steps; 1 by default.",
-        ),
-    ] = None,
     distributed: Annotated[
         bool,
         typer.Option(
@@ -147,7 +136,6 @@ def run(
         resume=resume,
         confidential=confidential,
         per_record=per_record,
-        every=every,
         distributed=distributed,
         quiet=quiet,
         as_json=as_json,
@@ -182,34 +170,34 @@ def sweep(
         int | None,
         typer.Option(
             metavar="N",
-            help="Processes of one thread each; by default the cells run in this process.",
+            help="Processes of one thread each; by default the configs run in this process.",
         ),
     ] = None,
     on: Annotated[
         str | None,
         typer.Option(
             metavar="dask://HOST:PORT",
-            help="Scheduler whose workers run the cells, and see DIR under the same path.",
+            help="Scheduler whose workers run the configs, and see DIR under the same path.",
         ),
     ] = None,
     again_lost: Annotated[
         bool,
         typer.Option(
             "--again-lost",
-            help="Run lost cells without a checkpoint again; each is charged again.",
+            help="Run lost configs without a checkpoint again; each is charged again.",
         ),
     ] = False,
     pictures: Annotated[
         bool,
         typer.Option(
             "--pictures",
-            help="Draw the pictures of each cell too; they take longer than most cells.",
+            help="Draw the pictures of each config too; they take longer than most configs.",
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the sweep.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Run every cell of a grid of configurations, and write one table and one page."""
+    """Run every config of a grid of configurations, and write one table and one page."""
     with _libraries():
         from dpmcmc.cli import sweep as done_by
     return done_by.command(
@@ -345,59 +333,6 @@ def receipt(
     with _libraries():
         from dpmcmc.cli import receipt as done_by
     done_by.receipt(run, record, allow_code, failure=failure, out=out)
-
-
-@app.command(
-    epilog="Example: dpmcmc export runs/adult --registry --name 'Income model' --curator 'Our office' --use research "
-    "--region 'United States' --description 'Log odds of a high income' --published 2026-12-01 --author 'A. Name'"
-)
-def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    registry: Annotated[
-        bool,
-        typer.Option("--registry", help="In the form of OpenDP's registry of deployments."),
-    ] = False,
-    name: Annotated[str, text("name", "TEXT", "Name of the release.")] = "",
-    curator: Annotated[list[str] | None, text("curator", "WHO", "Who publishes it. May be repeated.")] = None,
-    use: Annotated[str, text("use", "TEXT", "Its intended use.")] = "",
-    region: Annotated[str, text("region", "PLACE", "Region of the data, or whose laws apply.")] = "",
-    description: Annotated[str, text("description", "TEXT", "A sentence on the release.")] = "",
-    published: Annotated[str, text("published", "DAY", "When, as YYYY-MM-DD.")] = "",
-    author: Annotated[
-        list[str] | None,
-        text("author", "WHO", "Who writes this entry. May be repeated."),
-    ] = None,
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--type",
-            help=f"Kind of data product: {', '.join(PRODUCT_TYPES)}.",
-            **one_of(PRODUCT_TYPES) | {"metavar": "TYPE"},
-        ),
-    ] = PRODUCT_TYPES[0],
-    sector: Annotated[
-        str | None,
-        typer.Option(
-            "--sector",
-            help=f"Subject of the data: {', '.join(SECTORS)}.",
-            **one_of(SECTORS) | {"metavar": "SECTOR"},
-        ),
-    ] = None,
-    out: Annotated[Path | None, text("out", "FILE", "To be written; otherwise it is printed.")] = None,
-) -> None:
-    """Write the entry of a run in a registry of deployments, as YAML."""
-    with _libraries():
-        from dpmcmc.cli import export as done_by
-    needed = {
-        "name": name,
-        "curator": curator,
-        "use": use,
-        "region": region,
-        "description": description,
-        "published": published,
-        "author": author,
-    }
-    done_by.export(run, registry, needed, kind=kind, sector=sector, out=out)
 
 
 _ledger = typer.Typer()

@@ -6,7 +6,7 @@ import json
 import textwrap
 from pathlib import Path
 
-from dpmcmc.config.shipped import HEADER, shipped
+from dpmcmc.config.shipped import HEADER, list_shipped
 
 #: Characters of a line.
 _WIDTH = 80
@@ -14,7 +14,7 @@ _WIDTH = 80
 
 def configs(as_json: bool) -> None:
     """List the configurations that come with the package."""
-    found = {name: _said(path) for name, path in shipped().items()}
+    found = {name: _said(path) for name, path in list_shipped().items()}
     if as_json:
         print(json.dumps(found, indent=2))
         return

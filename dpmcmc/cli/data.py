@@ -5,7 +5,7 @@ Prints the number of rows, for the data holder, and the lines of YAML that name 
 
 from __future__ import annotations
 
-from dpmcmc.data.columnar import to_rows
+from dpmcmc.data.conversion import to_rows
 from dpmcmc.report.lines import yaml_of
 
 

@@ -16,17 +16,16 @@ In the first hundredths of a second, before the package is imported, Ctrl-C stil
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, MethodType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    pass
 
 
 #: Exit code of a command that the user stopped, as shells have it.
@@ -166,41 +165,3 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-# ------------------------------------------------------------------------------------
-# Output of a command that nobody reads to its end, as in ``dpmcmc run adult | head -5``.
-#
-# Without this a run would fail at its next line once its reader has gone, and its budget would be lost. Instead it
-# goes on without printing, and ends with its usual exit code.
-
-
-class _Unread(io.FileIO):
-    """A file descriptor that drops what it cannot write once its reader has gone."""
-
-    def write(self, data: Buffer) -> int:
-        """Write, or drop what cannot be written."""
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return memoryview(data).nbytes
-
-
-def outlive_readers() -> None:
-    """Let this process go on after the reader of its standard output or error has gone."""
-    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
-
-
-def _outliving(stream: TextIO) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):  # it is None where it is closed, and a caller may have replaced it
-        return stream
-    stream.flush()
-    raw = _Unread(stream.fileno(), "wb", closefd=False)
-    unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
-    return io.TextIOWrapper(
-        raw if unbuffered else io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )

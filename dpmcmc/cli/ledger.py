@@ -17,8 +17,8 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_down, round_up
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.place import Place, place
 from dpmcmc.report.lines import YES, rows, say
@@ -43,7 +43,7 @@ def init(
     """Make a ledger; its budget is fixed for good."""
 
     def planned(config: str) -> Guarantee:
-        return _planned(config, overrides or [], allow_code or (), num_records)
+        return _load_guarantee(config, overrides or [], allow_code or (), num_records)
 
     with _verdicts():
         ledger = Ledger.init(
@@ -65,7 +65,7 @@ def init(
 def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
     """Print what is left."""
     with _verdicts():
-        ledger = _confirmed(file, receipt)
+        ledger = _open_confirmed(file, receipt)
         state = ledger.state()
         print(json.dumps(_json(state), indent=2)) if as_json else _show(ledger, state)
         ledger.check()
@@ -74,7 +74,7 @@ def show(file: str, receipt: list[str] | None, as_json: bool) -> None:
 def history(file: str, receipt: list[str] | None, as_json: bool) -> None:
     """Print every entry."""
     with _verdicts():
-        ledger = _confirmed(file, receipt)
+        ledger = _open_confirmed(file, receipt)
         entries = ledger.history()
         if as_json:
             print(json.dumps([entry.to_json() for entry in entries], indent=2))
@@ -102,7 +102,7 @@ def _verdicts() -> Iterator[None]:
         raise CommandError(str(error), code=1) from None
 
 
-def _confirmed(file: str, receipts: list[str] | None) -> Ledger:
+def _open_confirmed(file: str, receipts: list[str] | None) -> Ledger:
     """Return the ledger, after checking that it holds the runs of these receipts."""
     ledger = Ledger(file)
     for name in receipts or []:
@@ -111,7 +111,7 @@ def _confirmed(file: str, receipts: list[str] | None) -> Ledger:
     return ledger
 
 
-def _planned(name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None) -> Guarantee:
+def _load_guarantee(name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
     config = config_file.load(name, overrides, allow_code=allow_code, note=note)
     plan = config_room.make_plan(config)

@@ -1,4 +1,8 @@
-"""Options that several subcommands share, and the names and defaults that their help prints."""
+"""Options that several subcommands share, and the names and defaults that their help prints.
+
+The modules that own these names take too long to import for a page of help, so they are repeated here;
+``tests/test_start.py`` compares. The subcommand says what an option does.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dpmcmc.config.shipped import shipped
+from dpmcmc.config.shipped import list_shipped
 from dpmcmc.errors import printable
-
-# ------------------------------------------------------------------------------------
-# Names and defaults for pages of help. The modules that own them take too long to import for a page of help;
-# ``tests/test_help.py`` compares.
 
 GOALS = ("intervals", "prediction")
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
@@ -27,35 +27,13 @@ RECORDS, FEATURES = 500, 2
 #: Probability that a receipt's bound fails.
 FAILURE = 0.05
 
-#: Types of a data product and sectors that the schema knows.
-PRODUCT_TYPES = (
-    "Machine learning model",
-    "Summary statistics",
-    "Dataset",
-    "Synthetic data",
-    "Interactive API",
-    "SQL queries",
-)
-SECTORS = (
-    "Technology",
-    "Healthcare",
-    "Education",
-    "Government",
-    "Energy",
-    "Finance",
-)
-
-
-# ------------------------------------------------------------------------------------
-# Options.
-
 
 def config_names(incomplete: str) -> list[str]:
     """Names of shipped configs that begin so, for a shell's completion."""
-    return [name for name in shipped() if name.startswith(incomplete)]
+    return [name for name in list_shipped() if name.startswith(incomplete)]
 
 
-def named(config: str, overrides: Iterable[str]) -> str:
+def command_words(config: str, overrides: Iterable[str]) -> str:
     """Return the words that name a config on a command line, its changes included."""
     return shlex.join([config, *(word for one in overrides for word in ("--set", one))])
 
@@ -102,8 +80,3 @@ def one_of(names: Iterable[str]) -> dict[str, Any]:
         return value
 
     return {"metavar": "|".join(known), "callback": checked}
-
-
-def text(name: str, metavar: str, said: str) -> Any:
-    """Return an option that takes a text."""
-    return typer.Option(f"--{name}", metavar=metavar, help=said)

@@ -1,7 +1,7 @@
-"""``dpmcmc run CONFIG --per-record --every K``: a run, and what it cost each training record.
+"""``dpmcmc run CONFIG --per-record``: a run, and a table of what it cost each training record.
 
 The run is an ordinary one: it is charged to the config's ledger, its draws and guarantee may be published, and
-``--resume`` continues it. The cost of each record is confidential and lies in ``confidential/``.
+``--resume`` continues it. The table is confidential and lies in ``confidential/per_record.csv``.
 
 The account needs every position of the run, so the checkpoint holds all of them. It does not cover steps that are taken
 twice, so such a run resumes only on the platform where it was begun.
@@ -23,12 +23,10 @@ from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.path import variances
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.report.per_record import plot
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.files import check_room
 from dpmcmc.storage.pytree import PyTree
 
 
@@ -38,23 +36,21 @@ class RecordAccount:
     Args:
         config: of the run.
         plan: of the draws that it keeps.
-        every: steps between two computations of all records' norms.
 
     Raises:
         CommandError: the run has no guarantee of its own, or no sampler takes its steps.
     """
 
-    def __init__(self, config: Config, plan: AnyPlan, every: int) -> None:
+    def __init__(self, config: Config, plan: AnyPlan) -> None:
         if config.privacy is None or not config_room.is_secret(config):
             raise CommandError(f"{config.name}: its run has no guarantee, so there is nothing that a record spends.")
         if not isinstance(plan, Plan) or plan.starts is not None:
             raise CommandError(f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run.")
         try:
-            per_record.check(plan, every)
+            per_record.check(plan)
         except InputError as error:
-            raise CommandError(f"--{error}" if str(error).startswith("every:") else str(error)) from None
+            raise CommandError(str(error)) from None
         self.plan = plan
-        self.every = every
 
     @property
     def whole(self) -> Plan:
@@ -65,7 +61,7 @@ class RecordAccount:
         """Refuse records and runs without an account, and note where the chains start, before the run is charged.
 
         Raises:
-            CommandError, ValueError: no bound on norms between checks; too little room on the disk; another platform.
+            CommandError, ValueError: another platform; records that the target refuses.
         """
         kept = life.kept
         assert isinstance(kept, Checkpoint)  # an account is one process's
@@ -74,13 +70,12 @@ class RecordAccount:
                 "--resume: a run with an account of the records goes on only on the platform where it was begun, for "
                 "the account does not cover steps that are taken twice; what it was to spend stays spent."
             )
-        self._confidential = confidential
-        self._account = per_record.Account(self.plan, records, self.every)
-        check_room(confidential, self._account.num_bytes)
+        self._table = confidential / "per_record.csv"
+        self._account = per_record.Account(self.plan, records)
         if not kept.begun:
             start = self._account.start(life.streams)
             kept.note(start=[np.asarray(leaf).tolist() for leaf in jax.tree.leaves(start)])
-        self._start = kept.noted("start")
+        self._start = kept.read_note("start")
 
     def kept(self, everything: Result) -> Result:
         """Return the draws that the plan keeps, out of all."""
@@ -102,17 +97,8 @@ class RecordAccount:
             means=means,
         )
 
-    def save(self, everything: Result, records: PyTree, title: str) -> None:
+    def save(self, everything: Result, records: PyTree) -> None:
         """Write what the run cost each record."""
         leaves = [np.asarray(leaf, np.float32) for leaf in self._start]
         start = jax.tree.unflatten(jax.tree.structure(everything.positions), leaves)
-        cost = self._account.of(records, before_each_step(start, everything.positions))
-        assert self.plan.guarantee is not None
-        cost.save(self._confidential / "per_record.npz")
-        title += "" if self.every == 1 else f", at most (norms every {self.every} steps)"
-        plot(
-            self._confidential / "per_record.png",
-            cost,
-            self.plan.guarantee.epsilon,
-            title,
-        )
+        self._account.of(records, before_each_step(start, everything.positions)).save(self._table)

@@ -14,25 +14,15 @@ from typing import NamedTuple
 
 from dpmcmc import config as config_room
 from dpmcmc.cli import refusals
-from dpmcmc.cli.options import named, note
+from dpmcmc.cli.options import command_words, note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
-from dpmcmc.storage.files import (
-    CHECKPOINT,
-    COMPUTED,
-    CONFIDENTIAL,
-    CONFIG,
-    HELD,
-    PRIVACY,
-    RunFolder,
-    checkpoint_around,
-    day_of,
-    inside,
-    today,
-)
+from dpmcmc.storage.released_files import CHECKPOINT, COMPUTED, CONFIDENTIAL, CONFIG, HELD, PRIVACY
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
+from dpmcmc.storage.surroundings import checkpoint_around, inside
 
 #: Files that a run writes before anything is computed from a record.
 _STATED = ("plan.json", PRIVACY, CONFIG)
@@ -48,13 +38,13 @@ class RunOptions(NamedTuple):
     out: str | None
     resume: str | None
     confidential: str | None
-    every: int | None
+    per_record: bool
     distributed: bool = False
 
     @property
     def named(self) -> str:
         """Words that name the config on a command line, its changes included."""
-        return named(self.config or "", self.overrides)
+        return command_words(self.config or "", self.overrides)
 
 
 @dataclass
@@ -67,7 +57,7 @@ class Place:
         modules: outside this library; ``--resume`` needs ``--allow-code`` for each.
         resumed: whether the run was begun before.
         day: on which it was begun.
-        every: steps between checks of all records' norms, where every record has an account; else None.
+        per_record: whether every record has an account.
         named: what names the config on a command line.
         distributed: whether several processes share the run.
         checkpoint: of the run, once the folders are made.
@@ -78,7 +68,7 @@ class Place:
     modules: tuple[str, ...] = ()
     resumed: bool = False
     day: datetime.date = field(default_factory=today)
-    every: int | None = None
+    per_record: bool = False
     named: str = ""
     distributed: bool = False
     checkpoint: Checkpoint = field(init=False)
@@ -130,13 +120,16 @@ class Place:
 
     def _account_as_begun(self) -> None:
         """Note that every record has an account, or go on with what was noted."""
-        if not self.resumed and self.every != self.checkpoint.noted("every"):
-            self.checkpoint.note(every=self.every)
-        begun = self.checkpoint.noted("every")
-        if self.every not in (None, begun):
-            said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
-            raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")
-        self.every = begun
+        begun = bool(self.checkpoint.read_note("per_record"))
+        if not self.resumed and self.per_record != begun:
+            self.checkpoint.note(per_record=self.per_record)
+            begun = self.per_record
+        if self.per_record and not begun:
+            raise CommandError(
+                f"--per-record: the run in {self.folder} was begun without an account of the records; leave the option "
+                "out."
+            )
+        self.per_record = begun
 
     @property
     def _option(self) -> str:
@@ -177,7 +170,7 @@ class Place:
         return f"dpmcmc run --resume {self.folder}{together}{elsewhere}{allowed}"
 
 
-def new(asked: RunOptions) -> tuple[Config, Place]:
+def make_place(asked: RunOptions) -> tuple[Config, Place]:
     """Return the config of a new run, and its folders."""
     if asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
@@ -186,12 +179,12 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
     apart = wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     if _left_unbegun(wanted, apart) and (asked.confidential is None or not inside(apart, wanted)):
         if (wanted / CONFIG).exists():
-            return resumed(asked._replace(out=None, resume=str(wanted)))
+            return resume_place(asked._replace(out=None, resume=str(wanted)))
         return config, Place(
             wanted,
             apart,
             own_modules(config),
-            every=asked.every,
+            per_record=asked.per_record,
             named=asked.named,
             distributed=asked.distributed,
         )
@@ -207,13 +200,13 @@ def new(asked: RunOptions) -> tuple[Config, Place]:
         folder,
         confidential,
         own_modules(config),
-        every=asked.every,
+        per_record=asked.per_record,
         named=asked.named,
         distributed=asked.distributed,
     )
 
 
-def resumed(asked: RunOptions) -> tuple[Config, Place]:
+def resume_place(asked: RunOptions) -> tuple[Config, Place]:
     """The config of a run that was stopped, and its folders.
 
     Raises:
@@ -261,7 +254,7 @@ def resumed(asked: RunOptions) -> tuple[Config, Place]:
         own_modules(config),
         True,
         day,
-        asked.every,
+        asked.per_record,
         words,
         asked.distributed,
     )
@@ -275,13 +268,13 @@ def own_modules(config: Config) -> tuple[str, ...]:
 
 def _left_unbegun(folder: Path, confidential: Path) -> bool:
     """Whether the folders hold only the files of a start that ended before anything was computed from a record."""
-    kept = confidential / CHECKPOINT
+    checkpoint = confidential / CHECKPOINT
     try:
-        if not confidential.is_dir() or ((folder / CONFIG).exists() and not kept.is_dir()):
+        if not confidential.is_dir() or ((folder / CONFIG).exists() and not checkpoint.is_dir()):
             return False
         found = [
             *folder.iterdir(),
-            *kept.parent.rglob("*"),
+            *checkpoint.parent.rglob("*"),
             *(folder / "figures").rglob("*"),
         ]
     except OSError:  # whoever writes there says it
@@ -289,8 +282,8 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
     known = {
         folder: _STATED,
         confidential: (f"{CHECKPOINT}.lock",),
-        kept: ("run.json",),
-        kept.with_name(CHECKPOINT + REMOVED): ("run.json",),
+        checkpoint: ("run.json",),
+        checkpoint.with_name(CHECKPOINT + REMOVED): ("run.json",),
     }
     folders = (*known, folder / "figures")
     for path in found:
@@ -301,7 +294,7 @@ def _left_unbegun(folder: Path, confidential: Path) -> bool:
             left = path.name in names or any(path.name.startswith(f".{name}.") for name in names)
         if not left:
             return False
-    return not has_begun(kept)
+    return not has_begun(checkpoint)
 
 
 def _free_folder(option: str, wanted: str | Path) -> Path:

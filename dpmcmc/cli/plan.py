@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.options import named, note
+from dpmcmc.cli.options import command_words, note
 from dpmcmc.config import file as config_file
-from dpmcmc.planning.description import INTERVALS
+from dpmcmc.planning.permitted_uses import INTERVALS
 from dpmcmc.report.lines import rows
-from dpmcmc.report.screen import planned, uses, width
+from dpmcmc.report.screen import lines_of_plan, uses, width
 
 
 def plan(
@@ -28,7 +28,7 @@ def plan(
         return
     spec = config_room.describe_data(asked)
     secret = config_room.is_secret(asked)
-    lines = planned(
+    lines = lines_of_plan(
         asked.name,
         made,
         spec,
@@ -42,7 +42,7 @@ def plan(
     else:
         if INTERVALS in made.usable_for:
             lines += width(None, made.verdict.predicted_width)
-        words = named(config, overrides or [])
+        words = command_words(config, overrides or [])
         lines += uses(made.verdict, made, words)
         if len(made.usable_for) == len(made.verdict.reasons):
             lines.append(("more", f"dpmcmc plan {words} --all"))

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.data.one_record import read
-from dpmcmc.diagnostics.per_instance.objective import check_failure
+from dpmcmc.data.one_record import read_record
+from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.report.lines import rows, say
-from dpmcmc.storage.files import inside, write_atomically
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.surroundings import inside
 
 
 def receipt(
@@ -41,8 +42,8 @@ def receipt(
     assert isinstance(saved, SavedPlan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
-        plan, request = config_room.released(folder, saved, allow_code or ())
-    encoded, moved = read(Path(record), request, result.columns)
+        plan, request = config_room.load_released_plan(folder, saved, allow_code or ())
+    encoded, moved = read_record(Path(record), request, result.columns)
     text = str(of_encoded(result, encoded, plan, failure, moved))
     if out is None:
         say(text)
@@ -67,8 +68,8 @@ def _check_place(out: Path, folder: Path) -> None:
     if inside(out, folder):
         raise CommandError(f"--out: {out} lies in the run folder, which others read; give a file of your own.")
     try:
-        there = out.exists() or out.is_symlink()
+        exists = out.exists() or out.is_symlink()
     except OSError as error:
         raise CommandError(f"--out: {out} cannot be written ({error.strerror}); give another file.") from None
-    if there:
+    if exists:
         raise CommandError(f"--out: {out} is there already; give another file.")

@@ -1,17 +1,17 @@
-"""Exceptions that nobody meant to raise: the traceback goes to a private file, one sentence to the terminal."""
+"""Refusals of all commands: one sentence and exit code 2 for a user's error, never a traceback.
+
+An exception that nobody meant to raise is a fault of ours, and goes to a private file (``faults.py``).
+"""
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
 
+from dpmcmc.cli.faults import keep_in, write_fault
 from dpmcmc.cli.interrupt import STOPPED, heeded
 from dpmcmc.errors import (
     DataError,
@@ -24,47 +24,6 @@ from dpmcmc.errors import (
 
 #: EX_SOFTWARE of sysexits.h: a fault of the program, not of what it was given.
 CODE = 70
-
-_folder: Path | None = None
-
-
-def keep_in(folder: Path | None) -> None:
-    """Set the folder that tracebacks go to: the ``confidential/`` of a run, or None for a temporary one."""
-    global _folder
-    _folder = folder
-
-
-def sentence(error: BaseException) -> str:
-    """Write the traceback where only its owner reads it; the sentence quotes nothing, as errors may quote records."""
-    kind = type(error).__name__
-    try:
-        where = _write(error)
-    except OSError as reason:
-        return (
-            f"a fault of dpmcmc, not of your input ({kind}), whose traceback could not be written ({reason.strerror}); "
-            "please report it"
-        )
-    return (
-        f"a fault of dpmcmc, not of your input ({kind}): its traceback is in {where}; please report it as SECURITY.md "
-        "asks, after a look that the file quotes no private values"
-    )
-
-
-def _write(error: BaseException) -> Path:
-    text = "".join(traceback.format_exception(error))
-    in_place = _folder is not None and _folder.is_dir()
-    handle, name = tempfile.mkstemp(
-        prefix="fault-",
-        suffix=".txt",
-        dir=_folder if in_place else tempfile.mkdtemp(prefix="dpmcmc-"),
-    )
-    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:  # mkstemp: owner only
-        stream.write(text)
-    return Path(name)
-
-
-# ------------------------------------------------------------------------------------
-# Refusals of all commands: one sentence and exit code 2 for a user's error, never a traceback.
 
 
 class CommandError(Exception):
@@ -104,7 +63,7 @@ def exit_code(work: Callable[[], object]) -> int:
         return _say(str(error), 1)
     except OSError as error:
         if error.errno is None and error.filename is None:  # no file's: a library below raised it
-            return _say(sentence(error), CODE)
+            return _say(write_fault(error), CODE)
         where = f"{error.filename}: " if error.filename else ""
         return _say(
             f"{where}{error.strerror or error}; mend its permissions, free space, or name another.",
@@ -117,13 +76,13 @@ def exit_code(work: Callable[[], object]) -> int:
         )
     except typer.Abort as error:
         if isinstance(error.__cause__, EOFError):  # typer takes it for the user's
-            return _say(sentence(error.__cause__), CODE)
+            return _say(write_fault(error.__cause__), CODE)
         code = STOPPED
     except KeyboardInterrupt:
         code = STOPPED
     except Exception as error:
         if not command.stopped:
-            return _say(sentence(error), CODE)
+            return _say(write_fault(error), CODE)
         code = STOPPED  # a library has made another error of the interrupt
     finally:
         keep_in(None)

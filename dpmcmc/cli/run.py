@@ -23,21 +23,23 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli.place import Place, RunOptions, new, resumed
+from dpmcmc.cli.place import Place, RunOptions, make_place, resume_place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.engine.agreement import said_by_first
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.processes import connect, said_by_first
+from dpmcmc.engine.mesh import check_devices
+from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.report.console import Screen, shown
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
 from dpmcmc.report.pictures import Pictures
+from dpmcmc.report.progress import show_progress
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.storage.files import read_json
 
@@ -54,19 +56,14 @@ def run(
     resume: str | None,
     confidential: str | None,
     per_record: bool,
-    every: int | None,
     distributed: bool,
     quiet: bool,
     as_json: bool,
     pictures: bool = True,
 ) -> None:
     """Run a configuration, and write a folder that can be published."""
-    if every is not None and not per_record and resume is None:
-        raise CommandError("--every: belongs to --per-record; add that, or leave it out.")
     if per_record and distributed:
         raise CommandError("--per-record: is one process's; leave --distributed out.")
-    if per_record and every is None:
-        every = 1
     asked = RunOptions(
         config,
         overrides or [],
@@ -74,7 +71,7 @@ def run(
         out,
         resume,
         confidential,
-        every,
+        per_record,
         distributed,
     )
     if distributed:
@@ -85,27 +82,27 @@ def run(
     keep_compiled_programs()
     if distributed and jax.process_index() > 0:
         return _take_part(asked)
-    loaded, place = _placed(asked)
+    loaded, place = _find_place(asked)
     check_devices()
     with config_room.run_device(loaded):
         mesh = _mesh(loaded)
         started = time.perf_counter()
         plan = config_room.make_plan(loaded)
         calibrate_seconds = time.perf_counter() - started
-        if resume is None and every is not None:
-            _account(loaded, plan, every)  # refused before a folder is made
+        if resume is None and per_record:
+            _account(loaded, plan)  # refused before a folder is made
         said_by_first(lambda: place.make(loaded))
         try:
             folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console, pictures)
         finally:
             place.checkpoint.close()
     if as_json:
-        print(json.dumps(_stated(place.folder, folder), indent=2, allow_nan=False))
+        print(json.dumps(_read_released(place.folder, folder), indent=2, allow_nan=False))
     elif quiet:
         say(folder)
 
 
-def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
+def _read_released(run_folder: Path, draws: Path) -> dict[str, object]:
     """Return what a run has released, from its files.
 
     Args:
@@ -122,12 +119,12 @@ def _stated(run_folder: Path, draws: Path) -> dict[str, object]:
     }
 
 
-def _placed(asked: RunOptions) -> tuple[Config, Place]:
+def _find_place(asked: RunOptions) -> tuple[Config, Place]:
     """Config of a run, new or resumed, and its folders; other processes are told which, and the config."""
     found: list[tuple[Config, Place]] = []
 
     def find() -> tuple[bool, str]:
-        config, place = new(asked) if asked.resume is None else resumed(asked)
+        config, place = make_place(asked) if asked.resume is None else resume_place(asked)
         found.append((config, place))
         return place.resumed, config_room.dump(config, _ROOT)
 
@@ -139,7 +136,7 @@ def _placed(asked: RunOptions) -> tuple[Config, Place]:
 _ROOT = Path("/")
 
 
-def _told(asked: RunOptions) -> Config:
+def _load_config(asked: RunOptions) -> Config:
     """Config of a run on another process than the first: its own of a new run, if it has one, else process 0's."""
     resumed, text = said_by_first(lambda: (False, ""))
     if asked.config is None or resumed:
@@ -181,7 +178,7 @@ def _mesh(config: Config) -> Mesh | None:
 def _take_part(asked: RunOptions) -> None:
     """Compute what process 0 writes and prints."""
     try:
-        config = _told(asked)
+        config = _load_config(asked)
         check_devices()
         with config_room.run_device(config):
             mesh = _mesh(config)
@@ -213,10 +210,10 @@ def _ledger(config: Config) -> str | None:
     return None if config.privacy is None else config.privacy.ledger
 
 
-def _account(config: Config, plan: AnyPlan, every: int) -> RecordAccount:
+def _account(config: Config, plan: AnyPlan) -> RecordAccount:
     from dpmcmc.cli.per_record import RecordAccount  # few runs ask for one
 
-    return RecordAccount(config, plan, every)
+    return RecordAccount(config, plan)
 
 
 def _carry_out(
@@ -231,7 +228,7 @@ def _carry_out(
     """Carry out the run, from the reservation to its end in the ledger; return the folder of the draws."""
     life: Life | None = None
     try:
-        account = None if place.every is None else _account(config, plan, place.every)
+        account = _account(config, plan) if place.per_record else None
         life = Life(
             plan if account is None else account.whole,
             key=_seed(config),
@@ -294,7 +291,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
     """Compute, save, and close the ledger's entry; a failure is one sentence of public facts or of released values."""
     place = run.place
     try:
-        result = _computed(run, console)
+        result = _compute(run, console)
         folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         run.save_divergence(error)
@@ -325,7 +322,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
     return folder
 
 
-def _computed(run: ConfiguredRun, console: Console) -> Result:
+def _compute(run: ConfiguredRun, console: Console) -> Result:
     """Compute the release, and show how far it is."""
-    with shown(True, run.life, console) as report:
+    with show_progress(True, run.life, console) as report:
         return run.life.carry_out(report)

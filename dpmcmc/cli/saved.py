@@ -25,33 +25,32 @@ from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
-from dpmcmc.engine.chains import check_on_disk
-from dpmcmc.engine.hardware import sizes
+from dpmcmc.engine.chain_checks import check_on_disk
 from dpmcmc.engine.life import Life
+from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
-from dpmcmc.inference.names import few, flat
-from dpmcmc.planning.description import INTERVALS, NO_DRAWS
+from dpmcmc.inference.names import few
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
-from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.planning.verdict import ESS, RHAT
+from dpmcmc.planning.permitted_uses import NO_DRAWS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
-from dpmcmc.report.console import Declared, PublicFacts
-from dpmcmc.report.page import Circumstances, privacy_json
+from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.pictures import Pictures
-from dpmcmc.report.prior import BesidePrior
+from dpmcmc.report.privacy_json import privacy_json
+from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
-from dpmcmc.storage.files import RunFolder, is_sealed
-from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import on_disk
+from dpmcmc.storage.released_files import is_sealed
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.transformed import with_label_scale
+from dpmcmc.targets.predicting import with_label_scale
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -61,10 +60,6 @@ if TYPE_CHECKING:
 
 #: Captions of pictures.
 _TRACES = "Traces of up to six parameters as the model has them, one line for each chain"
-_MIXING = (
-    "Mixing of the chains: each dot is a parameter, and the dashed lines are what intervals need. The table of "
-    "parameters has ESS and R-hat too"
-)
 _EPSILON_DELTA = (
     "ε at every δ: one run promises less (a larger ε) the more rarely its promise may fail (a smaller δ), and the dot "
     "is the pair that it states"
@@ -102,11 +97,6 @@ class ConfiguredRun:
         return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day, **declared)
 
     @property
-    def trace(self) -> Plan | None:
-        """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return self.plan if isinstance(self.plan, Plan) else None
-
-    @property
     def target(self) -> Target:
         """The plan's target, bound to the shapes of the records."""
         return self.facts.target
@@ -127,8 +117,8 @@ class ConfiguredRun:
             self._check_on_disk()
             check(self.plan.target, self.data.train)
             predictive.check(self.target, self.data.train)
-            if self.trace is not None:
-                check_fit(self.target, self.trace.sampler)
+            if self.facts.trace is not None:
+                check_fit(self.target, self.facts.trace.sampler)
         except TargetError as error:
             raise CommandError(f"target: {error}.") from None
         except InputError as error:
@@ -154,10 +144,11 @@ class ConfiguredRun:
         if not on_disk(self.data.train):
             return
         mechanism = self.config.mechanism
-        plan = self.trace
-        if mechanism is not None:
+        plan = self.facts.trace
+        if mechanism is not None or self.config.one_shot:
+            method = "data.labels" if mechanism is None else f"mechanism: {mechanism.name}"
             raise CommandError(
-                f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
+                f"{method} computes from all records at once, and those of a folder are read batch "
                 "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
             )
         if plan is None:
@@ -265,11 +256,7 @@ class ConfiguredRun:
         context = page.Context(facts.name, facts.day, *described, circumstances=circumstances)
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
-            self.account.save(
-                everything,
-                self.data.train,
-                f"{self.config.name}: what the run cost each record",
-            )
+            self.account.save(everything, self.data.train)
         published = facts.publishable(guarantee)
         if not published:
             self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
@@ -325,7 +312,7 @@ class ConfiguredRun:
     def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, object]:
         """Return the seconds before a record was read, and for public records those of a sampler's run."""
         wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
-        if self.trace is None:
+        if self.facts.trace is None:
             return {"wall_seconds": wall}
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
@@ -341,7 +328,7 @@ class ConfiguredRun:
         if self._drawn == (guarantee,):
             return
         self._drawn = (guarantee,)
-        plan = self.trace
+        plan = self.facts.trace
         draw = self.pictures.begin
         said = (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max():
@@ -352,26 +339,12 @@ class ConfiguredRun:
     def _draw_draws(self, result: Result) -> None:
         """Begin the pictures of the draws, and draw the planned ones again if the run has come to cost more."""
         guarantee = result.guarantee
-        plan = self.trace
+        plan = self.facts.trace
         said = self.facts.title(guarantee), self.facts.note(guarantee)
         if plan is not None:
             shown = few(result.released, result.columns)
             kept = (plan.burn_in, plan.thin)
             self.pictures.begin("traces", _TRACES, shown, kept, *said)
-        # A posterior that follows from the path does not wait for the chain to mix.
-        if result.mixing is not None and not result.verdict.from_path:
-            ess, rhat = result.mixing
-            if np.any(np.isfinite(ess) & np.isfinite(rhat)):
-                names, _ = flat(result.released, result.columns)
-                needed = (RHAT, ESS)
-                self.pictures.begin("mixing", _MIXING, names, (rhat, ess), needed, *said)
-        beside = (
-            BesidePrior.of(result.plan, result.draws, result.columns, result.evidence)
-            if INTERVALS in result.usable_for
-            else None
-        )
-        if beside is not None:
-            self.pictures.begin("prior", beside.caption, beside.rows, beside.units, *said)
         self.draw_planned(guarantee)
 
     def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
@@ -441,7 +414,7 @@ class ConfiguredRun:
 
 
 class _Fits:
-    """The last non-private fit of this process: cells of a sweep have one target and one set of records."""
+    """The last non-private fit of this process: configs of a sweep have one target and one set of records."""
 
     def __init__(self) -> None:
         self._of: tuple[object, list[np.ndarray]] | None = None
@@ -450,19 +423,19 @@ class _Fits:
         """Return the fit of a config's target to records, which are compared with the last ones."""
         from dpmcmc.diagnostics import reference
 
-        # The data's section has the facts that a target takes from them; a path is written from each cell's folder.
-        told = config.model_dump(mode="json", include={"target", "data"}, exclude={"data": {"path"}})
+        # The data's section has the facts that a target takes from them; a path is written from each config's folder.
+        described = config.model_dump(mode="json", include={"target", "data"}, exclude={"data": {"path"}})
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
         same = (
             self._of is not None
-            and self._of[0] == told
+            and self._of[0] == described
             and len(self._of[1]) == len(leaves)
             and all(map(np.array_equal, self._of[1], leaves))
         )
         if not same:
             self._of = None
             self._fit: Fit = reference.fit(target, records)
-            self._of = (told, leaves)
+            self._of = (described, leaves)
         return self._fit
 
 

@@ -9,7 +9,7 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config.for_editors import text
 from dpmcmc.config.shipped import HEADER
 from dpmcmc.report.lines import say
-from dpmcmc.storage.files import write_atomically
+from dpmcmc.storage.atomic import write_atomically
 
 
 def schema(out: str | None) -> None:

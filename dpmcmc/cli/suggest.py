@@ -16,21 +16,22 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.options import note
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import SCHEMES, Config, Promise, to_yaml
+from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
-from dpmcmc.data.checks import with_public_facts
+from dpmcmc.config.yaml_writing import to_yaml
+from dpmcmc.data.public_facts import add_public_facts
 from dpmcmc.errors import printable
 from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
-from dpmcmc.estimators.suggestion import picture as save_picture
+from dpmcmc.estimators.width_picture import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
-from dpmcmc.planning.description import settings
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.settings_json import settings
 from dpmcmc.report.lines import WIDTH
 from dpmcmc.samplers import SAMPLERS
-from dpmcmc.storage.files import write_atomically
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.targets import TARGETS
 
 #: Keys of ``privacy`` that a suggestion keeps, and sections that it chooses.
@@ -164,8 +165,8 @@ class _ConfigRequest:
             dropped = known - {*_KEPT}
             self.anew += [f"privacy.{key}" for key in promise if key in dropped]
             self.delta = promise.get("delta") is not None
-            kept = {key: value for key, value in promise.items() if key not in dropped}
-            values = values | {"privacy": kept | ({} if self.delta else {"delta": _STAND_IN})}
+            remaining = {key: value for key, value in promise.items() if key not in dropped}
+            values = values | {"privacy": remaining | ({} if self.delta else {"delta": _STAND_IN})}
         return {"name": "suggested"} | values
 
     def request(self, config: Config) -> Request:
@@ -178,7 +179,7 @@ class _ConfigRequest:
         target = target_of(config, spec)
         given: Given = {"adjacency": promise.adjacency}
         if self.mechanism and isinstance(config.mechanism, Derived):
-            given["mechanism"] = with_public_facts(config.mechanism.built(), spec.facts)
+            given["mechanism"] = add_public_facts(config.mechanism.built(), spec.facts)
         elif self.of_fit:
             given |= settings_of(target, self.goal, spec.num_features)
         delta = promise.delta if self.delta else None

@@ -1,18 +1,18 @@
-"""``dpmcmc sweep GRID.yaml``: every cell of a grid, in workers, into one folder with one table and one page.
+"""``dpmcmc sweep GRID.yaml``: every config of a grid, in workers, into one folder with one table and one page.
 
     sweep.yaml                      the grid, with every override
     cells/0001/, cells/0002/, ...   run folders: ``dpmcmc verify`` and ``dpmcmc run --resume`` take each
-    results.csv, report.html        a row for each cell, and a page: public facts and released values alone
-    confidential/                   results.csv with what is for the data holder alone, and why a cell ended as it did
+    results.csv, report.html        a row for each config, and a page: public facts and released values alone
+    confidential/                   results.csv with what is for the data holder alone, and why a config ended as it did
 
-Every cell is planned before anything is written, and reserved in its ledger before any is sent: all of them, or none. A
-cell is tried once. One whose worker died stays charged, and the table says ``lost``; the same command goes on with its
-checkpoint at no further charge. Where that is gone too, a further run is a further charge, which ``--again-lost`` asks
-for. ``swept_cell.py`` is one cell.
+Every config is planned before anything is written, and reserved in its ledger before any is sent: all of them, or
+none. A config is tried once. One whose worker died stays charged, and the table says ``lost``; the same command goes on
+with its checkpoint at no further charge. Where that is gone too, a further run is a further charge, which
+``--again-lost`` asks for. ``swept_config.py`` is one config.
 
-**Cost.** Cells that are published together cost their composition, not the largest of them: the page states the epsilon
-of all that were charged, where an accountant covers them together. A person may be in the data of every cell, whatever
-the cells name as their data, so all cells are composed.
+**Cost.** Configs that are published together cost their composition, not the largest of them: the page states the
+epsilon of all that were charged, where an accountant covers them together (``sweep_cost.py``). A person may be in the
+data of every config, whatever the configs name as their data, so all configs are composed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,36 +31,36 @@ from typing import Any
 from rich.console import Console
 
 from dpmcmc import config as config_room
-from dpmcmc.cli import sweep_folder, swept_cell
+from dpmcmc.cli import sweep_folder, sweep_scores, swept_config
+from dpmcmc.cli.faults import keep_in
 from dpmcmc.cli.options import note
 from dpmcmc.cli.place import default_folder, own_modules
-from dpmcmc.cli.refusals import CODE, CommandError, keep_in
-from dpmcmc.cli.swept_cell import CHARGED, DONE, MEASURES, Ended, Sent, status_of
+from dpmcmc.cli.refusals import CODE, CommandError
+from dpmcmc.cli.sweep_cluster import connect_cluster
+from dpmcmc.cli.sweep_cost import charge_of, together
+from dpmcmc.cli.sweep_scores import MEASURES
+from dpmcmc.cli.swept_config import CHARGED, DONE, Ended, Sent, status_of
 from dpmcmc.config import grid as grids
-from dpmcmc.config.grid import Cell, Grid
-from dpmcmc.engine.cells import Lost, Row, Table, outcomes
-from dpmcmc.engine.hardware import check_devices
+from dpmcmc.config.grid import Grid, SweptConfig
+from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.engine.workers import connected, is_cluster
-from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.privacy.accounting.events import round_up
-from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
+from dpmcmc.engine.results_table import Row, Table
+from dpmcmc.engine.tasks import Lost, outcomes
+from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.report import sweep_page
 from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.storage.files import CELLS, CONFIDENTIAL, GRID, RESULTS
+from dpmcmc.storage.released_files import CELLS, CONFIDENTIAL, GRID, RESULTS
 
-#: Seconds that the scheduler of ``--on`` may take to answer.
-_ANSWER = 10.0
 #: Most processes of ``--workers``.
 _MOST_WORKERS = 256
-#: A cell that ended without being done: it was refused before anything was computed from a record.
+#: A config that ended without being done: it was refused before anything was computed from a record.
 REFUSED = "refused"
-#: Assumption of a sweep of which a cell was run again.
-RUN_AGAIN = "a cell was lost, and run again, for reasons that do not depend on the records."
 
 
 @dataclass
@@ -69,10 +69,10 @@ class Swept:
 
     Attributes:
         folder: of the sweep.
-        rows: one for each cell; public facts and released values alone.
-        together: guarantee of all cells that were charged; None where none is proved.
+        rows: one for each config; public facts and released values alone.
+        together: guarantee of all configs that were charged; None where none is proved.
         why: why there is none.
-        private_end: numbers of cells whose end depends on the records, which nobody but their holder may learn.
+        private_end: numbers of configs whose end depends on the records, which nobody but their holder may learn.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class Swept:
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has released its draws, or withheld them for want of a guarantee."""
+        """Whether every config has released its draws, or withheld them for want of a guarantee."""
         return all(row["status"] in ("released", "withheld") for row in self.rows)
 
 
@@ -101,7 +101,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Run every cell of a grid; the exit code is 0 where all have released their draws."""
+    """Run every config of a grid; the exit code is 0 where all have released their draws."""
     if quiet and as_json:
         raise CommandError("--json: prints the folder already; leave --quiet out.")
     if resume is not None and (out is not None or overrides or grid is not None):
@@ -125,8 +125,8 @@ def command(
     with contextlib.ExitStack() as stack:
         executor = None
         if on is not None:
-            executor, there = stack.enter_context(_cluster(on))
-            workers = workers or there
+            executor, threads = stack.enter_context(connect_cluster(on))
+            workers = workers or threads
         done = carry_out(
             loaded,
             folder,
@@ -145,10 +145,10 @@ def command(
 
 
 def _as_json(done: Swept) -> dict[str, Any]:
-    told = [] if done.private_end else done.rows
+    public_rows = [] if done.private_end else done.rows
     return {
         "folder": str(done.folder),
-        "cells": told,
+        "cells": public_rows,
         "together": None
         if done.together is None
         else {
@@ -170,26 +170,26 @@ def sweep(
     pictures: bool = False,
     allow_code: Collection[str] = (),
 ) -> Swept:
-    """Run every cell of a grid of configs, as ``dpmcmc sweep`` does; each is a run of its own, charged by itself.
+    """Run every config of a grid, as ``dpmcmc sweep`` does; each is a run of its own, charged by itself.
 
     Args:
         grid: YAML file, a config with a section ``sweep``.
         overrides: ``a.b=value`` strings, applied to the whole grid.
         out: folder of the sweep; a new one below ``runs`` by default. A sweep that was stopped goes on in its folder.
-        workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
-        executor: carries out the cells in place of own processes, for example a Dask client's ``get_executor()``. It
+        workers: processes of one thread each; None: this process. With an executor: configs that it gets at a time.
+        executor: carries out the configs in place of own processes, for example a Dask client's ``get_executor()``. It
             must not try a call again. Its workers see the folder and the data under the same paths; nothing of the
             records is sent.
-        again_lost: whether to run cells again that were lost with their checkpoint; each is charged again.
-        pictures: whether each cell's page has pictures, which take longer than most cells.
+        again_lost: whether to run configs again that were lost with their checkpoint; each is charged again.
+        pictures: whether each config's page has pictures, which take longer than most configs.
         allow_code: modules outside this library that a grid in a run folder may name.
 
     Returns:
-        :class:`~dpmcmc.cli.sweep.Swept`: folder, a row for each cell, and the guarantee of all together.
+        :class:`~dpmcmc.cli.sweep.Swept`: folder, a row for each config, and the guarantee of all together.
 
     Raises:
         InputError: a value that makes no config; another sweep's folder, or one in use; a plan that is refused, with
-            the cell's values; a ledger that does not allow all cells.
+            the config's values; a ledger that does not allow all configs.
     """
     loaded = grids.load(grid, overrides, allow_code=allow_code)
     folder = default_folder(loaded.name) if out is None else Path(out)
@@ -207,32 +207,6 @@ def sweep(
         raise InputError(str(error)) from None
 
 
-# ------------------------------------------------------------------------------------
-# A cluster of Dask. Its links carry the path of a cell's folder and the worker's answer, and nothing of the records.
-
-
-@contextlib.contextmanager
-def _cluster(url: str) -> Iterator[tuple[Executor, int]]:
-    """Yield (an executor of the scheduler at ``dask://HOST:PORT``, threads of its workers)."""
-    if not is_cluster(url):
-        raise CommandError(f"--on: {url!r} is not dask://HOST:PORT or tls://HOST:PORT of a Dask scheduler.")
-    with connected(url, "--on", _ANSWER) as client:
-        client.run_on_scheduler(_try_once)
-        there = sum(client.nthreads().values())
-        if not there:
-            raise CommandError(f"--on: {url} has no worker; start some with dask worker.")
-        yield client.get_executor(pure=False, retries=0), there
-
-
-def _try_once(dask_scheduler: Any) -> None:
-    """Let a scheduler give a task up when its first worker dies."""
-    dask_scheduler.allowed_failures = 0
-
-
-# ------------------------------------------------------------------------------------
-# The sweep.
-
-
 def carry_out(
     grid: Grid,
     folder: Path,
@@ -244,21 +218,21 @@ def carry_out(
     allow_code: tuple[str, ...] = (),
     console: Console | None = None,
 ) -> Swept:
-    """Run the cells of a grid that are not done, and write the table and the page.
+    """Run the configs of a grid that are not done, and write the table and the page.
 
     Args:
-        grid: cells.
+        grid: configs.
         folder: new, or of an earlier start of the same grid.
-        workers: processes of one thread each; None: this process. With an executor: cells that it gets at a time.
-        executor: that carries out cells in place of own processes; its workers see ``folder`` under the same path.
-        again_lost: whether to run cells again that were lost and have no checkpoint; each is charged again.
-        pictures: whether each cell's page has pictures.
+        workers: processes of one thread each; None: this process. With an executor: configs that it gets at a time.
+        executor: that carries out configs in place of own processes; its workers see ``folder`` under the same path.
+        again_lost: whether to run configs again that were lost and have no checkpoint; each is charged again.
+        pictures: whether each config's page has pictures.
         allow_code: modules outside this library that the configs name.
         console: to print on; None: nothing is printed.
 
     Raises:
-        CommandError, InputError: a cell's plan is refused, with the cell's values; the folder is another sweep's or in
-            use; the ledger does not allow all cells. Then nothing is charged.
+        CommandError, InputError: a config's plan is refused, with its values; the folder is another sweep's or in use;
+            the ledger does not allow all configs. Then nothing is charged.
         KeyboardInterrupt: stopped; what has not begun is given back.
     """
     console = Screen(quiet=True) if console is None else console
@@ -292,8 +266,8 @@ def carry_out(
                 sweep.give_back(reservations)
                 done = sweep.done()
                 page = sweep_page.page(grid.name, released.day, grid.keys, done.rows, done.together, done.why)
-                told = None if done.private_end else page
-                sweep_folder.publish(done.rows, told, released, public)
+                shown = None if done.private_end else page
+                sweep_folder.publish(done.rows, shown, released, public)
     finally:
         keep_in(None)
         sweep_folder.date(folder)
@@ -304,29 +278,29 @@ def carry_out(
 
 
 def _plans(grid: Grid) -> list[AnyPlan]:
-    """Return the plan of every cell; cells that differ in nothing but their number share one."""
+    """Return the plan of every config; configs that differ in nothing but their number share one."""
     found: dict[str, AnyPlan] = {}
     plans = []
-    for cell in grid.cells:
-        key = json.dumps(cell.values, sort_keys=True)
+    for swept in grid.configs:
+        key = json.dumps(swept.values, sort_keys=True)
         if key not in found:
             try:
-                if cell.config.run is not None and cell.config.run.mesh is not None:
-                    raise InputError("run.mesh: a sweep gives each cell one device; leave it out")
-                with config_room.run_device(cell.config):
-                    found[key] = config_room.make_plan(cell.config)
-                _check_charged(cell, found[key])
+                if swept.config.run is not None and swept.config.run.mesh is not None:
+                    raise InputError("run.mesh: a sweep gives each config one device; leave it out")
+                with config_room.run_device(swept.config):
+                    found[key] = config_room.make_plan(swept.config)
+                _check_charged(swept, found[key])
             except InputError as error:
                 raise CommandError(
-                    f"{str(error).removesuffix('.')}; this refuses {cell}, and nothing was run."
+                    f"{str(error).removesuffix('.')}; this refuses {swept}, and nothing was run."
                 ) from None
         plans.append(found[key])
     return plans
 
 
-def _check_charged(cell: Cell, plan: AnyPlan) -> None:
-    """Refuse a ledger of a cell that it cannot charge."""
-    promise = cell.config.privacy
+def _check_charged(swept: SweptConfig, plan: AnyPlan) -> None:
+    """Refuse a ledger of a config that it cannot charge."""
+    promise = swept.config.privacy
     if promise is None or promise.ledger is None:
         return
     if plan.guarantee is None or promise.insecure_noise_seed is not None:
@@ -337,7 +311,7 @@ def _check_charged(cell: Cell, plan: AnyPlan) -> None:
 
 
 class _Sweep:
-    """The cells of one start of a sweep."""
+    """The configs of one start of a sweep."""
 
     def __init__(
         self,
@@ -368,49 +342,49 @@ class _Sweep:
         grid = self._grid
         over = ", ".join(grid.keys) or "repeats alone"
         each = f", {grid.repeats} repeats" if grid.repeats > 1 else ""
-        self._console.print(f"sweep    {grid.name}: {len(grid.cells)} cells over {over}{each}")
-        guarantee, why = together(list(zip(grid.cells, self._plans, strict=True)))
+        self._console.print(f"sweep    {grid.name}: {len(grid.configs)} configs over {over}{each}")
+        guarantee, why = together(list(zip(grid.configs, self._plans, strict=True)))
         self._console.print(f"privacy  {sweep_page.cost(guarantee, why)}")
 
-    def folders(self, cell: Cell) -> list[Path]:
-        """Return the folders of a cell: its first, and one for each time that it was run again."""
-        return [self._cells / f"{cell.number:04d}", *self._again.get(cell.number, ())]
+    def folders(self, swept: SweptConfig) -> list[Path]:
+        """Return the folders of a config: its first, and one for each time that it was run again."""
+        return [self._cells / f"{swept.number:04d}", *self._again.get(swept.number, ())]
 
-    def folder(self, cell: Cell) -> Path:
-        """Return the last folder of a cell."""
-        return self.folders(cell)[-1]
+    def folder(self, swept: SweptConfig) -> Path:
+        """Return the last folder of a config."""
+        return self.folders(swept)[-1]
 
-    def plan(self, cell: Cell) -> AnyPlan:
-        """Return the plan of a cell."""
-        return self._plans[cell.number - 1]
+    def plan(self, swept: SweptConfig) -> AnyPlan:
+        """Return the plan of a config."""
+        return self._plans[swept.number - 1]
 
     def reserved(self, again_lost: bool) -> dict[int, Reservation]:
-        """Make the folders of all cells that wait, and reserve their budget; all of them, or none.
+        """Make the folders of all configs that wait, and reserve their budget; all of them, or none.
 
         Args:
-            again_lost: whether cells that were lost get a new folder and a further reservation.
+            again_lost: whether configs that were lost get a new folder and a further reservation.
 
         Returns:
-            Number of a cell -> its reservation, where it has a ledger.
+            Number of a config -> its reservation, where it has a ledger.
         """
         self._tokens.mkdir(exist_ok=True, mode=0o700)
         held: dict[int, Reservation] = {}
-        again: list[Cell] = []
-        cell = None
+        again: list[SweptConfig] = []
+        swept = None
         try:
-            for cell in self._grid.cells:
-                folder = self.folder(cell)
+            for swept in self._grid.configs:
+                folder = self.folder(swept)
                 status = status_of(folder)
                 if status == "lost" and again_lost:
-                    count = len(self.folders(cell))
-                    folder = folder.with_name(f"{cell.number:04d}-again-{count}")
-                    self._again.setdefault(cell.number, []).append(folder)
-                    again.append(cell)
+                    count = len(self.folders(swept))
+                    folder = folder.with_name(f"{swept.number:04d}-again-{count}")
+                    self._again.setdefault(swept.number, []).append(folder)
+                    again.append(swept)
                     status = "waiting"
                 if status == "waiting":
-                    reservation = swept_cell.made(cell, self.plan(cell), folder)
+                    reservation = swept_config.make_run_folder(swept, self.plan(swept), folder)
                     if reservation is not None:
-                        held[cell.number] = reservation
+                        held[swept.number] = reservation
         except BaseException as error:
             self.give_back(held)
             for one in again:  # or the next start would run it without being asked to
@@ -418,168 +392,121 @@ class _Sweep:
             if not isinstance(error, LedgerError):
                 raise
             raise CommandError(
-                f"{str(error).removesuffix('.')}; the cells of a sweep are reserved together, so none was run "
-                f"(this is {cell})."
+                f"{str(error).removesuffix('.')}; the configs of a sweep are reserved together, so none was run "
+                f"(this is {swept})."
             ) from None
         return held
 
     def give_back(self, held: dict[int, Reservation]) -> None:
-        """Void the reservations of cells that have not begun."""
-        for cell in self._grid.cells:
-            reservation = held.get(cell.number)
-            if reservation is not None and status_of(self.folder(cell)) == "waiting":
-                failed = swept_cell.give_back(reservation)
+        """Void the reservations of configs that have not begun."""
+        for swept in self._grid.configs:
+            reservation = held.get(swept.number)
+            if reservation is not None and status_of(self.folder(swept)) == "waiting":
+                failed = swept_config.give_back(reservation)
                 if failed:
-                    note(f"{cell}: {failed} What its ledger holds for it stays reserved.")
+                    note(f"{swept}: {failed} What its ledger holds for it stays reserved.")
 
     def run(self, workers: int | None, executor: Executor | None, pictures: bool) -> None:
-        """Send every cell that waits or was stopped, and take note of how each ends."""
-        cells = [cell for cell in self._grid.cells if status_of(self.folder(cell)) in ("waiting", "stopped")]
-        # Cells of one program follow one another: numbers alone compile nothing anew.
-        cells.sort(key=lambda cell: _structure(cell))
-        count = len(self._grid.cells)
-        number_of = {cell.number: cell for cell in cells}
+        """Send every config that waits or was stopped, and take note of how each ends."""
+        configs = [swept for swept in self._grid.configs if status_of(self.folder(swept)) in ("waiting", "stopped")]
+        # Configs of one program follow one another: numbers alone compile nothing anew.
+        configs.sort(key=lambda swept: _structure(swept))
+        count = len(self._grid.configs)
+        number_of = {swept.number: swept for swept in configs}
         sent = [
             Sent(
-                cell.number,
-                self.folder(cell),
+                swept.number,
+                self.folder(swept),
                 self._tokens / secrets.token_hex(8),
-                tuple(dict.fromkeys((*self._allowed, *own_modules(cell.config)))),
+                tuple(dict.fromkeys((*self._allowed, *own_modules(swept.config)))),
                 pictures,
             )
-            for cell in cells
+            for swept in configs
         ]
-        finished = count - len(cells)
+        finished = count - len(configs)
         try:
-            for one, end in outcomes(swept_cell.carry_out, sent, workers=workers, executor=executor):
-                cell = number_of[one.number]
+            for one, end in outcomes(swept_config.carry_out, sent, workers=workers, executor=executor):
+                swept = number_of[one.number]
                 if isinstance(end, Lost):
-                    self._dead.add(cell.number)
+                    self._dead.add(swept.number)
                     end = Ended(1, f"its worker died ({end.why})")
                 if end.code == 130:
                     raise KeyboardInterrupt
                 if end.code:
-                    self._ends[cell.number] = swept_cell.why_of(one, end)
+                    self._ends[swept.number] = swept_config.why_of(one, end)
                 if end.code == CODE:
-                    self._faults.add(cell.number)
+                    self._faults.add(swept.number)
                 finished += 1
-                status = self.note(cell)
+                status = self.note(swept)
                 shown = status if status not in (REFUSED, "failed") else "no release"
-                self._console.print(f"{finished:>4} of {count}  {cell}: {shown}")
+                self._console.print(f"{finished:>4} of {count}  {swept}: {shown}")
         finally:
             shutil.rmtree(self._tokens, ignore_errors=True)
 
-    def status(self, cell: Cell) -> str:
-        """Return the status of a cell as the table has it."""
-        found = status_of(self.folder(cell))
-        if found == "stopped" and cell.number in self._dead:
+    def status(self, swept: SweptConfig) -> str:
+        """Return the status of a config as the table has it."""
+        found = status_of(self.folder(swept))
+        if found == "stopped" and swept.number in self._dead:
             return "lost"
-        if found == "waiting" and cell.number in self._ends:
-            return "waiting" if cell.number in self._dead else REFUSED
+        if found == "waiting" and swept.number in self._ends:
+            return "waiting" if swept.number in self._dead else REFUSED
         return found
 
-    def note(self, cell: Cell) -> str:
-        """Write the row of a cell in the table of the data holder; return its status."""
-        status = self.status(cell)
-        row = self._row(cell, status) | {"reason": self._ends.get(cell.number, "")}
+    def note(self, swept: SweptConfig) -> str:
+        """Write the row of a config in the table of the data holder; return its status."""
+        status = self.status(swept)
+        row = self._row(swept, status) | {"reason": self._ends.get(swept.number, "")}
         if status in DONE:
-            row |= swept_cell.confidential_row(self.folder(cell))
+            row |= sweep_scores.confidential_row(self.folder(swept))
         self._table.add([row])
         return status
 
-    def _row(self, cell: Cell, status: str) -> Row:
-        said = swept_cell.stated(self.folder(cell)) if status in DONE else {}
-        planned = self.plan(cell).guarantee if config_room.is_secret(cell.config) else None
+    def _row(self, swept: SweptConfig, status: str) -> Row:
+        said = swept_config.read_statement(self.folder(swept)) if status in DONE else {}
+        planned = self.plan(swept).guarantee if config_room.is_secret(swept.config) else None
         epsilon = said.get("epsilon") if said else getattr(planned, "epsilon", None)
         delta = said.get("delta") if said else getattr(planned, "delta", None)
-        values = {key: _plain(value) for key, value in cell.values.items()}
+        values = {key: grids.text_of(value) for key, value in swept.values.items()}
         return {
-            "cell": cell.number,
+            "cell": swept.number,
             **values,
-            "repeat": cell.repeat,
+            "repeat": swept.repeat,
             "status": status,
             "epsilon": None if epsilon is None else round_up(epsilon),
             "delta": None if delta is None else repr(delta),
         }
 
     def done(self) -> Swept:
-        """Return the rows that may be released, and what the charged cells cost together."""
+        """Return the rows that may be released, and what the charged configs cost together."""
         rows = []
         charged = []
         private = []
-        for cell in self._grid.cells:
-            status = self.status(cell)
-            row = self._row(cell, status)
-            if status in (REFUSED, "failed") or cell.number in self._faults:
-                private.append(cell.number)
+        for swept in self._grid.configs:
+            status = self.status(swept)
+            row = self._row(swept, status)
+            if status in (REFUSED, "failed") or swept.number in self._faults:
+                private.append(swept.number)
             if status in DONE:
-                row |= swept_cell.released_row(self.folder(cell))
+                row |= sweep_scores.released_row(self.folder(swept))
             rows.append(row)
-            for folder in self.folders(cell):
+            for folder in self.folders(swept):
                 if status_of(folder) in CHARGED:
-                    charged.append((cell, _as_charged(self.plan(cell), folder)))
+                    charged.append((swept, charge_of(self.plan(swept), folder)))
         guarantee, why = together(charged)
         return Swept(self._folder, rows, guarantee, why, private)
 
 
-@dataclass(frozen=True)
-class _Charged:
-    """A plan's unit with the guarantee that its run came to cost, which is more where it went on elsewhere."""
-
-    guarantee: Guarantee | None
-    unit: str
-
-
-def _as_charged(plan: AnyPlan, folder: Path) -> _Charged:
-    said = swept_cell.stated(folder)
-    planned = plan.guarantee
-    if planned is None or not said.get("events"):
-        return _Charged(planned, plan.unit)
-    if said["events"] == [event.to_json() for event in planned.events]:
-        return _Charged(planned, plan.unit)
-    return _Charged(Guarantee.from_json(said), plan.unit)
-
-
-def together(
-    cells: Iterable[tuple[Cell, AnyPlan | _Charged]],
-) -> tuple[Guarantee | None, str]:
-    """Return (guarantee of all cells together, or None; why there is none).
-
-    The losses of cells add, whatever data they name: a person may be in all of them (:func:`composed`).
-    """
-    found = list(cells)
-    if not found:
-        return None, "no cell was charged"
-    without = [cell.number for cell, plan in found if plan.guarantee is None or not config_room.is_secret(cell.config)]
-    if without:
-        return None, f"{len(without)} of {len(found)} cells have no guarantee"
-    if len({plan.unit for _, plan in found}) > 1:
-        return None, "cells protect different units, records and owners"
-    try:
-        whole = composed([plan.guarantee for _, plan in found if plan.guarantee])
-    except UnsupportedCombination as error:
-        return None, f"nothing covers all cells ({str(error).removesuffix('.')})"
-    if len({cell.number for cell, _ in found}) == len(found):
-        return whole, ""
-    # The events do not cover a decision to run a cell once more that looked at the records.
-    return whole.assuming(RUN_AGAIN), ""
-
-
-def _structure(cell: Cell) -> tuple[str, ...]:
-    """Return the values of a cell that are no numbers: cells that agree in them mostly share a program."""
-    return tuple(_plain(value) if not isinstance(value, int | float) else "" for value in cell.values.values())
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _structure(swept: SweptConfig) -> tuple[str, ...]:
+    """Return the values of a config that are no numbers: configs that agree in them mostly share a program."""
+    return tuple(grids.text_of(value) if not isinstance(value, int | float) else "" for value in swept.values.values())
 
 
 def _where(done: Swept) -> str:
     if done.private_end:
-        cells = ", ".join(map(str, done.private_end[:10]))
+        configs = ", ".join(map(str, done.private_end[:10]))
         more = " and more" if len(done.private_end) > 10 else ""
         return (
-            f"saved    {done.folder / CONFIDENTIAL / RESULTS} says why cells {cells}{more} released nothing. "
+            f"saved    {done.folder / CONFIDENTIAL / RESULTS} says why configs {configs}{more} released nothing. "
             f"It may depend on the records: keep {done.folder} to yourself."
         )
     left = [row for row in done.rows if row["status"] in ("waiting", "stopped", "lost")]

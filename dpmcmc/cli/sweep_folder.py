@@ -1,7 +1,7 @@
 """The folder of a sweep: what it may hold before, the grid in it, and what is released at the end.
 
-Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a cell ended,
-which depends on records.
+Every file and folder that others may see bears the day of the sweep's first start: a time would tell when a config
+ended, which depends on records.
 """
 
 from __future__ import annotations
@@ -14,23 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.cli.swept_cell import status_of
+from dpmcmc.cli.swept_config import status_of
 from dpmcmc.config import grid as grids
 from dpmcmc.config.grid import Grid
-from dpmcmc.config.model import in_database, to_yaml
-from dpmcmc.engine.cells import Row, csv_of
+from dpmcmc.config.model import in_database
+from dpmcmc.config.yaml_writing import to_yaml
+from dpmcmc.engine.results_table import Row, csv_of
 from dpmcmc.report import sweep_page
-from dpmcmc.storage.files import (
-    ABOUT,
-    CELLS,
-    CONFIDENTIAL,
-    GRID,
-    RESULTS,
-    RunFolder,
-    checkpoint_around,
-    day_of,
-    today,
-)
+from dpmcmc.storage.released_files import ABOUT, CELLS, CONFIDENTIAL, GRID, RESULTS
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
+from dpmcmc.storage.surroundings import checkpoint_around
 
 
 def check_place(folder: Path) -> None:
@@ -41,8 +34,8 @@ def check_place(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise CommandError(f"--out: {folder} is no folder; give one that is new or empty.")
-    there = {path.name for path in folder.iterdir()}
-    if there and not (folder / CONFIDENTIAL / ABOUT).exists() and there != {CONFIDENTIAL}:
+    names = {path.name for path in folder.iterdir()}
+    if names and not (folder / CONFIDENTIAL / ABOUT).exists() and names != {CONFIDENTIAL}:
         raise CommandError(f"--out: {folder} holds something else than a sweep; give a folder that is new or empty.")
 
 
@@ -78,7 +71,7 @@ def released_folder(folder: Path, values: dict[str, Any]) -> RunFolder:
 
 
 def remove_unbegun(folder: Path, whole: bool) -> None:
-    """Empty the folder of a sweep of which no cell has begun, and remove it where the sweep has made it."""
+    """Empty the folder of a sweep of which no config has begun, and remove it where the sweep has made it."""
     if all(status_of(path) == "waiting" for path in (folder / CELLS).glob("*")):
         for name in (CELLS, CONFIDENTIAL):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -98,7 +91,7 @@ def publish(
 
     Args:
         rows: of the table; public facts and released values alone.
-        page: None: a cell has ended in a way that only the data holder may learn, so neither is there.
+        page: None: a config has ended in a way that only the data holder may learn, so neither is there.
         released: folder of the sweep.
         columns: of the table.
     """
@@ -112,8 +105,8 @@ def publish(
 
 
 def date(folder: Path) -> None:
-    """Give the folders the day of the first start: the time of a file would tell when the last cell ended."""
+    """Give the folders the day of the first start: the time of a file would tell when the last config ended."""
     if (folder / GRID).exists():
         within = (folder / name for name in (CELLS, CONFIDENTIAL))
-        there = [path for path in within if path.exists()]
-        RunFolder(folder, day_of(folder / GRID)).date(*there, folder)
+        folders = [path for path in within if path.exists()]
+        RunFolder(folder, day_of(folder / GRID)).date(*folders, folder)

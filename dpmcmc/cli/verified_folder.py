@@ -17,8 +17,9 @@ import yaml
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
-from dpmcmc.storage.cache import versions
-from dpmcmc.storage.files import KEY, opened, opened_text
+from dpmcmc.storage.files import open_regular, open_text
+from dpmcmc.storage.released_files import KEY
+from dpmcmc.storage.versions import versions
 
 #: Largest text that is read. A privacy.json has a few thousand characters, and no config has more than this.
 MOST_CHARACTERS = 4_000_000
@@ -39,7 +40,7 @@ def read_json(path: Path) -> Any:
     """
     give = f"give a run folder's {path.name}"
     try:
-        with opened_text(path) as stream:
+        with open_text(path) as stream:
             text = stream.read(MOST_CHARACTERS + 1)
         if len(text) > MOST_CHARACTERS:
             raise CommandError(f"{path}: is longer than {MOST_CHARACTERS} characters; {give}.")
@@ -123,10 +124,10 @@ def _of_plan(
 
 def _went_on(stated: dict[str, Any], body: dict[str, Any]) -> bool:
     """Return whether a run was charged for more than its plan, since it went on elsewhere, and says so."""
-    told = body.get("assumptions")
-    if not isinstance(told, list) or len(told) == len(stated["assumptions"]):
+    assumptions = body.get("assumptions")
+    if not isinstance(assumptions, list) or len(assumptions) == len(stated["assumptions"]):
         return False
-    if any(sentence not in told for sentence in stated["assumptions"]):
+    if any(sentence not in assumptions for sentence in stated["assumptions"]):
         return False
     try:
         planned, charged = _counts(stated["events"]), _counts(body["events"])
@@ -153,7 +154,7 @@ def _of_config(config: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
 
 
 def _yaml(path: Path) -> Any:
-    with opened_text(path) as stream:
+    with open_text(path) as stream:
         text = stream.read(_MOST_OF_A_CONFIG + 1)
     if len(text) > _MOST_OF_A_CONFIG:
         raise InputError(f"{path} is too long")
@@ -168,11 +169,11 @@ def _of_draws(path: Path, plan: dict[str, Any], body: dict[str, Any]) -> Iterato
     draws = plan["draws"] if "draws" in plan else plan["draws_per_chain"]
     if "steps" in body:
         draws = (body["steps"] - plan["burn_in"]) // plan["thin"]
-    with opened(path) as stream, h5py.File(stream) as file:
+    with open_regular(path) as stream, h5py.File(stream) as file:
         name = next(name for name in _RELEASED if name in file)
         shapes = {leaf.shape[:2] for leaf in file[name].values() if leaf.ndim > 1}
-        told = file[name].attrs
-        said = {key: told.get(key) for key in ("epsilon", "delta", "adjacency")}
+        attributes = file[name].attrs
+        said = {key: attributes.get(key) for key in ("epsilon", "delta", "adjacency")}
     if shapes != {(chains, draws)}:
         yield f"is of {chains} x {draws} draws by steps and chains, and draws.nc has others"
     for key, value in said.items():

@@ -19,31 +19,19 @@ from typing import Any, NamedTuple
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.verified_folder import TOLERANCE, contradiction, read_json
-from dpmcmc.errors import InputError, quoted
-from dpmcmc.privacy.accounting import Adjacency, Event, gaussian
-from dpmcmc.privacy.accounting.events import (
-    MOST_BLENDED,
-    QUERIES,
-    TooMuchWork,
-    UnsupportedCombination,
-    at_most,
-    grouped,
-    round_up,
-)
-from dpmcmc.privacy.accounting.events import queries as kinds
+from dpmcmc.errors import InputError, UnsupportedCombination, quoted
+from dpmcmc.privacy.accounting import Event, noise_tables
+from dpmcmc.privacy.accounting.events import MOST_BLENDED, QUERIES
+from dpmcmc.privacy.accounting.gaussian_queries import queries as kinds
 from dpmcmc.privacy.accounting.group import GroupGuarantee
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.privacy.accounting.shown_numbers import round_up
+from dpmcmc.privacy.accounting.work import TooMuchWork, at_most
 from dpmcmc.report.lines import YES, Row, rows
-from dpmcmc.storage.files import (
-    KEY,
-    PRIVACY,
-    discrepancy,
-    has_digests,
-    has_ended,
-    released,
-)
+from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_ended, list_released
 
 #: A run has at most some hundred kinds of event (``MOST_BLENDED``).
 _MOST_EVENTS = 2_000
@@ -112,11 +100,10 @@ class SavedRun:
         quiet: number of minibatches with that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
-        of_label: ε at which labels were randomised, of one of them; 0 where none were.
         settled: noise multiplier of a one-shot plan.
         deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
         says_steps: whether it says how many steps it took.
-        unit: what privacy is about, ``record``, ``owner`` or ``label``.
+        unit: what privacy is about, ``record`` or ``owner``.
     """
 
     epsilon: float
@@ -125,7 +112,6 @@ class SavedRun:
     quiet: float
     rate: float
     draws: float
-    of_label: float
     settled: float
     deviations: dict[str, float]
     says_steps: bool
@@ -151,7 +137,6 @@ class SavedRun:
             quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
-            of_label=_of_label(body.get("settings") or {}),
             settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
             deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
@@ -160,19 +145,8 @@ class SavedRun:
 
 
 def unit_of(body: dict[str, Any]) -> str:
-    """Return what a privacy.json is about: record, owner, or label, which its adjacency says whatever its words."""
-    if body.get("adjacency") == Adjacency.ONE_LABEL:
-        return "label"
+    """Return what a privacy.json is about: record or owner."""
     return "owner" if str(body.get("unit", "")).startswith("owner") else "record"
-
-
-def _of_label(settings: dict[str, Any]) -> float:
-    """Return the ε of one label that the settings of randomised response state; 0 where they are of another release."""
-    if "kept_probability" not in settings:
-        return 0.0
-    kept = _number(settings["kept_probability"])
-    odds = kept * (_number(settings["classes"]) - 1) / max(1 - kept, 1e-300)
-    return max(_number(settings["epsilon"]), math.log(max(odds, 1.0)))
 
 
 def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
@@ -192,9 +166,9 @@ def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, .
         if body["hardened"]:
             numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
             numbers += _number((body.get("metric") or {}).get("numbers", 0))
-            need["approximate_draw"] = gaussian.deviation(gaussian.LEVELS[-1]) * numbers
+            need["approximate_draw"] = noise_tables.deviation(noise_tables.LEVELS[-1]) * numbers
     elif body.get("hardened"):
-        need["approximate_draw"] = sum(e.rate * e.count for e in gaussian.releases_event(events))
+        need["approximate_draw"] = sum(e.rate * e.count for e in noise_tables.releases_event(events))
     return need
 
 
@@ -208,9 +182,6 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    pure = math.fsum((e.epsilon or 0.0) * e.count for e in events if e.mechanism == "pure")
-    if pure < run.of_label * (1 - TOLERANCE):
-        yield f"charges epsilon {pure:.6g} for labels that were randomised at {run.of_label:.6g}"
     asked = _count(events, QUERIES)
     drawn = _count(events, _DRAWS)
     if asked < run.queries:
@@ -234,7 +205,7 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
 def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed]) -> Row:
     """Return which files lie beside a privacy.json; refuse those with other digests, and those that contradict it."""
     folder = path.parent
-    alone = path.name != PRIVACY or not released(folder)
+    alone = path.name != PRIVACY or not list_released(folder)
     again = {
         "epsilon": lambda: _finite(recompute().guarantee.epsilon),
         "epsilon_lower": lambda: _lower(recompute().guarantee, patient=False),
@@ -249,11 +220,6 @@ def _files(path: Path, body: dict[str, Any], recompute: Callable[[], _Recomputed
         raise CommandError(f"{where}; get the whole folder again.", code=1) from None
     if wrong is not None:
         raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
-    if not has_digests(body):
-        return (
-            "unchecked",
-            "an earlier version wrote it, without digests, so the files beside it may be of other runs",
-        )
     if not has_ended(body):
         return (
             "not ended",
@@ -316,10 +282,10 @@ def _load_accountant(path: Path, name: object, allow_code: Collection[str]) -> N
             f"with --allow-code {module}."
         )
     # It waits for JAX, which no other file needs.
-    from dpmcmc.config.sections import imported
+    from dpmcmc.config.named_code import import_named
 
     try:
-        imported(name)
+        import_named(name)
     except InputError as error:
         raise CommandError(f"--allow-code: {name} {error}.") from None
 
@@ -342,20 +308,6 @@ def _refuse_shortfall(path: Path, found: _Recomputed) -> None:
         )
     if found.shortfall is not None:
         raise CommandError(f"{path}: {found.shortfall}; do not rely on it.", code=1)
-
-
-def verified(path: Path) -> tuple[dict[str, Any], Guarantee]:
-    """Return (the JSON of a privacy.json, the guarantee that its events have).
-
-    Raises:
-        CommandError: it cannot be read, or states less than its events cost.
-    """
-    body = _read(path)
-    _load_accountant(path, body.get("accountant"), ())
-    recompute = functools.cache(lambda: _recompute(path, body, patient=False))
-    _files(path, body, recompute)
-    _refuse_shortfall(path, recompute())
-    return body, recompute().guarantee
 
 
 def verify(
@@ -390,10 +342,10 @@ def verify(
             after = _afterwards(found.guarantee, delta)
     remarks = list(_remarks(body, found))
     if not as_json:
-        print(rows([*_computed(found, together), *_told(after), *remarks]))
+        print(rows([*_lines_of_epsilon(found, together), *_lines_of_delta(after), *remarks]))
     _refuse_shortfall(path, found)
     if as_json:
-        stated = _stated(found, together, [*remarks, files])
+        stated = _as_json(found, together, [*remarks, files])
         stated["epsilon_lower"] = _lower(found.guarantee, patient)
         if after is not None:
             stated["after"] = {
@@ -433,7 +385,7 @@ def _afterwards(guarantee: Guarantee, delta: float) -> dict[str, float | str]:
     return said | {"deviation": trade_off.deviation}
 
 
-def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
+def _lines_of_delta(after: dict[str, float | str] | None) -> Iterator[Row]:
     """Yield lines of :func:`_afterwards`; no number is rounded toward less privacy."""
     if after is None:
         return
@@ -446,7 +398,7 @@ def _told(after: dict[str, float | str] | None) -> Iterator[Row]:
     yield ("zcdp", rho if isinstance(after["rho"], str) else f"rho {rho}{near}")
 
 
-def _computed(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
+def _lines_of_epsilon(found: _Recomputed, together: GroupGuarantee | None) -> list[Row]:
     """Return what a file states and what its events cost."""
     recomputed = found.guarantee
     stated = f"epsilon {found.run.epsilon:.6g} at delta {recomputed.delta:g}"
@@ -494,7 +446,7 @@ def _remarks(body: dict[str, Any], found: _Recomputed) -> Iterator[Row]:
         )
 
 
-def _stated(found: _Recomputed, together: GroupGuarantee | None, remarks: list[Row]) -> dict[str, object]:
+def _as_json(found: _Recomputed, together: GroupGuarantee | None, remarks: list[Row]) -> dict[str, object]:
     """Return what was verified, as JSON takes it; an ε without a bound is null."""
     recomputed = found.guarantee
 

@@ -1,4 +1,4 @@
-"""A grid: one YAML that stands for many configs, its cells.
+"""A grid: one YAML that stands for many configs.
 
 It is a config with one more section::
 
@@ -8,9 +8,9 @@ It is a config with one more section::
         sampler.step_size: [8, 32]
       together:                         # keys of one mapping change together
         - {privacy.clip: [0.5, 1], run.steps: [400, 100]}
-      repeats: 10                       # cells of each combination, which differ in their noise
+      repeats: 10                       # configs of each combination, which differ in their noise
 
-A list elsewhere keeps its meaning. Cells are numbered from 1, the last key fastest, then the repeats. A key is set as
+A list elsewhere keeps its meaning. Configs are numbered from 1, the last key fastest, then the repeats. A key is set as
 ``--set`` does it. This module reads and checks; it plans nothing and imports nothing that a config names.
 """
 
@@ -27,29 +27,29 @@ from typing import Any
 
 from dpmcmc.config import file
 from dpmcmc.config.model import Config
-from dpmcmc.config.sections import ConfigError
+from dpmcmc.config.refusals import ConfigError
 from dpmcmc.errors import meant
 
 SECTION = "sweep"
 _KEYS = ("over", "together", "repeats")
-#: Cells of a grid, at most.
-MOST_CELLS = 10_000
-#: Keys that no grid changes: they name a cell, or say what the cells are.
+#: Configs of a grid, at most.
+MOST_CONFIGS = 10_000
+#: Keys that no grid changes: they name a config, or say what the configs are.
 _FIXED = ("name", SECTION)
 
-#: Dotted key -> value in one cell.
+#: Dotted key -> value in one config.
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweptConfig:
     """One config of a grid.
 
     Attributes:
         number: from 1.
         values: of the swept keys.
         repeat: from 1.
-        config: of the cell; its name ends in the number.
+        config: of the config; its name ends in the number.
     """
 
     number: int
@@ -58,35 +58,36 @@ class Cell:
     config: Config
 
     def __str__(self) -> str:
-        return f"cell {self.number}{said(self.values)}"
+        return f"config {self.number}{describe_values(self.values)}"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All cells of a YAML.
+    """All configs of a YAML.
 
     Attributes:
         name: of the config.
         keys: swept ones, in their order.
-        repeats: cells of each combination.
-        cells: in their order.
+        repeats: configs of each combination.
+        configs: in their order.
         about: what makes the grid: its values after overrides, and the folder that paths are relative to.
     """
 
     name: str
     keys: tuple[str, ...]
     repeats: int
-    cells: tuple[Cell, ...]
+    configs: tuple[SweptConfig, ...]
     about: dict[str, Any]
 
 
-def said(values: Values) -> str:
-    """Return the values of a cell in parentheses; empty where nothing is swept."""
-    each = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
+def describe_values(values: Values) -> str:
+    """Return the values of a config in parentheses; empty where nothing is swept."""
+    each = ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
     return f" ({each})" if each else ""
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a value of a swept key as tables and messages write it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -101,7 +102,7 @@ def load(
     """Read a grid; arguments as of :func:`dpmcmc.config.load`.
 
     Raises:
-        ConfigError: one sentence naming the file and the YAML path; a cell that is no config with its values.
+        ConfigError: one sentence naming the file and the YAML path; values that make no config.
     """
     values, where, base = file.read_values(path)
     try:
@@ -113,8 +114,8 @@ def load(
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}", error.about) from None
     why = file.IN_RUN if resumed else file.lying(where)
-    for cell in grid.cells:
-        file.refuse_foreign_code(where, cell.config, allow_code, why)
+    for swept in grid.configs:
+        file.refuse_foreign_code(where, swept.config, allow_code, why)
     return grid
 
 
@@ -125,24 +126,24 @@ def of_values(values: dict[str, Any], base: Path) -> Grid:
     axes, repeats = _axes(values)
     keys = tuple(key for axis in axes for key in axis[0])
     count = math.prod(len(axis) for axis in axes) * repeats
-    if count > MOST_CELLS:
+    if count > MOST_CONFIGS:
         raise ConfigError.at(
             SECTION,
-            f"makes {count:,} cells, and a sweep has at most {MOST_CELLS:,}; take fewer values, or several sweeps",
+            f"makes {count:,} configs, and a sweep has at most {MOST_CONFIGS:,}; take fewer values, or several sweeps",
         )
-    configs = [(combined, _config(plain, combined, base)) for combined in _combinations(axes)]
-    cells: list[Cell] = []
-    for combined, config in configs:
+    combinations = [(combined, _config(plain, combined, base)) for combined in _combinations(axes)]
+    configs: list[SweptConfig] = []
+    for combined, config in combinations:
         for repeat in range(1, repeats + 1):
-            number = len(cells) + 1
+            number = len(configs) + 1
             own = config.model_copy(update={"name": f"{name}-{number:04d}"})
-            cells.append(Cell(number, combined, repeat, own))
-    _check_seeds(cells)
+            configs.append(SweptConfig(number, combined, repeat, own))
+    _check_seeds(configs)
     try:
         about = json.loads(json.dumps({"values": values, "base": str(base)}))
     except (TypeError, ValueError):
         raise ConfigError.at(SECTION, "holds a value that JSON has not, such as a date; quote it") from None
-    return Grid(str(name), keys, repeats, tuple(cells), about)
+    return Grid(str(name), keys, repeats, tuple(configs), about)
 
 
 def _combinations(axes: list[list[Values]]) -> Iterator[Values]:
@@ -163,9 +164,9 @@ def _config(plain: dict[str, Any], combined: Values, base: Path) -> Config:
             place = place.get(part) if isinstance(place, dict) else None
         listed = isinstance(place, list) and error.about not in combined
         hint = (
-            f" Values to sweep over are written sweep: {{over: {{{error.about}: {_text(place)}}}}}." if listed else ""
+            f" Values to sweep over are written sweep: {{over: {{{error.about}: {text_of(place)}}}}}." if listed else ""
         )
-        raise ConfigError(f"{str(error).removesuffix('.')}{said(combined)}.{hint}", error.about) from None
+        raise ConfigError(f"{str(error).removesuffix('.')}{describe_values(combined)}.{hint}", error.about) from None
 
 
 def _axes(values: dict[str, Any]) -> tuple[list[list[Values]], int]:
@@ -240,16 +241,16 @@ def _lists(given: object, where: str) -> dict[str, list[Any]]:
             if value in listed[:at]:
                 raise ConfigError.at(
                     f"{where}.{key}",
-                    f"holds {_text(value)} twice; runs that differ in their noise alone are written repeats",
+                    f"holds {text_of(value)} twice; runs that differ in their noise alone are written repeats",
                 )
     return given
 
 
-def _check_seeds(cells: list[Cell]) -> None:
+def _check_seeds(configs: list[SweptConfig]) -> None:
     """Refuse repeats of one insecure seed, which would all be one run."""
-    for cell in cells:
-        promise = cell.config.privacy
-        if cell.repeat > 1 and promise is not None and promise.insecure_noise_seed is not None:
+    for swept in configs:
+        promise = swept.config.privacy
+        if swept.repeat > 1 and promise is not None and promise.insecure_noise_seed is not None:
             raise ConfigError.at(
                 f"{SECTION}.repeats",
                 "repeats of one privacy.insecure_noise_seed are one run; sweep over the seed instead",

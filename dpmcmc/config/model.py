@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import yaml
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,149 +22,27 @@ from pydantic import (
 )
 
 from dpmcmc.config import sections
-from dpmcmc.config.sections import (
-    ConfigError,
-    Derived,
-    Keyed,
-    Open,
-    Section,
-    choice,
-    derived,
-    keys,
-    located,
-)
+from dpmcmc.config.refusals import ConfigError, with_yaml_path
+from dpmcmc.config.run_section import Run
+from dpmcmc.config.sections import Derived, Keyed, Open, Section, choice, derived, keys
+from dpmcmc.config.yaml_writing import to_yaml
 from dpmcmc.data import DataRequest
-from dpmcmc.engine.hardware import Device
-from dpmcmc.engine.workers import check_engine
 from dpmcmc.errors import (
     Checked,
     DataError,
     InputError,
-    check_fields,
     meant,
-    printable,
 )
-from dpmcmc.mechanisms import MECHANISMS, OPS, RandomisedResponse
+from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
-from dpmcmc.planning.making import MOST_STEPS, length
-from dpmcmc.planning.noise import PrivateMetric
-from dpmcmc.privacy.accounting.charging import (
-    CalibratorName,
-    Privacy,
-    TraceAccountant,
-)
+from dpmcmc.planning.private_metric import PrivateMetric
 from dpmcmc.privacy.accounting.own import is_ones_own
-from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, Sampling
+from dpmcmc.privacy.accounting.promise import CalibratorName, Privacy, TraceAccountant
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.ledger.place import Address, place
 from dpmcmc.privacy.query.randomised_response import LEAST_EPSILON, MOST_EPSILON
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
-
-#: How a number with an exponent is written, which YAML 1.1 reads as a text without a point and a sign: 1e-6, 2e3.
-EXPONENT = (
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML in which a text that reads as a number is quoted."""
-
-
-_Dumper.add_implicit_resolver(*EXPONENT)
-
-# ----------------------------------------------------------------------------------------------------
-# The ``run:`` section of a config: how long a sampler runs, and on which devices.
-
-
-class Length(TypedDict):
-    """Arguments of :func:`dpmcmc.plan` that say how long; ``burn_in`` counts steps."""
-
-    sampling: Sampling
-    steps: int
-    chains: int
-    burn_in: int
-    thin: int
-    curvature: float | None
-
-
-@dataclass(frozen=True)
-class Devices(Checked):
-    """Devices that share the work: chains side by side along one axis, records split along the other.
-
-    Args:
-        chain: devices along the chains.
-        data: devices along the records; null: what the other axis leaves.
-    """
-
-    chain: Annotated[int, Gt(0)] = 1
-    data: Annotated[int, Gt(0)] | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """How long, and where. A sampler needs ``passes`` or ``steps``; a one-shot mechanism takes ``mesh``, ``device``,
-    ``engine`` and ``trusted_network`` alone.
-
-    Args:
-        passes: passes over the data: steps = ceil(passes·N/b).
-        steps: steps per chain.
-        chains: independent chains; each is charged.
-        burn_in: share of the steps before the first kept draw.
-        thin: one draw is kept every thin steps.
-        curvature: PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is refused.
-        mesh: devices that share the work; null: one device.
-        device: kind of device to compute on: cpu, gpu, or auto for an accelerator where JAX finds one.
-        engine: workers that compute on a table in partitions, for a mechanism that reads sums alone: threads of this
-            process, processes (one a core, or processes:8), or a Dask scheduler, dask://HOST:PORT or tls://HOST:PORT.
-            null: threads.
-        trusted_network: you vouch that nobody else reads or changes what links between workers or processes carry;
-            without it they must be local or encrypted.
-    """
-
-    passes: Annotated[float, Gt(0)] | None = None
-    steps: Annotated[int, Gt(0), Le(MOST_STEPS)] | None = None
-    chains: Annotated[int, Gt(0), Le(100_000)] = 1
-    burn_in: Annotated[float, Ge(0), Lt(1)] = 0.5
-    thin: Annotated[int, Gt(0)] = 1
-    curvature: Annotated[float, Gt(0)] | None = None
-    mesh: Devices | None = None
-    device: Device = "auto"
-    engine: str | None = None
-    trusted_network: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.engine is not None:
-            check_engine(self.engine)
-        # A mechanism's has neither, and :meth:`counted` refuses that of a sampler.
-        if self.passes is not None and self.steps is not None:
-            raise InputError("give exactly one of passes and steps")
-
-    def counted(self, sampling: Sampling, num_records: int) -> Length:
-        """Return the arguments of :func:`dpmcmc.plan` that say how long.
-
-        Raises:
-            InputError: more steps than a run may have, or none of which a draw is kept.
-        """
-        share = float(self.burn_in)
-        steps, burn_in = length(sampling, num_records, self.steps, self.passes, share)
-        if steps - burn_in < self.thin:
-            raise InputError(
-                f"{self.thin} keeps no draw of the {steps - burn_in} steps after burn-in; lower run.thin or "
-                "run.burn_in, or take more steps",
-                "thin",
-            )
-        return {
-            "sampling": sampling,
-            "steps": steps,
-            "chains": self.chains,
-            "burn_in": burn_in,
-            "thin": self.thin,
-            "curvature": self.curvature,
-        }
-
 
 SCHEMES = {"poisson": Poisson, "fixed_size": FixedSize, "full": Full}
 
@@ -183,14 +60,8 @@ class HybridStart(OPS):
     draws: int = field(default=1, kw_only=True)
 
 
-#: Name of the mechanism of ``data.labels``.
-RANDOMISED = "randomised_response"
-#: Section of a hybrid: that of its posterior draw, and the draw's share of ε; that of ``data.labels``.
-ONE_SHOT: Mapping[str, type] = {
-    **MECHANISMS,
-    "hybrid": HybridStart,
-    RANDOMISED: RandomisedResponse,
-}
+#: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
+ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
 
 
 @dataclass(frozen=True)
@@ -198,7 +69,8 @@ class Labels(Checked):
     """How labels are read. Features are then taken as public: nothing protects them.
 
     Args:
-        randomised: ε of one label. Every label is changed at random once, and no more is read of it.
+        randomised: ε of one label. Every label is changed at random once, and no more is read of it. The run has 1,000
+            draws from the posterior given these labels, which cost nothing more.
     """
 
     randomised: Annotated[float, Ge(LEAST_EPSILON), Le(MOST_EPSILON)]
@@ -382,8 +254,7 @@ class Config(Keyed):
     def _short_names(cls, values: object) -> object:
         """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``.
 
-        Randomised labels have one mechanism, which need not be named. The noise that records came with is that of a
-        linear regression.
+        The noise that records came with is that of a linear regression.
         """
         if not isinstance(values, dict):
             return values
@@ -391,8 +262,6 @@ class Config(Keyed):
             key: {"name": values[key]} for key in ("target", "sampler") if isinstance(values.get(key), str)
         }
         data, target = (part if isinstance(part, dict) else {} for part in (values.get("data"), values.get("target")))
-        if data.get("labels") and not values.get("mechanism"):
-            values = values | {"mechanism": {"name": RANDOMISED}}
         came_with = data.get("privatised")
         noise = came_with.get("noise_std") if isinstance(came_with, dict) else None
         if noise is not None and target.get("name") == "linear_regression":
@@ -409,8 +278,8 @@ class Config(Keyed):
 
     @property
     def one_shot(self) -> bool:
-        """Whether the config has a mechanism without a sampler."""
-        return self.mechanism is not None and self.mechanism.name != "hybrid"
+        """Whether the config has no sampler: a mechanism alone, or draws given randomised labels."""
+        return self.data.labels is not None or (self.mechanism is not None and self.mechanism.name != "hybrid")
 
     @property
     def not_taken(self) -> tuple[str, ...]:
@@ -431,7 +300,7 @@ class Config(Keyed):
         for path, said in self._contradictions():
             raise ConfigError.at(path, said)
         for name, section in self.sections("data", "privacy", "run").items():
-            with located({name: section}, name):
+            with with_yaml_path({name: section}, name):
                 if isinstance(section, Derived):
                     section.built()
 
@@ -444,13 +313,13 @@ class Config(Keyed):
         """Yield (YAML path, error) pairs: a sampler needs sampling and run, a mechanism has neither, a hybrid has
         all."""
         mechanism = None if self.mechanism is None else self.mechanism.name
-        yield from self._labels_beside(mechanism)
+        yield from self._labels_beside()
         yield from self._privatised_beside()
         for key, section in self.sections("sampler", "sampling", "run").items():
             if self.one_shot and section is not None and not self._only_where(key):
                 but = f" but {', '.join(sorted(WHERE))}" if key == "run" else ""
-                how = ", as --set mechanism.name=randomised_response does" if mechanism == RANDOMISED else ""
-                yield key, f"mechanism {mechanism} takes none{but}; leave it out{how}"
+                method = "data.labels" if self.data.labels is not None else f"mechanism {mechanism}"
+                yield key, f"{method} takes none{but}; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
         if not self.one_shot and self.run is not None and self.run.engine is not None:
@@ -462,8 +331,6 @@ class Config(Keyed):
             yield "metric", f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             return
-        if mechanism == RANDOMISED:
-            return
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
         said: set[str] = self.privacy.model_fields_set if isinstance(self.privacy, BaseModel) else set()
@@ -474,20 +341,16 @@ class Config(Keyed):
                     f"mechanism {mechanism} settles this itself; leave it out",
                 )
 
-    def _labels_beside(self, mechanism: str | None) -> Iterator[tuple[str, str]]:
-        """Yield (YAML path, error) of randomised labels beside a promise about whole records, or without their ε."""
-        if (self.data.labels is None) != (mechanism != RANDOMISED):
-            yield (
-                "data.labels",
-                f"goes with mechanism {RANDOMISED}, and the two say one thing; give {{randomised: epsilon}} and leave "
-                "the mechanism out, or leave both out",
-            )
-        if self.data.labels is not None and self.privacy is not None:
-            yield (
-                "privacy",
-                "promises something about whole records, and data.labels about one label with public features: no run "
-                "keeps both; set privacy: null, or leave data.labels out",
-            )
+    def _labels_beside(self) -> Iterator[tuple[str, str]]:
+        """Yield (YAML path, error) of what does not go with randomised labels."""
+        beside = self.sections("privacy", "mechanism", "metric") if self.data.labels is not None else {}
+        for key, section in beside.items():
+            if section is not None:
+                yield (
+                    key,
+                    "is for a promise about whole records, and data.labels promises something about one label with "
+                    "public features: no run keeps both; set it to null, or leave data.labels out",
+                )
 
     def _privatised_beside(self) -> Iterator[tuple[str, str]]:
         """Yield (YAML path, error) of records that are private already, and what does not go with them."""
@@ -537,22 +400,17 @@ def dump(config: Config, folder: Path) -> str:
     values = config.model_dump(mode="json")
     for key in config.not_taken if values["privacy"] else ():
         del values["privacy"][key]
-    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"]
+    absent = ["sampler", "sampling", "metric"] if config.one_shot else ["metric"] if config.mechanism else []
+    if config.mechanism is None:
+        absent.append("mechanism")
     if config.one_shot and config.run is not None:
         values["run"] = {key: values["run"][key] for key in sorted(WHERE)}
     elif config.one_shot:
         absent.append("run")
-    for key in absent if config.mechanism else ("mechanism",):
+    for key in absent:
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):
         path = (values[section] or {}).get(key)
         if path is not None and not in_database(key, path):
             values[section][key] = os.path.relpath(path, folder)
     return to_yaml(values)
-
-
-def to_yaml(values: object) -> str:
-    """Return values as YAML that ``config/file.py`` reads back; a text that it would read as a number is quoted."""
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    plain = printable(text, "\n") == text
-    return text if plain else yaml.dump(values, Dumper=_Dumper, sort_keys=False)

@@ -1,7 +1,7 @@
 """From a config to the plan it stands for; no record is read.
 
-Every constructor is called inside :func:`~dpmcmc.config.sections.located`, which knows the sections that its arguments
-came from, and so the YAML path of the argument that a refusal is about.
+Every constructor is called inside :func:`~dpmcmc.config.refusals.with_yaml_path`, which knows the sections that its
+arguments came from, and so the YAML path of the argument that a refusal is about.
 """
 
 from __future__ import annotations
@@ -17,28 +17,24 @@ from jax.sharding import Mesh
 from pydantic import ValidationError
 
 from dpmcmc import data as data_room
-from dpmcmc.config import sections as own_code
-from dpmcmc.config.model import Config, CustomSection, Length, Run, modules_of_ones_own
-from dpmcmc.config.sections import (
-    SAID_ALREADY,
-    ConfigError,
-    Derived,
-    located,
-    refusal,
-    says_schedule,
-    schedule_section,
-)
+from dpmcmc.config import named_code
+from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
+from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, refusal, with_yaml_path
+from dpmcmc.config.run_section import Length, Run
+from dpmcmc.config.sections import Derived, says_schedule, schedule_section
 from dpmcmc.data import DataRequest, DataSet, DataSpec
-from dpmcmc.data.checks import with_public_facts
-from dpmcmc.engine.hardware import mesh, on_device
+from dpmcmc.data.public_facts import add_public_facts
+from dpmcmc.engine.devices import on_device
+from dpmcmc.engine.mesh import mesh
 from dpmcmc.engine.work import work_of
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
+from dpmcmc.mechanisms.label_posterior import plan_labels
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.own import is_ones_own
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind
@@ -52,8 +48,8 @@ def describe_data(config: Config) -> DataSpec:
     Raises:
         ConfigError: a user's file without a declared number of records.
     """
-    with located(config.sections("data"), "data"):
-        spec = data_room.describe(_built(config.data))
+    with with_yaml_path(config.sections("data"), "data"):
+        spec = data_room.describe(_build(config.data))
     if spec.num_records is None:
         raise ConfigError.at(
             "data.num_records",
@@ -65,7 +61,7 @@ def describe_data(config: Config) -> DataSpec:
 
 def data_request(config: Config) -> DataRequest:
     """Return the request that the config's section ``data`` stands for."""
-    request: DataRequest = _built(config.data)
+    request: DataRequest = _build(config.data)
     return request
 
 
@@ -98,13 +94,14 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     length = None if config.one_shot else _length(config, n)
     target = target_of(config, spec)
     if config.data.labels is not None:
-        return _label_plan(config, spec, target, n)
+        with _refusing_own_code(config, "target", "data"):
+            return plan_labels(_with_shapes(target, spec), n, config.data.labels.randomised, spec.schema)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
     sampler = _sampler(config)
-    with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else with_public_facts(_built(config.metric), spec.facts, target)
+    with _refusing_own_code(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
+        metric = None if config.metric is None else add_public_facts(_build(config.metric), spec.facts)
         promise = _privacy(config)
         schema = spec.schema
         return plan(
@@ -125,7 +122,7 @@ def make_mesh(config: Config) -> Mesh | None:
         ConfigError: there are fewer.
     """
     wanted = None if config.run is None else config.run.mesh
-    with located({}, "run.mesh"):
+    with with_yaml_path({}, "run.mesh"):
         return None if wanted is None else mesh(wanted.chain, wanted.data)
 
 
@@ -137,14 +134,14 @@ def run_device(config: Config) -> Iterator[None]:
         ConfigError: there is none.
     """
     with ExitStack() as stack:
-        with located(config.sections("run"), "run"):
+        with with_yaml_path(config.sections("run"), "run"):
             stack.enter_context(on_device("auto" if config.run is None else config.run.device))
         yield
 
 
 @contextmanager
-def _planned(config: Config, *sections: str) -> Iterator[None]:
-    """Locate refusals as :func:`located` does, and report an exception of a user's own code as theirs to mend."""
+def _refusing_own_code(config: Config, *sections: str) -> Iterator[None]:
+    """Refuse as :func:`with_yaml_path` does, and report an exception of a user's own code as theirs to mend."""
     try:
         yield
     except SAID_ALREADY:
@@ -156,7 +153,7 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
             path = next(iter(own))
             raise ConfigError.at(
                 path,
-                f"{' or '.join(own.values())} cannot be planned with ({own_code.said(error)}); try it with "
+                f"{' or '.join(own.values())} cannot be planned with ({named_code.describe_error(error)}); try it with "
                 "dpmcmc.testing",
             ) from None
         if found is None:
@@ -166,10 +163,10 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
 
 def _length(config: Config, n: int) -> Length:
     """How long a sampler runs, and on which records of each step."""
-    with located(config.sections("sampling", "run", "data"), "sampling"):
-        sampling: Sampling = _built(config.sampling)
+    with with_yaml_path(config.sections("sampling", "run", "data"), "sampling"):
+        sampling: Sampling = _build(config.sampling)
         sampling.validate(n)
-        run: Run = _built(config.run)
+        run: Run = _build(config.run)
         return run.counted(sampling, n)
 
 
@@ -185,9 +182,9 @@ def _mechanism_plan(
             f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use "
             "noise_aware or a sampler alone",
         )
-    with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
+    with _refusing_own_code(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = with_public_facts(_built(config.mechanism), spec.facts, target)
+            mechanism = add_public_facts(_build(config.mechanism), spec.facts)
         else:
             mechanism = _hybrid(config.mechanism, _sampler(config), promise, length)
         return mechanism.plan(
@@ -196,24 +193,6 @@ def _mechanism_plan(
             epsilon=epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
-            schema=spec.schema,
-        )
-
-
-def _label_plan(config: Config, spec: DataSpec, target: Target, n: int) -> MechanismPlan:
-    """The plan of randomised labels."""
-    assert config.data.labels is not None
-    if spec.records_per_owner is not None:
-        raise ConfigError.at(
-            "data.labels",
-            "protects one label, and an owner has several; leave data.owner or data.labels out",
-        )
-    with _planned(config, "mechanism", "target", "data"):
-        mechanism = _built(config.mechanism)
-        return mechanism.plan(
-            _with_shapes(target, spec),
-            num_records=n,
-            epsilon=_built(config.data).labels.randomised,
             schema=spec.schema,
         )
 
@@ -264,7 +243,7 @@ def _waits(target: Target) -> bool:
     return "num_features" in fields and target_offers(target).num_features is None
 
 
-def _built(section: object) -> Any:
+def _build(section: object) -> Any:
     """Return what a section's constructor makes."""
     assert isinstance(section, Derived)
     return section.built()
@@ -277,10 +256,10 @@ def _privacy(config: Config) -> Privacy | None:
     values = {field.name: getattr(config.privacy, field.name) for field in dataclasses.fields(Privacy)}
     if is_ones_own(name := str(config.privacy.calibrator)):
         with _about("privacy.calibrator", name):
-            values["calibrator"] = own_code.found_calibrator(name)
+            values["calibrator"] = named_code.find_calibrator(name)
     if is_ones_own(name := str(config.privacy.accountant)):
         with _about("privacy.accountant", name):
-            own_code.imported(name)
+            named_code.import_named(name)
     return Privacy(**values)
 
 
@@ -304,16 +283,16 @@ def target_of(config: Config, spec: DataSpec) -> Target:
                 f"{config.target.name} makes no target: it lacks {', '.join(missing)}",
             )
     else:
-        with located(config.sections("target", "data"), "target"):
-            target = with_public_facts(config.target.built(), spec.facts)
+        with with_yaml_path(config.sections("target", "data"), "target"):
+            target = add_public_facts(config.target.built(), spec.facts)
     for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
     return PerOwner(target, spec.records_per_owner) if for_owners else target
 
 
 def _sampler(config: Config) -> Sampler:
     if not isinstance(config.sampler, CustomSection):
-        with located(config.sections("sampler"), "sampler"):
-            return _built(config.sampler)
+        with with_yaml_path(config.sections("sampler"), "sampler"):
+            return _build(config.sampler)
     sampler = _custom("sampler", config.sampler)
     missing = missing_of(sampler)
     if missing:
@@ -329,7 +308,7 @@ def _custom(section: str, chosen: CustomSection) -> Any:
     given = chosen.model_extra or {}
     with_keys = f" with the keys {', '.join(sorted(given))}" if given else ""
     try:
-        factory = own_code.found(section, chosen.name)
+        factory = named_code.find_code(section, chosen.name)
     except InputError as error:
         raise ConfigError.at(f"{section}.name", f"{chosen.name} {error}") from None
     arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
@@ -338,7 +317,9 @@ def _custom(section: str, chosen: CustomSection) -> Any:
         repr(made)  # plan.json holds it
         return made
     except (Exception, SystemExit) as error:  # a user's code may raise anything
-        raise ConfigError.at(section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}") from None
+        raise ConfigError.at(
+            section, f"{chosen.name} called{with_keys} says: {named_code.describe_error(error)}"
+        ) from None
 
 
 def _argument(path: str, value: object) -> object:
@@ -347,8 +328,8 @@ def _argument(path: str, value: object) -> object:
         return value
     try:
         section = schedule_section(value)
-        with located({path: section}, path):
-            return _built(section)
+        with with_yaml_path({path: section}, path):
+            return _build(section)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError.at(".".join(map(str, (path, *first["loc"]))), first["msg"]) from None

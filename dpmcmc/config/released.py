@@ -8,18 +8,19 @@ from typing import Any
 
 from dpmcmc.config.file import IN_RUN, load, of_values, refuse_foreign_code
 from dpmcmc.config.plans import data_request, make_plan
-from dpmcmc.config.sections import ConfigError, keys
+from dpmcmc.config.refusals import ConfigError
+from dpmcmc.config.sections import keys
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.saved import SavedPlan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.own import is_ones_own
 from dpmcmc.samplers import SAMPLERS
-from dpmcmc.storage.files import CONFIG
+from dpmcmc.storage.released_files import CONFIG
 from dpmcmc.targets import TARGETS
 
 
-def released(folder: Path, saved: SavedPlan, allow_code: Collection[str] = ()) -> tuple[AnyPlan, DataRequest]:
+def load_released_plan(folder: Path, saved: SavedPlan, allow_code: Collection[str] = ()) -> tuple[AnyPlan, DataRequest]:
     """Return (plan of a released run, public facts of its data); no file of data is opened.
 
     A sampler's plan is made again, since no file holds the noise of each step; whoever uses it compares its events with

@@ -8,19 +8,14 @@ come from the docstring's ``Args:``, and defaults from the fields.
 from __future__ import annotations
 
 import collections.abc
-import contextlib
 import dataclasses
 import functools
-import importlib
 import inspect
 import re
-import sys
-import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
-from pathlib import Path
 from typing import (
     Annotated,
     Any,
@@ -33,8 +28,6 @@ from typing import (
     get_type_hints,
 )
 
-import numpy as np
-import pydantic
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -47,237 +40,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
+from dpmcmc.config.named_code import PATTERN
 from dpmcmc.errors import Hint, InputError, alternatives, meant
-from dpmcmc.privacy.accounting.own import declared, returned
 from dpmcmc.samplers import SCHEDULES
-from dpmcmc.samplers.base import PROTOCOL
-from dpmcmc.samplers.schedules import OPTAX, OptaxSchedule
-from dpmcmc.storage.cache import UnsafeCache
-from dpmcmc.targets.base import REQUIRED as TARGET_METHODS
-
-# ----------------------------------------------------------------------------------------------------
-# A user's code that a config names as ``module:attribute``: it is imported, checked, and then called.
-#
-# A config may name any module, so a name alone must not lead to a call: ``os:system`` would run a command. Only a class
-# with the methods of a target or a sampler is called, or a function whose return annotation is such a class. An import
-# runs the module's code, so a config that somebody else may have written imports nothing until the user allows the
-# module.
-
-#: ``module:attribute``, both of identifiers with dots between them.
-PATTERN = r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"
-#: Methods of the class that a section is made with.
-REQUIRED: dict[str, tuple[str, ...]] = {"target": TARGET_METHODS, "sampler": PROTOCOL}
-#: Example of a function's return annotation.
-_EXAMPLES = {"target": "dpmcmc.targets.Target", "sampler": "dpmcmc.samplers.Sampler"}
-
-
-def found(section: str, name: str) -> Callable[..., Any]:
-    """The class or function that ``module:attribute`` names.
-
-    Args:
-        section: ``target`` or ``sampler``, which it must declare that it makes.
-        name: of the form ``PATTERN``.
-
-    Raises:
-        ValueError: it cannot be imported, or declares no such thing; nothing was called.
-    """
-    item = imported(name)
-    missing = _missing(section, item)
-    if missing:
-        raise InputError(
-            f"{missing}, so it is not called; name a class with the methods of the {section.title()} protocol, or "
-            f"annotate the function that makes one with its type, for example -> {_EXAMPLES[section]}"
-        )
-    return item
-
-
-def imported(name: str) -> Any:
-    """Import what ``module:attribute`` names.
-
-    Raises:
-        ValueError: it cannot be imported.
-    """
-    module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    own = module_name.partition(".")[0] != "dpmcmc"
-    # A module of this library may look for one that is not installed, and must not find it in this folder.
-    if own and not {"", here} & set(sys.path):
-        sys.path.append(here)  # at the end of the path, so that no file of this folder replaces a library's module
-    try:
-        item: Any = importlib.import_module(module_name)
-        before = ""
-        for part in attribute.split("."):
-            if before and not inspect.isclass(item):
-                raise AttributeError(f"{before} is no class, and only a class may stand before a dot")
-            item = getattr(item, part)
-            before = part
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise InputError(f"cannot be imported ({said(error)}); it is looked for from the current folder") from None
-    return item
-
-
-def found_calibrator(name: str) -> Callable[..., Any]:
-    """The function that ``module:attribute`` names, which must say that it returns a number or an array of them.
-
-    Raises:
-        ValueError: it cannot be imported, or says no such thing; nothing was called.
-    """
-    item = imported(name)
-    if declared(item) not in (float, np.ndarray):
-        raise InputError(
-            "is no function that says that it returns a noise multiplier, so it is not called; write for example "
-            "def mine(queries, promise) -> float"
-        )
-    return item
-
-
-def _missing(section: str, item: object) -> str:
-    """Return why an object does not declare itself a target or a sampler; empty where it does."""
-    if inspect.isclass(item):
-        lacks = _lacks(section, item)
-        return f"is a class that makes no {section}: it lacks {', '.join(lacks)}" if lacks else ""
-    if not inspect.isfunction(item):
-        return f"is a {type(item).__name__}, neither a class nor a function that is written in Python"
-    try:
-        made = returned(item)
-    except Exception as error:  # an annotation may be any expression
-        return f"is a function whose return annotation cannot be read ({said(error)})"
-    if made is inspect.Signature.empty:
-        return "is a function that does not say what it returns"
-    made = typing.get_origin(made) or made
-    if not inspect.isclass(made):
-        return f"is a function that returns {made}, which is no class"
-    lacks = _lacks(section, made)
-    return f"is a function that returns a {made.__name__}, which lacks {', '.join(lacks)}" if lacks else ""
-
-
-def _lacks(section: str, kind: type) -> list[str]:
-    """Return what instances of a class lack; a dataclass's field without a default is no attribute of its class."""
-    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
-    return [name for name in REQUIRED[section] if not hasattr(kind, name) and name not in fields]
-
-
-def said(error: BaseException) -> str:
-    """Return the text of somebody else's exception, with its kind where that is needed to understand it."""
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return f"{kind}{error}".removesuffix(": ").removesuffix(".")
-
-
-# ----------------------------------------------------------------------------------------------------
-# Refusal of a config, in one sentence that begins with its YAML path.
-#
-# A path is never guessed. pydantic says where in the mapping a value stands; a constructor says which of its arguments
-# its refusal is about (``InputError.about``), and whoever called it knows the section that the arguments came from.
-
-
-class ConfigError(InputError):
-    """One sentence for the person who wrote the YAML; ``about`` is the YAML path."""
-
-    @classmethod
-    def at(cls, path: str, said: str) -> ConfigError:
-        """Return the error that says this of a YAML path."""
-        return cls(f"{path}: {said}.", path)
-
-
-#: Errors whose message already names what they are about.
-SAID_ALREADY = (ConfigError, UnsafeCache)
-
-
-@contextlib.contextmanager
-def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterator[None]:
-    """Raise an error inside with the YAML path of the argument that it is about.
-
-    Args:
-        sections: name -> section whose keys are arguments of the calls inside, the nearest first.
-        otherwise: path of a refusal that is about none of their keys.
-
-    Raises:
-        InputError: see :func:`refusal`; those of ``SAID_ALREADY`` are raised as they are.
-    """
-    try:
-        yield
-    except SAID_ALREADY:
-        raise
-    except InputError as error:
-        raise refusal(error, sections, otherwise) from None
-
-
-def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
-    """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
-    key = error.about.partition(".")[0]
-    owners = [
-        name
-        for name, section in sections.items()
-        if section is not None and (key in type(section).model_fields or key in (section.model_extra or {}))
-    ]
-    if owners:
-        path = f"{owners[0]}.{error.about}"
-    elif error.about in sections:
-        path = error.about
-    else:
-        path = error.section or otherwise
-    said = str(error).removesuffix(".")
-    for named in (path, error.about):
-        said = said.removeprefix(f"{named}: ") if named else said
-    return (type(error) if error.section else ConfigError)(f"{path}: {said}.", path)
-
-
-def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
-    """Return the first of pydantic's errors as one sentence with its YAML path."""
-    texts: dict[str, list[str]] = {}
-    given = ""
-    for one in error.errors(include_url=False):
-        path = _yaml_path(one["loc"], values)
-        first = not texts
-        texts.setdefault(path, []).append(_plain(one))
-        if first and one["type"] not in ("refused", "missing") and not _is_whole_section(one):
-            given = f", got {one['input']!r}"
-    (path, said), *others = texts.items()
-    more = f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)" if others else ""
-    # Alternatives of one value (a number, auto, a schedule) have one error each.
-    return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
-
-
-_SYMBOLS = {
-    "greater_than": ">",
-    "greater_than_equal": ">=",
-    "less_than": "<",
-    "less_than_equal": "<=",
-}
-_SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
-#: Missing key -> values that it may have, where the refusal names them.
-_MAY_SAY = {"privacy": "; say epsilon and delta, or null for a run without a guarantee"}
-
-
-def _plain(error: ErrorDetails) -> str:
-    kind = error["type"]
-    if kind in _SYMBOLS:
-        (bound,) = error["ctx"].values()
-        return f"input should be {_SYMBOLS[kind]} {bound:g}"
-    message = _SAID.get(kind) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
-    more = _MAY_SAY.get(str(error["loc"][-1]), "") if kind == "missing" else ""
-    return message[0].lower() + message[1:] + more
-
-
-def _is_whole_section(error: ErrorDetails) -> bool:
-    """Whether the error is about a whole section, so that others about its parts are left out."""
-    return error["type"] == "value_error" and isinstance(error["input"], dict)
-
-
-def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
-    """Return pydantic's location without its names for alternatives of a type, which are not in the YAML."""
-    path: list[str] = []
-    place = values
-    for number, part in enumerate(loc):
-        if isinstance(place, dict) and part in place:
-            path.append(str(part))
-            place = place[part]
-        elif isinstance(place, dict) and number == len(loc) - 1:  # the key that is not there
-            path.append(str(part))
-    return ".".join(path)
-
+from dpmcmc.samplers.optax_schedules import OPTAX, OptaxSchedule
 
 #: Least and largest size of a number: float32 holds products of two.
 _SMALLEST, _LARGEST = 1e-30, 1e15

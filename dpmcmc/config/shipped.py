@@ -15,7 +15,7 @@ _FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 HEADER = "# yaml-language-server: $schema="
 
 
-def shipped() -> dict[str, Path]:
+def list_shipped() -> dict[str, Path]:
     """Name -> file of every shipped config."""
     for folder in _FOLDERS:
         if folder.is_dir():
@@ -23,8 +23,8 @@ def shipped() -> dict[str, Path]:
     return {}
 
 
-def located(path: str | Path) -> Path:
+def find_config(path: str | Path) -> Path:
     """The file that a user names: a path, or the name of a shipped config where no such file exists."""
     if re.fullmatch(r"[\w-]+", str(path)) and not Path(path).exists():
-        return shipped().get(str(path), Path(path))
+        return list_shipped().get(str(path), Path(path))
     return Path(path)

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmcmc.data import store
-from dpmcmc.data.base import (
-    DataError,
-    DataRequest,
-    DataSet,
-    DataSpec,
-    fixed_split,
-    normalised_rows,
-    ranged_columns,
-    with_intercept,
-)
+from dpmcmc.data import generated, store
+from dpmcmc.data.base import DataSet, DataSpec
+from dpmcmc.data.request import DataRequest
+from dpmcmc.data.row_maps import add_intercept, normalise_rows, scale_columns
+from dpmcmc.data.split import split_rows
+from dpmcmc.errors import DataError
 
 SPEC = DataSpec(
     name="abalone",
@@ -69,7 +64,7 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
         origin = found.origin
         digests = {"abalone.data": found.sha256}
     rows = encode(sex, measurements, str(spec.encoding))
-    train, test = ({"x": rows[part], "y": labels[part]} for part in fixed_split(_NUM_ROWS, _NUM_TEST))
+    train, test = ({"x": rows[part], "y": labels[part]} for part in split_rows(_NUM_ROWS, _NUM_TEST))
     return DataSet(spec, train, test, True, origin, digests, COLUMNS)
 
 
@@ -98,9 +93,9 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def encode(sex: np.ndarray, measurements: np.ndarray, encoding: str) -> np.ndarray:
-    """Feature rows (N, 9), float32, of norm 1; ``encoding`` as in ``dpmcmc.data.base.ranged_columns``."""
-    scaled = ranged_columns(measurements, RANGES, encoding)
-    return normalised_rows(with_intercept(np.concatenate([sex[:, None], scaled], axis=1)))
+    """Feature rows (N, 9), float32, of norm 1; ``encoding`` as in ``dpmcmc.data.row_maps.scale_columns``."""
+    scaled = scale_columns(measurements, RANGES, encoding)
+    return normalise_rows(add_intercept(np.concatenate([sex[:, None], scaled], axis=1)))
 
 
 def _standin() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -112,5 +107,5 @@ def _standin() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     measurements = 0.8 * RANGES * shape * random.lognormal(0.0, 0.1, (_NUM_ROWS, 7))
     weights = 2.0 * np.array([0.0, 3.0, 3.0, 3.0, 2.0, -2.0, 0.0, 3.0, 0.0])
     rows = encode(sex, measurements, "public").astype(float)
-    labels = store.logistic_labels(random, rows, weights, _POSITIVE_RATE, _NUM_ROWS)
+    labels = generated.logistic_labels(random, rows, weights, _POSITIVE_RATE, _NUM_ROWS)
     return sex, measurements, labels

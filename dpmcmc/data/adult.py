@@ -13,56 +13,17 @@ week), takes money on a log scale, and drops the survey weight fnlwgt, which say
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from dpmcmc.data import store
-from dpmcmc.data.base import (
-    DataError,
-    DataRequest,
-    DataSet,
-    DataSpec,
-    normalised_rows,
-    with_intercept,
-)
-from dpmcmc.data.schema import RowStructure
-
-# ----------------------------------------------------------------------------------------------------
-# Encoding ``bins`` of Adult: whether each number reaches each of a list of round numbers.
-#
-# A row has 40 steps, 44 columns of levels and the intercept. A step is +1/2 where the number reaches its cut and -1/2
-# where it does not, so every row has the same norm √17 before it is scaled to 1. The scaling is thus a constant, and
-# the model adds up functions of age, schooling, gain, loss and hours that are constant between cuts.
-#
-# Indicators of intervals would span the same functions, but their gradients are sums over one interval each, which the
-# noise of privacy hides. A step's gradient is a sum over all records.
-#
-# The cuts are round numbers: five years of age, each year of schooling from the ninth, a thousand dollars of gain, two
-# hundred dollars of loss, ten hours a week. This list was chosen among nine such lists by cross-validated accuracy
-# without privacy on the training set, which the guarantee does not cover (the set is public). Three fields are left
-# out: ``education`` is the name of the years of schooling, ``fnlwgt`` is a survey weight, and most of the 42 levels of
-# ``native-country`` are too rare to be learnt privately.
-
-#: Cuts of each number.
-CUTS: dict[str, tuple[int, ...]] = {
-    "age": tuple(range(20, 75, 5)),
-    "education-num": tuple(range(9, 17)),
-    "capital-gain": tuple(range(1000, 11000, 1000)),
-    "capital-loss": tuple(range(1400, 2600, 200)),
-    "hours-per-week": tuple(range(20, 70, 10)),
-}
-#: Categorical fields that it keeps.
-KEPT = ("workclass", "marital-status", "occupation", "relationship", "race", "sex")
-#: Names of the columns of steps.
-STEPS = tuple(f"{name} {cut}+" for name, cuts in CUTS.items() for cut in cuts)
-
-
-def steps(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return ±1/2 for each cut of each number, (N, 40), from the columns (N,) of :data:`CUTS`."""
-    reached = [values[name][:, None] >= np.array(cuts) for name, cuts in CUTS.items()]
-    return np.concatenate(reached, axis=1) - 0.5
-
+from dpmcmc.data import generated, store
+from dpmcmc.data.adult_steps import LEVELS_OF_BINS, STEPS, make_steps
+from dpmcmc.data.base import DataSet, DataSpec
+from dpmcmc.data.request import DataRequest
+from dpmcmc.data.row_maps import add_intercept, normalise_rows
+from dpmcmc.data.structure import RowStructure
+from dpmcmc.errors import DataError
 
 # Columns of a line, in file order; the last field is the label.
 FIELDS = (
@@ -123,7 +84,7 @@ SPEC = DataSpec(
     description="UCI Adult: income above 50,000 dollars from 14 census attributes; rows of norm 1.",
     structure=RowStructure.of_columns(COLUMNS, nonnegative=("fnlwgt", "capital-gain", "capital-loss"), unit_norm=True),
 )
-_BINS_COLUMNS = (*STEPS, *_level_columns(KEPT), "intercept")
+_BINS_COLUMNS = (*STEPS, *_level_columns(LEVELS_OF_BINS), "intercept")
 #: Public facts under ``bins``.
 BINS = dataclasses.replace(
     SPEC,
@@ -199,14 +160,14 @@ def encode(numeric: np.ndarray, levels: np.ndarray, encoding: str) -> np.ndarray
         numbers = _scaled(numeric)
         kept = tuple(LEVELS)
     else:
-        numbers = steps(dict(zip(NUMERIC, numeric.T, strict=True)))
-        kept = KEPT
+        numbers = make_steps(dict(zip(NUMERIC, numeric.T, strict=True)))
+        kept = LEVELS_OF_BINS
     blocks = [
         codes[:, None] == np.arange(len(LEVELS[name]))
         for name, codes in zip(LEVELS, levels.T, strict=True)
         if name in kept
     ]
-    return normalised_rows(with_intercept(np.concatenate([numbers, *blocks], axis=1)))
+    return normalise_rows(add_intercept(np.concatenate([numbers, *blocks], axis=1)))
 
 
 def _scaled(numeric: np.ndarray) -> np.ndarray:
@@ -243,11 +204,11 @@ def _standin(encoding: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
         ],
         axis=1,
     )
-    levels = store.random_levels(random, size, [len(column) for column in LEVELS.values()])
+    levels = generated.random_levels(random, size, [len(column) for column in LEVELS.values()])
     # The labels come from one encoding whichever was asked for, so that the two describe the same people.
     weights = random.normal(size=len(COLUMNS))
     weights[: len(_STANDIN_SLOPES)] = _STANDIN_SLOPES
-    labels = store.logistic_labels(
+    labels = generated.logistic_labels(
         random,
         encode(numeric, levels, "public").astype(float),
         weights,

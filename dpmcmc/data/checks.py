@@ -6,16 +6,13 @@ row of the records: which rows are bad is in ``DataError.rows``, for the data ho
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TypeVar
 
 import jax
 import numpy as np
 
 from dpmcmc.errors import DataError, InputError
-from dpmcmc.storage.fingerprint import blocks
+from dpmcmc.storage.record_blocks import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.
@@ -175,44 +172,3 @@ def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
         f"{where}: some rows have an l2 norm above data.row_bound = {bound:g}: rescale the features, or raise "
         "row_bound."
     )
-
-
-# ------------------------------------------------------------------------------------
-# Public facts of a source of records that a target, a mechanism or a metric takes where it says nothing itself.
-
-
-Made = TypeVar("Made")
-#: Facts that an argument may not contradict. A bound may be wider than the source's.
-_FIXED = ("num_features", "num_classes")
-
-
-def with_public_facts(made: Made, facts: Mapping[str, object], model: object = None) -> Made:
-    """Return a dataclass whose fields that say nothing have the facts of the same names; anything else as it is.
-
-    Args:
-        made: a target, a mechanism or a metric.
-        facts: by name.
-        model: target that a mechanism or a metric is for. A model of features (``LastLayer``) multiplies no column of
-            the source, so that only the number of classes and the scale of weights hold of it; None: ``made`` is the
-            target.
-
-    Raises:
-        InputError: about an argument that says another number of features or classes.
-    """
-    if not dataclasses.is_dataclass(made):
-        return made
-    if "features" in _fields(made if model is None else model):
-        facts = {name: facts.get(name) for name in ("num_classes", "weight_scale")}
-    known = {name: fact for name, fact in facts.items() if fact is not None}
-    own = {name: getattr(made, name, None) for name in known}
-    for name in _FIXED:
-        if name in known and own[name] not in (None, known[name]):
-            said = f"{name}: {type(made).__name__} has {own[name]}, and the data have {known[name]}"
-            raise InputError(f"{said}; give the same number, or another target", name)
-    unsaid = {name: fact for name, fact in known.items() if own[name] is None and name in _fields(made)}
-    return dataclasses.replace(made, **unsaid) if unsaid else made  # type: ignore[type-var]
-
-
-def _fields(item: object) -> set[str]:
-    """Return the names of a dataclass's arguments; none of another object."""
-    return {field.name for field in dataclasses.fields(item) if field.init} if dataclasses.is_dataclass(item) else set()

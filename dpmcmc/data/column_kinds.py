@@ -20,7 +20,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from dpmcmc.data.checks import check_name
-from dpmcmc.data.tables import (
+from dpmcmc.data.values import (
     LONGEST,
     OtherKind,
     Values,
@@ -154,13 +154,6 @@ class Range:
         )
         return Encoded(np.stack(columns[: len(self.suffixes)], axis=1), outside)
 
-    def decoded(self, block: np.ndarray) -> np.ndarray:
-        """Return values within the range, (N,), of encoded columns (N, 1 or 2); NaN where one is missing."""
-        middle, half = self.middle_and_half
-        on_scale = middle + half * np.clip(block[:, 0].astype(np.float64), -1.0, 1.0)
-        values = np.clip(np.expm1(on_scale) if self.scale == "log1p" else on_scale, self.low, self.high)
-        return np.where(block[:, 1] > 0.5, np.nan, values) if self.missing else values
-
 
 @dataclass(frozen=True)
 class _FromZero(Range):
@@ -268,14 +261,14 @@ class Levels:
         """
         column.refuse_missing(self.missing)
         known = self._known
-        cells = column.values.tolist()
+        objects = column.values.tolist()
         if column.values.dtype == object:
-            texts = {cell for cell in cells if type(cell) is str}
+            texts = {value for value in objects if type(value) is str}
             known = known | {
                 str: {text: self._of_text(text) for text in texts},
                 type(None): {},
             }
-        codes = np.array([known[type(cell)].get(cell, -1) for cell in cells], np.int64)
+        codes = np.array([known[type(value)].get(value, -1) for value in objects], np.int64)
         unknown = (codes < 0) & ~column.missing
         if not self.other:
             how = "complete the public list of levels, or give other=True, unless it is the label"
@@ -290,11 +283,6 @@ class Levels:
         block = np.zeros((len(codes), len(self.names)))
         block[np.arange(len(codes)), codes] = 1.0
         return Encoded(block, outside)
-
-    def decoded(self, block: np.ndarray) -> np.ndarray:
-        """Return the level of the largest of the encoded columns (N, k), (N,) objects; None is a missing value."""
-        names = np.array([*self.names[:-1], None] if self.missing else self.names, object)
-        return names[np.argmax(block, axis=1)]
 
 
 @dataclass(frozen=True)

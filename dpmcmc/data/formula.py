@@ -97,7 +97,7 @@ class Parsed(NamedTuple):
         return list(dict.fromkeys([*factors, *others]))
 
 
-def parsed(formula: str, columns: tuple[str, ...]) -> Parsed:
+def parse_formula(formula: str, columns: tuple[str, ...]) -> Parsed:
     """Return what a formula says.
 
     Args:

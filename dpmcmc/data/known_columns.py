@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from dpmcmc.data.tables import Table, columns, in_memory
+from dpmcmc.data.tables import Table, columns, load_table
 from dpmcmc.errors import DataError
 
 #: Name of a column's sum, beside the column's own name.
@@ -39,10 +39,10 @@ def sums_of_words(table: Table, names: Iterable[str]) -> dict[str, int | None]:
 
 def _words(table: Table, names: Iterable[str]) -> Iterator[tuple[str, list[str | None] | None]]:
     """Yield (name, words of a column in their order; None where it cannot be read)."""
-    there = in_memory(table)
+    frame = load_table(table)
     for name in names:
         try:
-            (column,) = columns(there, [name]).values()
+            (column,) = columns(frame, [name]).values()
             yield name, column.words()
         except DataError:
             yield name, None

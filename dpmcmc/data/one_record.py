@@ -1,22 +1,24 @@
 """One person's own record, from a small file, encoded as a run's data set encodes each of its records.
 
-Every encoding here acts on each row alone, by public constants (``base.py``, ``schema.py``), so one row needs no other
-to be encoded, and becomes the same numbers that it has among the others.
+Every encoding here acts on each row alone, by public constants (``row_maps.py``, ``schema.py``). So one row needs no
+other to be encoded, and becomes the same numbers that it has among the others.
 
 Messages quote no value, as those about a whole data set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dpmcmc.data import abalone, adult, user_file
-from dpmcmc.data.base import DataError, DataRequest
+from dpmcmc.data import user_file
+from dpmcmc.data.raw_records import RAW_RECORDS, finite_numbers
 from dpmcmc.data.registry import describe
-from dpmcmc.data.tables import SUFFIXES, Values, column_names, columns, in_memory
+from dpmcmc.data.request import DataRequest
+from dpmcmc.data.tables import SUFFIXES, column_names, columns, load_table
+from dpmcmc.errors import DataError
 
 #: Name of the label in a file of an encoded record.
 LABEL = "y"
@@ -25,7 +27,7 @@ LABEL = "y"
 _FEW = 8
 
 
-def read(
+def read_record(
     source: Path, request: DataRequest, names: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return (the record, leaves (1, ...), columns whose value was moved inside its public range or levels).
@@ -61,33 +63,33 @@ def _rows(
     if source.suffix.lower() not in SUFFIXES:
         return user_file.load(_alone(source, request)).train, ()
     table = _table(source)
-    there = set(column_names(table))
-    raw = _RAW.get(str(request.name))
-    if raw is not None and raw.label in there:
-        lacks = [name for name in raw.names if name not in there]
+    present = set(column_names(table))
+    raw = RAW_RECORDS.get(str(request.name))
+    if raw is not None and raw.label in present:
+        lacks = [name for name in raw.names if name not in present]
         if lacks:
             raise DataError(
                 f"{source}: lacks the column {lacks[0]!r}; a record of this run is a row of {', '.join(raw.names)}: "
                 "write it so."
             )
         return raw.encoded(columns(table, raw.names), str(request.encoding)), ()
-    if names is None or LABEL not in there:
+    if names is None or LABEL not in present:
         own = "" if raw is None else f"{', '.join(raw.names)}; or of "
         encoded = f"{_said(names)} and {LABEL}" if names else "an .npz with x and y"
         raise DataError(f"{source}: a record of this run is a row of {own}{encoded}: write it so.")
-    lacks = [name for name in names if name not in there]
+    lacks = [name for name in names if name not in present]
     if lacks:
         raise DataError(
             f"{source}: lacks the column {lacks[0]!r}; a record of this run is a row of {_said(names)} and {LABEL}: "
             "write it so."
         )
     found = columns(table, [*names, LABEL])
-    x = np.stack([_numbers(found[name]) for name in names], axis=1)
-    y = _numbers(found[LABEL])
+    x = np.stack([finite_numbers(found[name]) for name in names], axis=1)
+    y = finite_numbers(found[LABEL])
     # A text file does not tell a class number or a count from a real number that is whole.
     y = y.astype(np.int64) if np.all(np.floor(y) == y) else y
     bound = describe(request).row_bound
-    return user_file.checked_rows(x, y, ("x", LABEL), source, bound), ()
+    return user_file.read_rows(x, y, ("x", LABEL), source, bound), ()
 
 
 def _said(names: Sequence[str]) -> str:
@@ -100,7 +102,7 @@ def _said(names: Sequence[str]) -> str:
 def _table(source: Path) -> Mapping[str, object]:
     if source.suffix.lower() not in SUFFIXES:
         raise DataError(f"{source}: is no table: give a CSV with a header and one row.")
-    return in_memory(source)  # type: ignore[return-value]  # its columns can be taken by name
+    return load_table(source)  # type: ignore[return-value]  # its columns can be taken by name
 
 
 def _alone(source: Path, request: DataRequest) -> DataRequest:
@@ -114,71 +116,3 @@ def _alone(source: Path, request: DataRequest) -> DataRequest:
         row_bound=bound,
         num_features=said.num_features,
     )
-
-
-# ----------------------------------------------------------------------------------------------------
-# Raw records of benchmark sets.
-
-
-class _Raw:
-    """Columns of a raw record, and how they are encoded.
-
-    Attributes:
-        names: of all columns, the label the last.
-        label: its name.
-        encoded: (columns by name, encoding) -> records.
-    """
-
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        encoded: Callable[[Mapping[str, Values], str], dict[str, np.ndarray]],
-    ) -> None:
-        self.names = [*names]
-        self.label = names[-1]
-        self.encoded = encoded
-
-
-def _adult(found: Mapping[str, Values], encoding: str) -> dict[str, np.ndarray]:
-    numeric = [_numbers(found[name], least=0.0) for name in adult.NUMERIC]
-    levels = [_codes(found[name], known) for name, known in adult.LEVELS.items()]
-    labels = _codes(found["income"], ("<=50K", ">50K"))
-    x = adult.encode(np.stack(numeric, axis=1), np.stack(levels, axis=1), encoding)
-    return {"x": x, "y": labels.astype(np.int32)}
-
-
-def _abalone(found: Mapping[str, Values], encoding: str) -> dict[str, np.ndarray]:
-    sexes = tuple(abalone.SEX)
-    sex = np.array([*abalone.SEX.values()])[_codes(found["sex"], sexes)]
-    lengths = [_numbers(found[name], least=0.0) for name in abalone.COLUMNS[1:-1]]
-    rings = _numbers(found["rings"], least=0.0)
-    x = abalone.encode(sex, np.stack(lengths, axis=1), encoding)
-    return {"x": x, "y": (rings >= abalone.MIN_RINGS).astype(np.int32)}
-
-
-_RAW = {
-    "adult": _Raw((*adult.FIELDS, "income"), _adult),
-    "abalone": _Raw((*abalone.COLUMNS[:-1], "rings"), _abalone),
-}
-
-
-def _numbers(column: Values, least: float = -np.inf) -> np.ndarray:
-    """Return finite numbers of at least so much, (N,)."""
-    column.refuse_missing(False)
-    found = column.numbers()
-    bad = ~np.isfinite(found) | (found < least)
-    column.refuse(
-        bad,
-        "a number that no record has",
-        f"give a finite one{'' if least < 0 else f' >= {least:g}'}",
-    )
-    return found
-
-
-def _codes(column: Values, known: tuple[str, ...]) -> np.ndarray:
-    """Return the place of every value among the known ones, (N,)."""
-    column.refuse_missing(False)
-    places = {name: k for k, name in enumerate(known)}
-    codes = np.array([places.get(str(value).strip(), -1) for value in column.values])
-    column.refuse(codes < 0, "a value that is no level", f"give one of {', '.join(known)}")
-    return codes

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dpmcmc.data import abalone, adult, store, user_file
-from dpmcmc.data.base import (
-    ENCODINGS,
-    DataError,
-    DataRequest,
-    DataSet,
-    DataSpec,
-    KnownSet,
-)
+from dpmcmc.data import abalone, adult, bundled, generated, row_folder, user_file
+from dpmcmc.data.base import DataSet, DataSpec, KnownSet
+from dpmcmc.data.request import ENCODINGS, DataRequest
+from dpmcmc.errors import DataError
 
 REGISTRY: dict[str, KnownSet] = {
     "adult": KnownSet(adult.SPEC, adult.load, (*ENCODINGS, "bins"), {"bins": adult.BINS}),
     "abalone": KnownSet(abalone.SPEC, abalone.load, ENCODINGS),
-    "two_normals": KnownSet(store.TWO_NORMALS, store.load_two_normals),
-    "breast_cancer": KnownSet(store.BREAST_CANCER, store.load_breast_cancer, ENCODINGS),
-    "digits": KnownSet(store.DIGITS, store.load_digits, ENCODINGS),
-    "diabetes": KnownSet(store.DIABETES, store.load_diabetes),
-    "poisson_counts": KnownSet(store.POISSON_COUNTS, store.load_poisson_counts),
-    "ratings": KnownSet(store.RATINGS, store.load_ratings),
+    "two_normals": KnownSet(generated.TWO_NORMALS, generated.load_two_normals),
+    "breast_cancer": KnownSet(bundled.BREAST_CANCER, bundled.load_breast_cancer, ENCODINGS),
+    "digits": KnownSet(bundled.DIGITS, bundled.load_digits, ENCODINGS),
+    "diabetes": KnownSet(bundled.DIABETES, bundled.load_diabetes),
+    "poisson_counts": KnownSet(generated.POISSON_COUNTS, generated.load_poisson_counts),
 }
 
 NAMES: tuple[str, ...] = tuple(REGISTRY)
@@ -30,7 +24,7 @@ def describe(config: object, **options: object) -> DataSpec:
     """Return the public facts of a data set; opens no data file.
 
     ``config`` is a registered name, the path of an ``.npz``, a mapping, or an object with the attributes of
-    :class:`~dpmcmc.data.base.DataRequest`; keywords override it. For a user's own file the facts are those
+    :class:`~dpmcmc.data.request.DataRequest`; keywords override it. For a user's own file the facts are those
     the configuration declares, so ``num_records`` is None unless declared.
 
     Raises:
@@ -47,7 +41,7 @@ def load(config: object, *, partitions: bool = False, **options: object) -> Data
 
     With ``partitions`` a table in partitions stays where it is, and is read where it is computed.
 
-    Those of a folder are memory-mapped (``user_file.py``).
+    Those of a folder are memory-mapped (``row_folder.py``).
 
     A generated stand-in of the same shape replaces a benchmark file that cannot be had only where
     ``standin="allow"``; the result then has ``origin == "stand-in"``.
@@ -60,8 +54,8 @@ def load(config: object, *, partitions: bool = False, **options: object) -> Data
         found = user_file.in_partitions(request) if partitions else None
         if found is not None:
             return found
-        if user_file.is_folder(request):
-            return user_file.load_folder(request)
+        if row_folder.is_folder(request):
+            return row_folder.load_folder(request)
         return user_file.load(request)
     entry = _known(request)
     return entry.load(entry.describe(request), request)

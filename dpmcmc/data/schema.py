@@ -25,22 +25,23 @@ from typing import Any, Literal
 import numpy as np
 
 from dpmcmc.data import formula, tables
-from dpmcmc.data.checks import Made, check_name, with_public_facts
+from dpmcmc.data.checks import check_name
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
+from dpmcmc.data.public_facts import Made, add_public_facts
 from dpmcmc.data.span import Span
-from dpmcmc.data.structure import THRESHOLD
-from dpmcmc.data.structure import RowStructure as RowStructure
-from dpmcmc.data.tables import Table, Values
+from dpmcmc.data.structure import THRESHOLD, RowStructure
+from dpmcmc.data.tables import Table
 from dpmcmc.data.terms import (
     Basis,
     Factor,
     Group,
     GroupEffect,
-    checked_exposure,
-    checked_weights,
-    clipped,
-    made_factors,
+    clip_to_range,
+    make_factors,
+    read_exposure,
+    read_weights,
 )
+from dpmcmc.data.values import Values
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 
 INTERCEPT = "intercept"
@@ -129,7 +130,7 @@ class Schema:
         exposure = self.offset
         if self.formula is not None:
             check_name(self.formula, "formula")
-            found = formula.parsed(self.formula, tuple(self.columns))
+            found = formula.parse_formula(self.formula, tuple(self.columns))
             label = found.label
             terms = found.terms
             intercept = found.intercept
@@ -139,7 +140,7 @@ class Schema:
                     f"formula: its offset is log({found.exposure}), and offset says {exposure}; give one",
                     "formula",
                 )
-            factors |= made_factors(found, dict(self.columns))
+            factors |= make_factors(found, dict(self.columns))
             if label and self.label not in ("", label):
                 raise InputError(
                     f"formula: its label is {label}, and label says {self.label}; give one",
@@ -168,7 +169,7 @@ class Schema:
                     about,
                 )
         if self.exposure:
-            checked_exposure(self.exposure, self.columns[self.exposure])
+            read_exposure(self.exposure, self.columns[self.exposure])
             if self.outcome.kind == "classes":
                 raise InputError(
                     "offset: it adds to all classes of the label alike, which changes nothing; leave it out",
@@ -176,7 +177,7 @@ class Schema:
                 )
         if self.weights:
             column = self.columns[self.weights]
-            checked_weights(self.weights, column, self.mean_weight)
+            read_weights(self.weights, column, self.mean_weight)
         elif self.mean_weight is not None:
             raise InputError("mean_weight: there are no weights; name their column", "mean_weight")
 
@@ -390,7 +391,7 @@ class Schema:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Public facts that ``data/checks.py`` gives a target, a mechanism or a metric."""
+        """Public facts that ``data/public_facts.py`` gives a target, a mechanism or a metric."""
         label = self.outcome
         return {
             "num_features": self.num_features,
@@ -437,12 +438,12 @@ class Schema:
         return kind.middle_and_half if isinstance(kind, Range) else (0.0, 1.0)
 
     def with_public_facts(self, made: Made, model: object = None) -> Made:
-        """Return a target, a mechanism or a metric that knows the facts; see ``data/checks.py``.
+        """Return a target, a mechanism or a metric that knows the facts; see ``data/public_facts.py``.
 
         Raises:
             UnsupportedCombination: a target that takes no offset, or no weights, of a schema that has them.
         """
-        out = with_public_facts(made, self.facts, model)
+        out = add_public_facts(made, self.facts)
         for fact in self.leaf_facts if model is None else ():
             knows = getattr(out, fact, None) is not None
             if not knows and not getattr(out, "takes_every_leaf", False):
@@ -485,7 +486,7 @@ class Schema:
         if self.weights:
             column = self.columns[self.weights]
             assert isinstance(column, Range)
-            weight = clipped(column, found[self.weights], positive=False)
+            weight = clip_to_range(column, found[self.weights], positive=False)
             records["weight"] = (weight.block / column.high).astype(np.float32)
             counts[self.weights] = weight.outside
         return records, {**counts, self.label: outside}
@@ -503,12 +504,12 @@ class Schema:
     def _found(self, table: Table, *more: str) -> dict[str, Values]:
         """Return the columns that features are made of, and more."""
         names = [*self.sources, *(name for name in more if name)]
-        return tables.columns(tables.in_memory(table), list(dict.fromkeys(names)))
+        return tables.columns(tables.load_table(table), list(dict.fromkeys(names)))
 
     def _offsets(self, found: Mapping[str, Values]) -> tuple[np.ndarray, int]:
         column = self.columns[self.exposure]
         assert isinstance(column, Range)
-        inside = clipped(column, found[self.exposure], positive=True)
+        inside = clip_to_range(column, found[self.exposure], positive=True)
         return self._as_offset(inside.block).clip(*self._offset_ends), inside.outside
 
     def _rows(self, found: Mapping[str, Values]) -> tuple[np.ndarray, dict[str, int]]:
@@ -540,44 +541,6 @@ class Schema:
         numbers = column.whole_numbers()
         inside = np.clip(numbers, 0, kind.largest)
         return inside.astype(np.int32), int((inside != numbers).sum())
-
-    def decode_features(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the table, column name -> values (N,), that encoded rows (N, d) stand for.
-
-        Rows that no table has are brought to the nearest value of each column: numbers into their range, blocks to
-        their largest level.
-
-        Raises:
-            InputError: a column that is part of an interaction alone.
-        """
-        found: dict[str, np.ndarray] = {}
-        start = 0
-        encoders = self._span.encoders
-        for term, block, made in zip(self.terms, self.blocks, encoders, strict=False):
-            part = x[:, start : start + len(block)]
-            start = start + len(block)
-            if len(term) == 1:
-                values = made[0].decoded(part / self.row_scale)
-                found.setdefault(self._source(term[0]), values)
-        lost = [name for name in self.sources if name not in found]
-        if lost:
-            raise InputError(f"decode: {', '.join(lost)} is part of an interaction alone; add it to the formula")
-        return found
-
-    def decode(self, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the table that encoded records stand for: :meth:`decode_features`, and the label within its bounds.
-
-        Raises:
-            InputError: as :meth:`decode_features`; a schema with an offset or weights, which x and y do not hold.
-        """
-        if self.leaf_facts:
-            raise InputError("decode: x and y do not hold the offset or the weights")
-        kind = self._label_kind
-        if isinstance(kind, Levels):
-            label = np.array(kind.texts, object)[np.asarray(y, int)]
-        else:
-            label = kind.decoded(y[:, None]) if isinstance(kind, Range) else np.clip(y, 0, kind.largest).astype(int)
-        return {**self.decode_features(x), self.label: label}
 
     def label_of(self, predicted: np.ndarray) -> np.ndarray:
         """Return predictions of encoded rows in the label's own units; of log(1 + label) on scale ``log1p``."""

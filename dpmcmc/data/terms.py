@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmcmc.data.column_kinds import Column, Encoded, Levels, Range
 from dpmcmc.data.formula import Call, Parsed
-from dpmcmc.data.tables import Values
+from dpmcmc.data.values import Values
 from dpmcmc.errors import InputError
 
 #: Room for the rounding of an encoded block to float32, relative.
@@ -29,8 +29,6 @@ _ROUNDING = 1e-6
 #: degree 6 there. Markov's inequality bounds |p''| by 1680 max p on a piece of length 1, so that the largest value at
 #: points 1/512 apart is at least (1 - 1680/(8·512²)) max p, and _BETWEEN times it is at least max p.
 _POINTS, _BETWEEN = 513, 1.001
-#: Values of a column that a decoded block is compared with, and blocks that are compared at a time.
-_VALUES, _AT_ONCE = 1025, 4096
 
 
 @dataclass(frozen=True)
@@ -110,17 +108,6 @@ class Basis:
         scaled, outside = self.column.scaled(column)
         return Encoded(self.scale * self._at(scaled), outside)
 
-    def decoded(self, block: np.ndarray) -> np.ndarray:
-        """Return values within the range, (N,), whose functions are nearest to encoded columns (N, k)."""
-        points = np.linspace(-1.0, 1.0, _VALUES)
-        functions = self.scale * self._at(points)
-        squares = np.sum(functions**2, axis=1)
-        nearest = [
-            np.argmin(squares - 2 * block[i : i + _AT_ONCE] @ functions.T, axis=1)
-            for i in range(0, len(block), _AT_ONCE)
-        ]
-        return self.column.decoded(points[np.concatenate(nearest)][:, None])
-
     @functools.cached_property
     def _knots(self) -> np.ndarray:
         """Knots on [-1, 1], the outer ones among them."""
@@ -180,16 +167,12 @@ class Group:
         """Return one column of 0 and 1 for each group, (N, k); raises as :meth:`Levels.codes`."""
         return self.levels.encode(column)
 
-    def decoded(self, block: np.ndarray) -> np.ndarray:
-        """Return the group of the largest of the encoded columns (N, k), (N,) objects."""
-        return self.levels.decoded(block)
-
 
 #: Something that features are products of.
 Factor = Range | Levels | Basis | Group
 
 
-def made_factors(found: Parsed, columns: dict[str, Column]) -> dict[str, Factor]:
+def make_factors(found: Parsed, columns: dict[str, Column]) -> dict[str, Factor]:
     """Return the factors of a formula that are no columns, by name.
 
     Raises:
@@ -229,7 +212,7 @@ def _is_slope(column: Column) -> bool:
     return isinstance(column, Range) and not column.missing
 
 
-def checked_exposure(name: str, column: Column) -> Range:
+def read_exposure(name: str, column: Column) -> Range:
     """Return the range of the column whose log is the offset.
 
     Raises:
@@ -243,7 +226,7 @@ def checked_exposure(name: str, column: Column) -> Range:
     return column
 
 
-def checked_weights(name: str, column: Column, mean: float | None) -> Range:
+def read_weights(name: str, column: Column, mean: float | None) -> Range:
     """Return the range of the column of weights.
 
     Args:
@@ -267,7 +250,7 @@ def checked_weights(name: str, column: Column, mean: float | None) -> Range:
     return column
 
 
-def clipped(column: Range, values: Values, positive: bool) -> Encoded:
+def clip_to_range(column: Range, values: Values, positive: bool) -> Encoded:
     """Return numbers within a range, (N,).
 
     Args:

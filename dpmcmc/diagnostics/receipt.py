@@ -5,7 +5,7 @@ CONFIDENTIAL to the person whose record it is: the number is a function of the r
 A run of a sampler: the realised individual Rényi loss (``per_record/account.py``) is a function of the positions
 before each step, which the run has released, of public facts, and of the record. So a person computes for themselves
 the number that the data holder has, to the last digit (``Account.of_one``). Objective perturbation: a bound on the
-realised loss (``per_instance/objective.py``).
+realised loss (``objective.py``).
 
 A receipt is no guarantee and changes none. It does not tell whether the record was in the data: it is the same function
 of the release and the record either way.
@@ -20,26 +20,26 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.special import ndtri
 
 from dpmcmc import targets
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import is_table
-from dpmcmc.diagnostics.per_instance.objective import ObjectiveRelease, check_failure
+from dpmcmc.diagnostics.objective import ObjectiveRelease, check_failure, released_loss
 from dpmcmc.diagnostics.per_record.account import Account, before_each_step
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms import MechanismPlan, ObjectivePerturbation
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.saved import SavedPlan, SavedTarget
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.privacy.accounting.events import Adjacency, round_up
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.report.lines import Row, rows
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.glm import LogisticRegression
+from dpmcmc.targets.logistic import LogisticRegression
 
 #: Chance that the bound of objective perturbation fails, by default.
 FAILURE = 0.05
@@ -231,8 +231,8 @@ def _is_encoded(record: Mapping[str, Any]) -> bool:
 def _refused(why: str, guarantee: Guarantee) -> UnsupportedCombination:
     """Return the refusal of a run whose release tells no loss of one record, with the bound that holds all the same."""
     epsilon = round_up(guarantee.epsilon, _DIGITS)
-    whose = "label" if guarantee.adjacency == Adjacency.ONE_LABEL else "record"
-    promised = f"the promise holds for every {whose} all the same, ε = {epsilon} at δ = {guarantee.delta:.3g}"
+    of = f"ε = {epsilon} at δ = {guarantee.delta:.3g}, {guarantee.adjacency}"
+    promised = f"the promise holds for every record all the same, {of}"
     return UnsupportedCombination(f"receipt: {why}; {promised}", "receipt")
 
 
@@ -307,25 +307,6 @@ def _start(account: Account, guarantee: Guarantee) -> PyTree:
     return first
 
 
-# ----------------------------------------------------------------------------------------------------
-# Objective perturbation.
-#
-# The bound is at the exact minimiser θ̂, and released is θ = θ_c + N(0, τ²I) with ‖θ_c − θ̂‖ <= γ/Λ for the computed
-# minimiser θ_c (``mechanisms/perturbation.py``). So what is bounded is the loss of an observer who sees both θ̂ and θ,
-# the sum of two. The first is bounded by the largest of its bounds at the margins that x·θ̂ may have:
-#
-#     |x·(θ − θ̂)| <= ‖x‖(γ/Λ + τ|Z|) with Z ~ N(0, 1) along x, plus the rounding of θ to float32.
-#
-# The second is that of a Gaussian release whose neighbours are at most μ₂ noise stds apart, given θ̂: at most
-# μ₂²/2 + μ₂|Z'|. The tilt has all of ρ but 2 %, which |Z| and |Z'| share. Normals stand for the noise as it is drawn:
-# in floating point for b, and in integers for the other. The guarantee says of both what it proves.
-
-#: Share of the failure probability that each of |Z| and |Z'| has.
-_SMALL = 0.01
-#: Rounding of a float32, relative; both of θ's and of the row's.
-_ROUNDED = 2.0**-22
-
-
 def _of_objective(
     result: Result,
     plan: AnyPlan,
@@ -349,31 +330,21 @@ def _of_objective(
     x = np.asarray(record["x"][0], np.float64)
     if x.shape != theta.shape:
         raise _misfit()
-    released = ObjectiveRelease(
-        settings["regularisation"],
-        settings["noise_std"],
-        float(target.row_bound),
-        clip,
-        guarantee.adjacency,
-    )
-    tail = -float(ndtri(_SMALL * failure / 2))
-    tau = settings["output_noise_std"]
-    error = np.linalg.norm(x) * (
-        settings["gradient_tolerance"] / settings["regularisation"] + tau * tail + _ROUNDED * np.linalg.norm(theta)
-    )
-    # The noise on the computed minimiser is an event of its own, with the same distance under every adjacency.
-    noise = next(event for event in guarantee.events if event.mechanism == "gaussian")
-    apart = guarantee.adjacency.sensitivity / noise.noise_multiplier
-    second = apart**2 / 2 + apart * tail
-    chance = (1 - 2 * _SMALL) * failure
-    mine = released.loss(theta, x, record["y"][0], failure=chance, margin_error=float(error))
-    return PersonalReceipt(
-        mine + second,
-        released.worst_case(failure=chance) + second,
+    epsilon, worst = released_loss(
+        ObjectiveRelease(
+            settings["regularisation"],
+            settings["noise_std"],
+            float(target.row_bound),
+            clip,
+            guarantee.adjacency,
+        ),
+        settings,
         guarantee,
-        failure=failure,
-        moved=moved,
+        theta,
+        (x, record["y"][0]),
+        failure,
     )
+    return PersonalReceipt(epsilon, worst, guarantee, failure=failure, moved=moved)
 
 
 def _objective_of(plan: AnyPlan, guarantee: Guarantee) -> tuple[Mapping[str, float], float]:

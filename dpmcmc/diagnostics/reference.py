@@ -22,7 +22,7 @@ from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
 

@@ -1,18 +1,19 @@
 """Executes a plan. It adds events, and sums of unledgered runs; the room ``privacy.accounting`` makes ε of events.
 
-``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle; ``sample_all``
+``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
+``plans_together``  ``sample_all``: many plans that differ in numbers, as one program
 ``work``          who carries out a plan, by its type
-``chains``        a sampler's plan, chunk by chunk: checks of records, the metric, commits to a checkpoint
-``program``       the steps of a chunk: selection, query, sampler; usual batches in fewer slots
-``compilation``   what is compiled of a program, and kept; how much is computed at a time
-``hardware``      kinds of device, and the mesh of devices that share the work;  ``processes`` machines that do
-``blocks``        chains laid out in blocks, and in lanes, one a core
-``rows_on_disk``  records beyond memory; what a thread computes ahead
+``chains``        a sampler's plan, chunk by chunk;  ``chain_checks``, ``stages_before`` and ``commits`` of it
+``program``       the steps of a chunk: selection, query, sampler;  ``device_calls`` that take them, ``recorded`` sums
+``compilation``   what is compiled of a program, and kept;  ``sizes`` of what is computed at a time
+``hardware``      kinds of device;  ``devices`` and the ``mesh`` of a run;  ``processes`` that share it
+``blocks``        chains laid out in blocks, and in ``lanes``, one a core
+``rows_on_disk``  records beyond memory;  ``drawn_ahead`` what a thread draws ahead
 ``partitions``    records of a table in partitions, of which sums alone are asked;  ``workers`` that compute on them
 ``self_test``     an executable's first steps beside those of a program that no cache served
-``reservation``   a run's place in a ledger, and its output folder
-``cells``         a queue of cells that survives a kill: workers, and a table with a row for each
-``result``        draws, guarantee, and the files that hold them; the count of runs that no ledger was charged for
+``reservation``   a run's place in a ledger;  ``run_elsewhere`` what a run costs that went on elsewhere
+``tasks``         a queue of tasks that survives a kill;  ``results_table`` with a row for each
+``result``        draws, guarantee;  ``saving``, ``result_folder`` and ``loaded_result``: the files that hold them
 """
 
 import lazy_loader

@@ -6,12 +6,11 @@ for each core. A program is compiled once for all blocks and tested here; ``chai
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -19,207 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine import compilation
-from dpmcmc.engine.compilation import (
-    Compiled,
-    Executable,
-    Options,
-    Sizes,
-    compiled,
-    state_shapes,
-)
-from dpmcmc.engine.hardware import CHAIN, DATA, on_host, spread
-from dpmcmc.engine.processes import Kept
+from dpmcmc.engine import sizes
+from dpmcmc.engine.agreement import Kept
+from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled, state_shapes
+from dpmcmc.engine.lanes import KeptDraws, Lane, joined, lane_schedules, split
+from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import supply_of
+from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.self_test import check_steps
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
-from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.query.exact_sums import traced_for
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import CheckpointError, Point
-from dpmcmc.storage.fingerprint import on_disk
-from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, restored
+from dpmcmc.storage.commit import Point
+from dpmcmc.storage.leaves import restored
+from dpmcmc.storage.pytree import PyTree, num_bytes
+from dpmcmc.storage.record_blocks import on_disk
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.transformed import Whitened, WhitenedRows
-
-# ----------------------------------------------------------------------------------------------------
-# The guarantee of a run that went on elsewhere, where some of its steps were taken a second time.
-#
-# With fixed dominating pairs for every step, taken once or twice, a transcript is a randomised function of one draw
-# from their product, whatever the order. The events do not cover a decision to stop that looked at the records, so the
-# guarantee then states that assumption.
-
-#: The assumption of a guarantee whose steps were charged again.
-INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
-
-
-def with_charged_again(planned: Guarantee, kept: Kept, more: tuple[Event, ...] = ()) -> Guarantee:
-    """The plan's guarantee, with what the checkpoint says was charged again, and with what is about to be.
-
-    Args:
-        planned: of the plan.
-        kept: the run's checkpoint.
-        more: events about to be charged.
-
-    Raises:
-        CheckpointError: no accountant covers both, so the run cannot go on here; or the checkpoint's events are none.
-    """
-    try:
-        again = (*(Event(**event) for event in kept.again), *more)
-    except (TypeError, ValueError):
-        raise CheckpointError(
-            f"{kept.folder}: holds charges that cannot be read; what it charged stays charged, start a new run"
-        ) from None
-    if not again:
-        return planned
-    try:
-        return Guarantee.from_events(
-            (*planned.events, *again),
-            delta=planned.delta,
-            adjacency=planned.adjacency,
-            accountant=planned.accountant,
-            release=planned.release,
-            assumptions=planned.assumptions,
-        ).assuming(INTERRUPTED)
-    except UnsupportedCombination as error:
-        raise CheckpointError(
-            f"{kept.folder}: cannot be made again on another platform, for nothing covers both: {error} Go on "
-            "where it was begun, or start a new run"
-        ) from None
-
-
-# ----------------------------------------------------------------------------------------------------
-# Cells that are computed in parallel, each lane on a core of its own, and the draws that are kept of them.
-
-
-class Lane:
-    """Cells of a block that one core computes, in parallel with those of other lanes.
-
-    Attributes:
-        rows: traces of its cells; fewer than there are cells where these are padded.
-        cells: its cells.
-        states: where they are.
-        supplies: what its chunks find in the place of records, one after another.
-    """
-
-    def __init__(self, rows: list[KeptDraws], block: Cells, states: PyTree, sizes: Sizes) -> None:
-        self.rows = rows
-        self.cells = block
-        self.states = states
-        self.supplies: Iterator[PyTree] = iter(())
-        self._sizes = sizes
-
-    def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Noise and places to keep of the chunk that begins at this step."""
-        return lane_schedules(self.rows, self._sizes, first)
-
-    def close(self) -> None:
-        """End the threads that supply it.
-
-        A run that fails would leave them to the garbage collector, which may wait for them within a lock of theirs.
-        """
-        if isinstance(self.supplies, Generator):
-            # One that a thread is within at this moment ends with that thread.
-            with contextlib.suppress(ValueError):
-                self.supplies.close()
-
-
-def take_chunk(workers: Executor, executable: jax.stages.Compiled, lanes: list[Lane], first: int) -> list[list[PyTree]]:
-    """Take the steps of a chunk from ``first`` on, all lanes in parallel; returns what each keeps on the way."""
-
-    def take(lane: Lane) -> list[PyTree]:
-        noise, kept = lane.schedules(first)
-        results = executable(lane.states, lane.cells, np.int32(first), noise, kept, next(lane.supplies))
-        lane.states, *output = jax.block_until_ready(results)
-        return output
-
-    return list(workers.map(take, lanes))
-
-
-class KeptDraws:
-    """Draws and infos that are kept of one chain.
-
-    Attributes:
-        plan: what it runs.
-        pieces: kept (positions, info) of each chunk, leaves (draws, ...).
-        norm: of the last position seen.
-        failure: (step it was found to have diverged by, last finite norm), or None.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.pieces: list[PyTree] = []
-        self.norm = 0.0
-        self.failure: tuple[int, float] | None = None
-
-
-def joined(traces: list[KeptDraws]) -> PyTree:
-    """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
-    shape = len(traces), sum(length_of(piece) for piece in traces[0].pieces)
-    out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
-    for chain, trace in enumerate(traces):
-        begin = 0
-        while trace.pieces:
-            piece = trace.pieces.pop(0)
-            end = begin + length_of(piece)
-            for whole, part in zip(jax.tree.leaves(out), jax.tree.leaves(piece), strict=True):
-                whole[chain, begin:end] = part
-            begin = end
-    return out
-
-
-def split(states: PyTree, parts: int) -> list[PyTree]:
-    """States of a block as those of its parts, one after another."""
-    leaves, structure = jax.tree.flatten(states)
-    every = [jnp.split(leaf, parts) for leaf in leaves]
-    return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
-
-
-def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
-    """Indices of the steps in [first, first + width) whose result is a kept draw."""
-    steps = np.arange(first, min(first + width, plan.steps))
-    since = steps + 1 - plan.burn_in
-    return steps[(since > 0) & (since % plan.thin == 0)]
-
-
-def lane_schedules(rows: list[KeptDraws], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
-    width = sizes.steps
-    noise = np.zeros((sizes.lane, width), np.float32)
-    kept = np.zeros((sizes.lane, sizes.room), np.int32)
-    for at, row in enumerate(rows):
-        own = row.plan.noise_std
-        # A chain that has done its steps does not move, whatever the noise.
-        noise[at] = own[np.minimum(np.arange(first, first + width), len(own) - 1)]
-        keep = kept_steps(row.plan, first, width)
-        kept[at, : len(keep)] = keep - first
-    return noise, kept
-
-
-def hand_out(
-    rows: list[KeptDraws],
-    first: int,
-    width: int,
-    output: PyTree,
-    finite: jax.Array,
-    norms: jax.Array,
-) -> None:
-    """Give every chain what it keeps of a chunk."""
-    counts = [len(kept_steps(row.plan, first, width)) for row in rows]
-    kept = on_host(output) if any(counts) else None
-    finite, norms = on_host((finite, norms))
-    for at, row in enumerate(rows):
-        if counts[at]:
-            # A copy, so that the rest of the chunk can go.
-            row.pieces.append(jax.tree.map(lambda leaf, at=at: leaf[: counts[at], at].copy(), kept))
-        if not finite[at] and row.failure is None:
-            row.failure = min(first + width, row.plan.steps), row.norm
-        row.norm = float(norms[at])
+from dpmcmc.targets.whitened import Whitened, WhitenedRows
 
 
 class BoundPlan(NamedTuple):
@@ -292,16 +111,14 @@ class Blocks:
         mesh = self._program.mesh
         return self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
 
-    def _measured(self, records: PyTree) -> tuple[compilation.Sizes, bool]:
+    def _measured(self, records: PyTree) -> tuple[sizes.Sizes, bool]:
         """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program = self._program
         shapes, drawn = state_shapes(program, self._cells)
-        block = compilation.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
-        lanes = compilation.lanes_of(block, program)
-        work = block * compilation.cell_bytes(program, shapes, records)
-        drawn_ahead = compilation.draws_ahead(
-            work // lanes, lanes, program.platform, compilation.model_sums_rows(program)
-        )
+        block = sizes.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
+        lanes = sizes.lanes_of(block, program)
+        work = block * sizes.cell_bytes(program, shapes, records)
+        drawn_ahead = sizes.draws_ahead(work // lanes, lanes, program.platform, sizes.model_sums_rows(program))
         ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
         if ahead:
@@ -309,11 +126,11 @@ class Blocks:
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
         longest = self._runs[self._owners[-1]].plan.steps
-        steps = compilation.chunk_steps(longest, step_bytes * block, work, program.platform)
+        steps = sizes.chunk_steps(longest, step_bytes * block, work, program.platform)
         if self.point is not None:
             steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in self._runs) + 1
-        return compilation.Sizes(block, lanes, steps, room, work), ahead
+        return sizes.Sizes(block, lanes, steps, room, work), ahead
 
     def _started(self, start: int) -> list[tuple[Cells, PyTree]]:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
@@ -337,11 +154,11 @@ class Blocks:
             MiscompiledError: it has not.
         """
         size = self.sizes
-        options = compilation.compiler_options(
+        options = sizes.compiler_options(
             size.work // size.lanes,
             size.lanes,
             self._program.platform,
-            compilation.model_sums_rows(self._program),
+            sizes.model_sums_rows(self._program),
         )
         with traced_for(self._program.platform):
             executable, option = _executable(self._functions, self._arguments(), options)

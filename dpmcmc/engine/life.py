@@ -33,7 +33,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -42,49 +42,35 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.data.columnar import is_stored
-from dpmcmc.data.tables import in_memory
+from dpmcmc.data.table_files import is_stored
+from dpmcmc.data.tables import load_table
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
-from dpmcmc.engine.blocks import BoundPlan, with_charged_again
-from dpmcmc.engine.chains import Chains, Given, run_together
-from dpmcmc.engine.hardware import (
-    Device,
-    check_repeatable,
-    checked,
-    device_used,
-    on_device,
-    sizes,
-)
+from dpmcmc.engine.agreement import CheckpointOfFirst, Kept, check_alike, keys_of_first, said_by_first
+from dpmcmc.engine.devices import Device, device_used, on_device
+from dpmcmc.engine.mesh import check_repeatable, checked, sizes
 from dpmcmc.engine.partitions import PartitionedRecords
-from dpmcmc.engine.processes import (
-    CheckpointOfFirst,
-    Kept,
-    check_alike,
-    keys_of_first,
-    said_by_first,
-)
-from dpmcmc.engine.program import Program
-from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
-from dpmcmc.engine.result import DivergedError, Result
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.result import Result
 from dpmcmc.engine.rows_on_disk import check_mapped, mapped
+from dpmcmc.engine.run_elsewhere import with_charged_again
+from dpmcmc.engine.saving import check_apart, check_unpublished, save
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.engine.workers import EngineGiven, LostPartition, workers
 from dpmcmc.errors import InputError, RunFailed
-from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import warn_of_release, warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.ledger.place import place
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
-from dpmcmc.report.console import shown
+from dpmcmc.report.progress import show_progress
 from dpmcmc.storage.blas import one_blas_thread
-from dpmcmc.storage.checkpoint import Checkpoint, opened
+from dpmcmc.storage.checkpoint import Checkpoint, open_checkpoint
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
-from dpmcmc.storage.files import today
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.run_folder import today
 from dpmcmc.targets.base import record_shapes
 
 Key = SecretKey | jax.Array | int | None
@@ -184,7 +170,7 @@ class Life:
 
     def _reserved(self, stack: contextlib.ExitStack) -> dict[str, Any]:
         """Open the checkpoint and reserve, on process 0; return what all are told."""
-        kept = stack.enter_context(opened(self._checkpoint))
+        kept = stack.enter_context(open_checkpoint(self._checkpoint))
         self._own = kept
         if kept is not None and self._ledger is None:
             kept.check_uncharged()
@@ -239,7 +225,7 @@ class Life:
     def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
         people = self._partitions(data)
         if people is None and self.plan.schema is not None and is_stored(data):
-            data = in_memory(data)  # once, for the records and for the ledger
+            data = load_table(data)  # once, for the records and for the ledger
         given = data
         data = mapped(self.plan.records_of(data)) if people is None else people
         if people is None:
@@ -389,7 +375,7 @@ class Life:
 
     @property
     def device(self) -> dict[str, str | int]:
-        """Devices that the run computes on (:func:`~dpmcmc.engine.hardware.device_used`)."""
+        """Devices that the run computes on (:func:`~dpmcmc.engine.devices.device_used`)."""
         return device_used(self.mesh)
 
     def settle(self, ended: bool = True) -> None:
@@ -494,165 +480,10 @@ def sample(
         warn_unless_for_intervals(plan)
         if out is not None:
             said_by_first(lambda: Path(out).mkdir(parents=True, exist_ok=True))
-        with life, shown(progress, life) as report:
+        with life, show_progress(progress, life) as report:
             life.read(data, starts)
             result = life.carry_out(report).named(data)
             if out is not None and jax.process_index() == 0:
                 save(result, out, day)
     warn_of_release(plan, result.verdict)
     return result
-
-
-# ------------------------------------------------------------------------------------
-# Runs many plans on the same records: those that differ in numbers alone are cells of one device program.
-#
-# An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
-# records 80 times and drives one chain at a time; here a block of cells shares each step. Plans of one program may
-# differ in noise and its draws, steps, burn-in, thinning, chains, clip norm, room for a batch, and the numbers of the
-# sampler and the target (``storage/pytree.py``).
-#
-# **Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own
-# query. So each result carries its own plan's guarantee, and what leaves a sweep costs the composition of them all, as
-# 80 single runs do. A plan whose batches have less room than others' gets theirs: its batches overflow more seldom
-# than it is charged for.
-
-
-def sample_all(
-    plans: Sequence[Plan],
-    data: PyTree,
-    *,
-    keys: Sequence[Key] | None = None,
-    starts: Sequence[PyTree] | None = None,
-    progress: Progress | None = None,
-    ledger: Ledger | str | Path | None = None,
-    mesh: Mesh | None = None,
-) -> list[Result | DivergedError]:
-    """Run many plans on the same records; a plan given several times is run that often, independently.
-
-    Args:
-        plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program.
-        data: as of :func:`dpmcmc.sample`, of N = ``num_records`` of every plan.
-        keys: one per plan, as :func:`dpmcmc.sample` takes it; None is fresh OS entropy for every plan. Under one JAX
-            key or int a plan has the draws that ``sample`` gives it, up to float32 rounding; a Poisson plan with fewer
-            slots than another of its program has other draws of the same law.
-        starts: one per plan, as :func:`dpmcmc.sample` takes it, or None; None for all: the targets' own.
-        progress: called on the host with (steps done, steps in all), summed over plans.
-        ledger: budget ledger to charge, every plan's guarantee before a record is read; all of them, or none.
-        mesh: devices that share the work, as :func:`dpmcmc.sample` takes it.
-
-    Returns:
-        One item per plan, in their order: its Result, or the DivergedError that ``sample`` would raise, which leaves
-        the others as they are. A Result's wall time is its share of its program's, by steps.
-
-    Raises:
-        ValueError: as many keys as plans are needed; a mechanism's plan; a SecretKey given twice; or what ``sample``
-            refuses in the data, before anything is computed from them.
-        LedgerError: the plans together are over the ledger's budget.
-        UnsafeCache: somebody else can change what is in a cache folder.
-    """
-    plans = list(plans)
-    keys = [None] * len(plans) if keys is None else list(keys)
-    starts = [None] * len(plans) if starts is None else list(starts)
-    for name, given in (("keys", len(keys)), ("starts", len(starts))):
-        if given != len(plans):
-            raise InputError(f"{name} must be one per plan: got {given} for {len(plans)} plans")
-    if not plans:
-        return []
-    with contextlib.ExitStack() as stack:
-        lives = [
-            stack.enter_context(Life(plan, key=key, ledger=ledger, mesh=mesh, label="sweep"))
-            for plan, key in zip(plans, keys, strict=True)
-        ]
-        _read(lives, data, starts)
-        outcomes = _run(_grouped(lives), lives[0].work.records, progress)
-        return [
-            outcome if isinstance(outcome, DivergedError) else life.with_receipt(outcome)
-            for life, outcome in zip(lives, outcomes, strict=True)
-        ]
-
-
-def _read(lives: list[Life], data: PyTree, starts: list[PyTree]) -> None:
-    """Read the records once, and check them for every target."""
-    seen: dict[tuple[int, int], Life] = {}
-    for life, start in zip(lives, starts, strict=True):
-        about = (life.plan.num_records, id(life.plan.target))
-        like = None if not seen else seen.get(about, lives[0])
-        life.read(data, start, like)
-        seen.setdefault(about, life)
-
-
-def _grouped(lives: list[Life]) -> list[_Group]:
-    """Plans by the program that they share."""
-    groups: dict[Hashable, _Group] = {}
-    for at, life in enumerate(lives):
-        if not isinstance(life.work, Chains):
-            raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
-        run = life.work.bound(life.streams, life.secret)
-        program = life.work.program()
-        # Runs that release something first begin in metrics or at starts of their own.
-        alone = run.plan.metric is not None or run.plan.start is not None
-        key = at if alone else _identity(program, run)
-        group = groups.setdefault(key, _Group(program))
-        group.add(at, program, run, life)
-    return list(groups.values())
-
-
-@dataclasses.dataclass
-class _Group:
-    """Plans of one program, and where they stand among all."""
-
-    program: Program
-    runs: list[BoundPlan] = dataclasses.field(default_factory=list)
-    places: list[int] = dataclasses.field(default_factory=list)
-    lives: list[Life] = dataclasses.field(default_factory=list)
-
-    def add(self, at: int, program: Program, run: BoundPlan, life: Life) -> None:
-        """Add a run with its program, which may have fewer slots and other numbers of draws than the group's."""
-        levels = tuple(tuple(sorted({*a, *b})) for a, b in zip(program.levels, self.program.levels, strict=True))
-        self.program = dataclasses.replace(program, slots=max(program.slots, self.program.slots), levels=levels)
-        self.places.append(at)
-        self.runs.append(run)
-        self.lives.append(life)
-
-    def begin(self) -> Given | None:
-        """Spend the budget of every run, which the group is about to take steps of; see :meth:`Chains.begin`."""
-        given = None
-        for life in self.lives:
-            assert isinstance(life.work, Chains)
-            given = life.work.begin(life)
-        return given
-
-
-def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> list[Result | DivergedError]:
-    found: dict[int, Result | DivergedError] = {}
-    total = sum(run.plan.steps for group in groups for run in group.runs)
-    before = 0
-    for group in groups:
-
-        def report(done: int, before: int = before) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        with group.lives[0]._losses():
-            outcomes = run_together(group.program, group.runs, records, report, None, group.begin)
-        found |= zip(group.places, outcomes, strict=True)
-        before += sum(run.plan.steps for run in group.runs)
-    # A diverged run stops before its last step.
-    if progress is not None:
-        progress(total, total)
-    return [found[at] for at in range(len(found))]
-
-
-def _identity(program: Program, run: BoundPlan) -> Hashable:
-    """Equal for runs that go together."""
-    same = _alike(program), run.streams.batch.dtype, run.starts is None
-    try:
-        hash(same)
-    except TypeError:
-        return id(run.plan)
-    return same
-
-
-def _alike(program: Program) -> Program:
-    """Return a program without what those of one group may differ in; whether they are private is not among it."""
-    return dataclasses.replace(program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels))

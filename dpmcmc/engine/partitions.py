@@ -1,6 +1,6 @@
 """Records of a table in partitions, of which sums alone can be asked: each partition is read and summed by a worker.
 
-    people = partitioned("people/*.parquet", schema)
+    people = find_partitions("people/*.parquet", schema)
     with workers() as engine:
         records = PartitionedRecords(people, engine).checked(check, num_records=10_000_000)
         records.total(gram)                       # exact integers, as of the whole table
@@ -38,23 +38,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import os
 import secrets
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
+from dpmcmc.data.encoded_partitions import Digest, EncodedPartitions, in_partition
 from dpmcmc.data.known_columns import as_bytes, as_known, sums_of_words
-from dpmcmc.data.partitions import (
-    Digest,
-    EncodedPartition,
-    EncodedPartitions,
-    in_partition,
-)
+from dpmcmc.engine.kept_partitions import KEPT, Keeping, prepared_batches
+from dpmcmc.engine.shares import Share, Steps
 from dpmcmc.engine.workers import LostPartition, Workers
 from dpmcmc.errors import DataError, InputError
 from dpmcmc.privacy.query.record_sums import (
@@ -62,236 +57,12 @@ from dpmcmc.privacy.query.record_sums import (
     Sum,
     Total,
     added,
-    blocks_of,
     summed,
 )
 from dpmcmc.storage.blas import one_blas_thread
-from dpmcmc.storage.fingerprint import check_not_forked, rounding_facts
+from dpmcmc.storage.fingerprint import rounding_facts
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
-
-#: Environment variable, and its default: MiB of encoded records that a process keeps between passes.
-KEEP_MB = "DPMCMC_KEEP_MB"
-_KEEP = 480
-
-
-#: Preparations in their order, each with a token that no other one has.
-Steps = tuple[tuple[str, Preparation], ...]
-
-
-@dataclass(frozen=True)
-class Share:
-    """A partition as it is sent to a worker.
-
-    Attributes:
-        run: token of the run; what a worker keeps is known by it.
-        number: of the partition.
-        part: its rows.
-        digest: of its records when they were checked; empty before that.
-        steps: make records of those that the schema encodes.
-    """
-
-    run: str
-    number: int
-    part: EncodedPartition
-    digest: str = ""
-    steps: Steps = ()
-
-    def read(self, columns: Sequence[str] = ()) -> Iterator[tuple[Any, PyTree]]:
-        """Yield rows with these columns too, and their records, read anew.
-
-        Raises:
-            DataError: rows that the schema has no place for, or other records than those that were checked.
-        """
-        found = Digest()
-        for rows, records, _ in self.part.batches(columns):
-            found.add(records)
-            yield rows, records
-        if str(found) != self.digest:
-            raise DataError(
-                f"data: {self.part.name} has other records than when it was checked: no file may change while a run "
-                "reads it, and code that computes rows must compute the same ones each time."
-            )
-
-    def batches(self) -> Iterator[PyTree]:
-        """Yield the records, prepared, from what this process keeps where it does; they are kept for the next pass.
-
-        Raises:
-            DataError: as of :meth:`read`.
-        """
-        kept = _kept.of(self)
-        batches: Iterator[PyTree]
-        if kept is None:
-            left = self.steps
-            batches = (records for _, records in self.read())
-        else:
-            left = self.steps[len(kept.steps) :]
-            batches = map(unpacked, kept.blocks)
-        keeping = _Keeping(self) if left or kept is None else None
-        for records in batches:
-            for block in blocks_of(records):
-                for _, prepare in left:
-                    block = prepare(block)
-                if keeping is not None:
-                    keeping.add(block)
-                yield block
-        if keeping is not None:
-            keeping.end(self.digest)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Records that a process keeps between passes, prepared as far as the last pass needed them.
-#
-# Preparations round to few bits, so most of their float64 arrays fit into float32, number by number, and some hold one
-# number alone: they are kept so, and become what they were when they are used.
-
-
-class Packed(NamedTuple):
-    """An array in the narrowest type that holds its numbers.
-
-    Attributes:
-        numbers: of its shape, or of none where all are one number.
-        shape, dtype: of the array.
-    """
-
-    numbers: np.ndarray
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @classmethod
-    def of(cls, array: np.ndarray) -> Packed:
-        """Pack an array; no number of it changes."""
-        numbers = array
-        if array.size and _alike(array):
-            numbers = np.array(array.flat[0])
-        elif array.dtype == np.float64:
-            narrow = array.astype(np.float32)
-            numbers = narrow if np.array_equal(narrow, array) else array.copy()
-        return cls(numbers, array.shape, array.dtype)
-
-    @property
-    def array(self) -> np.ndarray:
-        """The array, made anew."""
-        return np.broadcast_to(self.numbers, self.shape).astype(self.dtype)
-
-
-def _alike(array: np.ndarray) -> bool:
-    """Return whether all numbers are one, to the sign of a zero, which digests of records tell."""
-    first = array.flat[0]
-    if not np.all(array == first):
-        return False
-    return bool(first != 0 or np.all(np.signbit(array) == np.signbit(first)))
-
-
-def packed(records: PyTree) -> PyTree:
-    """Return records whose arrays are packed."""
-    return jax.tree.map(Packed.of, records)
-
-
-def unpacked(records: PyTree) -> PyTree:
-    """Return records as they were."""
-    return jax.tree.map(lambda one: one.array, records, is_leaf=lambda node: isinstance(node, Packed))
-
-
-def _size(block: PyTree) -> int:
-    """Bytes of packed records."""
-    leaves = jax.tree.leaves(block, is_leaf=lambda node: isinstance(node, Packed))
-    return sum(one.numbers.nbytes for one in leaves)
-
-
-class _Held(NamedTuple):
-    """Records of one partition: their digest, preparations that made these of them, packed blocks, and their bytes."""
-
-    digest: str
-    steps: tuple[str, ...]
-    blocks: list[PyTree]
-    bytes: int
-
-
-class _Kept:
-    """Partitions that this process keeps.
-
-    Those that come first stay, since a pass that begins anew would find none of the last ones. Those of another run
-    give way.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: dict[tuple[str, int], _Held] = {}
-        self._bytes = 0
-
-    @property
-    def _most(self) -> int:
-        given = os.environ.get(KEEP_MB, "")
-        return (int(given) if given.isdigit() else _KEEP) << 20
-
-    def of(self, share: Share) -> _Held | None:
-        """Return what is kept of a partition as it was checked, if no preparation made it that the share has not."""
-        found = self._held.get((share.run, share.number))
-        tokens = tuple(token for token, _ in share.steps)
-        if found is None or found.digest != share.digest:
-            return None
-        if found.steps != tokens[: len(found.steps)]:
-            return None
-        return found
-
-    def room(self, share: Share) -> int:
-        """Return the bytes that may be kept of a partition: all beside those of the run's others."""
-        with self._lock:
-            others = sum(
-                held.bytes for key, held in self._held.items() if key[0] == share.run and key[1] != share.number
-            )
-        return self._most - others
-
-    def keep(self, share: Share, digest: str, blocks: list[PyTree], size: int) -> None:
-        """Keep a partition in the place of what was kept of it, where there is room."""
-        key = (share.run, share.number)
-        with self._lock:
-            self._drop(key)
-            others = [other for other in self._held if other[0] != share.run]
-            while others and self._bytes + size > self._most:
-                self._drop(others.pop(0))
-            if self._bytes + size <= self._most:
-                tokens = tuple(token for token, _ in share.steps)
-                self._held[key] = _Held(digest, tokens, blocks, size)
-                self._bytes += size
-
-    def forget(self, run: str) -> None:
-        """Keep nothing of a run."""
-        with self._lock:
-            for key in [key for key in self._held if key[0] == run]:
-                self._drop(key)
-
-    def _drop(self, key: tuple[str, int]) -> None:
-        held = self._held.pop(key, None)
-        self._bytes -= 0 if held is None else held.bytes
-
-
-_kept = _Kept()
-
-
-class _Keeping:
-    """Blocks of a partition that are gathered to be kept, as long as there is room for them."""
-
-    def __init__(self, share: Share) -> None:
-        self._share = share
-        self._room = _kept.room(share)
-        self._blocks: list[PyTree] | None = []
-        self._bytes = 0
-
-    def add(self, block: PyTree) -> None:
-        """Gather a block."""
-        if self._blocks is None:
-            return
-        self._blocks.append(packed(block))
-        self._bytes += _size(self._blocks[-1])
-        if self._bytes > self._room:
-            self._blocks = None
-
-    def end(self, digest: str) -> None:
-        """Keep the partition, whose encoded records have this digest."""
-        if self._blocks is not None:
-            _kept.keep(self._share, digest, self._blocks, self._bytes)
-
 
 #: Share -> value, and digest of the records that have been read for it.
 Work: TypeAlias = Callable[[Share], tuple[Any, str]]
@@ -371,7 +142,7 @@ class _Check:
         """Return the number of rows, and of values outside the schema; and the records' digest."""
         count = 0
         outside: dict[str, int] = {}
-        keeping = _Keeping(share)
+        keeping = Keeping(share)
         found = Digest()
         for _, records, counts in share.part.batches():
             found.add(records)
@@ -398,7 +169,7 @@ class _Summed:
 
     def __call__(self, share: Share) -> tuple[Total | None, str]:
         """Return the total, None of no record; and the records' digest."""
-        parts = [summed(self.of, records) for records in share.batches()]
+        parts = [summed(self.of, records) for records in prepared_batches(share)]
         return (added(parts) if parts else None), share.digest
 
 
@@ -510,7 +281,7 @@ class PartitionedRecords:
         return {"records": as_bytes(total)}
 
     def known_columns(self) -> dict[str, np.ndarray]:
-        """Return the table's columns as a ledger knows them, before encoding (``data/tables.py``)."""
+        """Return the table's columns as a ledger knows them, before encoding (``data/known_columns.py``)."""
         names = tuple(self.data.schema.columns)
         totals: dict[str, int | None] = dict.fromkeys(names, 0)
         for answer in self._answers(_Words(names)):
@@ -521,7 +292,7 @@ class PartitionedRecords:
 
     def forget(self) -> None:
         """Let this process forget what it keeps of the records."""
-        _kept.forget(self.run)
+        KEPT.forget(self.run)
 
     def _answers(self, do: Work) -> list[Answer]:
         """Return what work makes of each partition, in their order.

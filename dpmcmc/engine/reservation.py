@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import secrets
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -10,25 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmcmc.engine.result import Result, netcdf
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import run_length
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, LedgerError
-from dpmcmc.privacy.ledger.place import place
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.files import (
-    CONFIDENTIAL,
-    KEY,
-    PRIVACY,
-    check_free,
-    check_result,
-    digest,
-    inside,
-    read_json,
-    results_around,
-)
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
 
@@ -38,7 +24,7 @@ _FAILED = "failed"
 
 def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
     """Whether a ledger holds budget for the run that a checkpoint names, or cannot be asked."""
-    name = checkpoint.noted("reservation")
+    name = checkpoint.read_note("reservation")
     if ledger is None or name is None:
         return False
     try:
@@ -91,7 +77,7 @@ class Reservation:
                 f"{self.ledger.path}: the run is planned for {num_records} records and the ledger is about {planned}; "
                 "plan it for those, or take the ledger of its data."
             )
-        name = None if checkpoint is None else checkpoint.noted("reservation")
+        name = None if checkpoint is None else checkpoint.read_note("reservation")
         found = None if name is None else self.ledger.find(name, guarantee)
         if name is None:
             # Written before the ledger is, so that a run that is killed in between is found by this name.
@@ -146,7 +132,7 @@ class Reservation:
         if guarantee is None or run_length(guarantee.events) != self._events:
             raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
         # A run that failed at its end computes that end again, and nothing else.
-        complete = kept is not None and (kept.complete or bool(kept.noted(_FAILED)))
+        complete = kept is not None and (kept.complete or bool(kept.read_note(_FAILED)))
         self._name = self._claim(kept, claims, complete)
         self._settles = True
 
@@ -197,91 +183,3 @@ class Reservation:
                 stacklevel=2,
             )
         self._settles = False
-
-
-# ----------------------------------------------------------------------------------------------------
-# The folder that a run's result is saved in: free, apart from what is confidential, written once the cost is spent.
-
-
-def check_apart(
-    out: str | Path,
-    checkpoint: Checkpoint | str | Path | None,
-    ledger: Reservation | Ledger | str | Path | None,
-) -> None:
-    """Refuse keys or a ledger in the folder that is to be published, and a folder that is taken.
-
-    The folder of a run that goes on may hold its result: the run was stopped after that was saved.
-
-    Raises:
-        ValueError: one of them lies there; the folder holds something else.
-        OSError: it cannot be read.
-    """
-    given = _paths(checkpoint, ledger)
-    for name, path in given.items():
-        if inside(path, out, apart=CONFIDENTIAL) or inside(out, path):
-            raise InputError(
-                f"{name}: {path} and {out}, which is to be published, must not lie in each other; give a place "
-                f"elsewhere, or below {Path(out) / CONFIDENTIAL}"
-            )
-    goes_on = "checkpoint" in given and (given["checkpoint"] / "run.json").exists()
-    if not goes_on or _digest_of_draws(Path(out)) is None:
-        check_free(out)
-
-
-def check_unpublished(
-    checkpoint: Checkpoint | str | Path | None,
-    ledger: Reservation | Ledger | str | Path | None,
-) -> None:
-    """Refuse keys or a ledger in the folder of a result.
-
-    Raises:
-        ValueError: one of them lies there, and not below its ``confidential/``.
-    """
-    for name, path in _paths(checkpoint, ledger).items():
-        for folder in results_around(path):
-            if inside(path, folder, apart=CONFIDENTIAL):
-                raise InputError(
-                    f"{name}: {path} lies in {folder}, which is a result that is to be published; give a place "
-                    f"elsewhere, or below {folder / CONFIDENTIAL}"
-                )
-
-
-def _paths(
-    checkpoint: Checkpoint | str | Path | None,
-    ledger: Reservation | Ledger | str | Path | None,
-) -> dict[str, Path]:
-    """Return the paths of what is confidential, by argument."""
-    kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
-    book = ledger.ledger if isinstance(ledger, Reservation) else ledger
-    where = book.path if isinstance(book, Ledger) else None if book is None else place(book)
-    # A ledger in a database lies in no folder.
-    found = {"checkpoint": None if kept is None else Path(kept), "ledger": where}
-    return {name: path for name, path in found.items() if isinstance(path, Path)}
-
-
-def save(result: Result, out: str | Path, day: datetime.date) -> None:
-    """Save a result whose cost is spent, unless an earlier start has; where that fails, the caller still gets it."""
-    try:
-        if _digest_of_draws(Path(out)) != digest(netcdf(result)):
-            result.save(out, day=day)
-    except OSError as error:
-        _not_saved(f"{error.filename or out}: {error.strerror or error}")
-    except InputError as error:
-        _not_saved(str(error))
-
-
-def _not_saved(why: str) -> None:
-    warnings.warn(
-        f"out: the result could not be saved ({why}); it is returned, so save it elsewhere with result.save(folder).",
-        stacklevel=4,
-    )
-
-
-def _digest_of_draws(folder: Path) -> str | None:
-    """Return the digest of the draws of the whole result that lies in a folder, or None."""
-    try:
-        said = read_json(folder / PRIVACY)
-        check_result(folder, said)
-        return str(said[KEY]["draws.nc"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

@@ -24,50 +24,42 @@ import numpy as np
 
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
-from dpmcmc.data.tables import Table, is_table, no_schema
-from dpmcmc.engine.program import Means
-from dpmcmc.engine.result_folder import (
-    DRAWS,
-    PATH,
-    POSTERIOR,
-    Group,
-    content,
-    datasets,
-    groups,
-    load,
-)
+from dpmcmc.data.tables import Table, is_table, refuse_no_schema
+from dpmcmc.engine.loaded_result import load
+from dpmcmc.engine.recorded import Means
+from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
-from dpmcmc.inference import predictive, told_apart
-from dpmcmc.inference.breakdown import breakdown
+from dpmcmc.inference import predictive
+from dpmcmc.inference.breakdown import breakdown, tells_no_rows_apart
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
-from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
-from dpmcmc.planning.description import INTERVALS, Verdict, html_table
+from dpmcmc.inference.trace import PathPosterior, Trace
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
+from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.circumstances import Circumstances
+from dpmcmc.report.coefficients import Reading
 from dpmcmc.report.effects import Effects, effects_of
 from dpmcmc.report.page import FILE as PAGE
-from dpmcmc.report.page import (
-    Circumstances,
-    Context,
-    page,
-    privacy_json,
-)
-from dpmcmc.report.summary import ROWS, Posterior, Reading, Summary
+from dpmcmc.report.page import Context, page
+from dpmcmc.report.privacy_json import privacy_json
+from dpmcmc.report.summary import ROWS, Posterior, Summary
 from dpmcmc.report.words import title
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import RunFolder, check_free, today, write_atomically
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.run_folder import RunFolder, today
+from dpmcmc.storage.surroundings import check_free
 from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
-from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.transformed import by_row
+from dpmcmc.targets.predicting import by_row
 
 if TYPE_CHECKING:
     import arviz
@@ -155,9 +147,7 @@ class Result:
         return self.__dict__ | {"wall_seconds": {}}
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
-            object.__setattr__(self, "columns", None)
-        elif self.columns is None and self.plan.schema is not None:
+        if self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
         if self.evidence is not None and self.columns is not None:
             object.__setattr__(
@@ -220,7 +210,7 @@ class Result:
         return self.plan.released_path or trace_of(self.plan, self.released, self.means, self.metric)
 
     @on_one_blas_thread
-    def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def noise_aware(self, gram: np.ndarray | None = None) -> PathPosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
 
         It costs nothing more. :attr:`draws` and :attr:`posterior` are made of it. Its intervals hold if the
@@ -236,7 +226,7 @@ class Result:
 
     @functools.cached_property
     @on_one_blas_thread
-    def _given_path(self) -> NoiseAwarePosterior:
+    def _given_path(self) -> PathPosterior:
         return self.trace.posterior()
 
     @property
@@ -260,16 +250,9 @@ class Result:
         """
         from dpmcmc.inference import convergence
 
-        if self.mixing is None:
+        if not self.plan.has_chains:
             return {"ess": None, "rhat": None}
-        return convergence.worst(*self.mixing)
-
-    @functools.cached_property
-    def mixing(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """ESS and split R-hat of every number of an iterate, (numbers,) each; None of a one-shot mechanism's draws."""
-        from dpmcmc.inference import convergence
-
-        return convergence.every(self.released) if self.plan.has_chains else None
+        return convergence.summary(self.released)
 
     @functools.cached_property
     @on_one_blas_thread
@@ -290,8 +273,7 @@ class Result:
             return found.without_prediction(broken).without_intervals((broken,))
         if self.evidence is not None:
             found = found.without_intervals(self.evidence.objections)
-            why = told_apart.objection(self.plan.target, self.evidence, self.positions)
-            found = found.without_prediction(why)
+            found = found.without_prediction(tells_no_rows_apart(self.plan.target, self.evidence, self.positions))
         if INTERVALS in found.usable_for and not found.from_path:
             return found
         if self.means is None and self.plan.released_path is None:
@@ -393,7 +375,7 @@ class Result:
         """
         if (is_table(x) or isinstance(x, Mapping)) and not arguments:
             if self.plan.schema is None:
-                raise no_schema(x)
+                raise refuse_no_schema(x)
             return self.plan.schema.label_of(self.predict(**self.plan.schema.encode_inputs(x)))
         target, _ = by_row(self.plan.target, {})
         if isinstance(target, NumPyroTarget):
@@ -537,9 +519,6 @@ class Result:
         Args:
             folder: of the run.
             target: the model, where it is of your own and the result is to predict.
-
-        Warns:
-            UserWarning: an earlier version wrote the folder, without digests of its files.
 
         Raises:
             ValueError: the folder holds no such result, or a file is missing, changed, or of another result.

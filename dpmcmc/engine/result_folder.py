@@ -1,4 +1,4 @@
-"""The folder of a result: what ``draws.nc`` holds, and how a result is read back.
+"""The folder of a result: what ``draws.nc`` holds, and how it is written; ``loaded_result.py`` reads one back.
 
 ``draws.nc`` follows ArviZ's schema, so ``arviz.from_netcdf`` opens it: a netCDF file whose variables have the
 dimensions ``chain`` and ``draw`` first. Coefficients have the names of the columns as coordinates, where these are
@@ -17,46 +17,26 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
 
-from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, printable, quoted
-from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
-from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.names import ALONE, axes, leaf_names
+from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.inference.trace import FILE as TRACE_FILE
-from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.description import INTERVALS, PREDICTION, REFUSED, Verdict
-from dpmcmc.planning.saved import SavedPlan, target_of
+from dpmcmc.planning.permitted_uses import INTERVALS, PREDICTION, REFUSED, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.storage.files import (
-    PRIVACY,
-    check_result,
-    has_digests,
-    read_bytes,
-    read_json,
-)
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
     import h5netcdf
-    import h5py
     import xarray
+
 
 #: Variables of a group by name: (dimensions, values).
 Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
-
 POSTERIOR, PATH, DRAWS = "posterior", "path", "draws"
-_UNCONSTRAINED = "unconstrained_"
+UNCONSTRAINED = "unconstrained_"
 
 
 class Group(NamedTuple):
@@ -98,7 +78,7 @@ def groups(
         found[POSTERIOR if usable else DRAWS] = Group(draws, verdict)
     found[name] = Group(released, of_released)
     if positions is not released:
-        found[_UNCONSTRAINED + name] = Group(positions, of_released)
+        found[UNCONSTRAINED + name] = Group(positions, of_released)
     if info is not None:
         stats = info._asdict() if hasattr(info, "_asdict") else info
         found["sample_stats" if own else "path_stats"] = Group(stats, of_released)
@@ -216,181 +196,3 @@ def _variables(tree: PyTree, columns: Sequence[str] | None) -> Variables:
         coordinates |= {dimension: ((dimension,), np.array(values)) for dimension, values in named}
     chains, draws = next(iter(variables.values()))[1].shape[:2]
     return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
-
-
-# ----------------------------------------------------------------------------------------------------
-# A result from the folder that it was saved in.
-
-#: A Result, which this file only makes.
-_R = TypeVar("_R")
-
-
-def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
-    """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
-    try:
-        facts = read_json(folder / PRIVACY)
-    except (OSError, ValueError, RecursionError, TypeError) as error:
-        raise _none_there(folder, error) from None
-    try:
-        check_result(folder, facts)
-    except OSError as error:
-        raise _none_there(folder, error) from None
-    try:
-        result = _loaded(make, folder, facts, target)
-    except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
-        raise _none_there(folder, error) from None
-    if not has_digests(facts):
-        warnings.warn(
-            f"{printable(str(folder))}: an earlier version wrote it, without digests of its files; nothing shows that "
-            "they are those that were released together.",
-            stacklevel=3,
-        )
-    return result
-
-
-def _none_there(folder: Path, error: Exception) -> InputError:
-    """Return the refusal of a folder; what an error quotes of a damaged file is cut short."""
-    why = quoted(error) if folder.exists() else "there is no such folder"
-    said = f"{folder}: holds no result that can be loaded ({why}); give the folder of a run that has ended, or of"
-    return InputError(f"{said} result.save", "folder")
-
-
-def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None) -> _R:
-    """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
-    plan, judged = (read_json(folder / name) for name in ("plan.json", "metrics.json"))
-    held = _held(read_bytes(folder / "draws.nc"))
-    name = next(name for name in (PATH, DRAWS, POSTERIOR) if name in held)
-    released = _draws(held[name])
-    positions = _draws(held[_UNCONSTRAINED + name]) if _UNCONSTRAINED + name in held else released
-    stats = next((name for name in ("sample_stats", "path_stats") if name in held), None)
-    info = None if stats is None else held[stats].leaves
-    guarantee = Guarantee.from_json(facts) if facts["events"] else None
-    leaf = jax.tree.leaves(released)[0]
-    saved = SavedPlan(
-        stated=plan,
-        stated_facts=facts,
-        target=target_of(plan) if target is None else target,
-        num_records=plan["num_records"],
-        guarantee=guarantee,
-        draws=leaf.shape[0] * leaf.shape[1],
-        verdict=Verdict.of_json(judged),
-        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
-        released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
-    )
-    evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
-    return make(
-        saved,
-        released,
-        positions,
-        info,
-        guarantee,
-        {},
-        metric=_metric(held),
-        columns=held[name].columns,
-        evidence=evidence,
-    )
-
-
-class _Held(NamedTuple):
-    """A group that was read.
-
-    Attributes:
-        leaves: arrays by name.
-        columns: names of the columns of the records, or None.
-        facts: JSON of a metric, or None.
-    """
-
-    leaves: dict[str, np.ndarray]
-    columns: tuple[str, ...] | None
-    facts: str | None
-
-
-def _held(content: bytes) -> dict[str, _Held]:
-    """Return the groups of a ``draws.nc``, which may be a stranger's.
-
-    A variable of ours lies in the file in one piece. So the file is at least as large as what is read from it, and one
-    that asks for more is refused before room is made.
-
-    Raises:
-        InputError: it asks for more than it holds, or leads elsewhere.
-    """
-    import h5py
-
-    found = {}
-    room = len(content)
-    with h5py.File(io.BytesIO(content), "r") as file:
-        for name in file:
-            group = _own(file, name, h5py.Group)
-            inside = {inner: _own(group, inner, h5py.Dataset) for inner in group}
-            # A dimension is a variable too; of these, texts alone are read.
-            column = inside.pop("column", None)
-            named = column is not None and column.dtype.hasobject
-            arrays = {inner: one for inner, one in inside.items() if not one.is_scale}
-            for stored in (*arrays.values(), *([column] if named else [])):
-                room -= math.prod(stored.shape) * stored.dtype.itemsize
-            if room < 0:
-                raise InputError(f"draws.nc asks for more than its {len(content):,} bytes")
-            told = "facts" in group.attrs and group.attrs.get_id("facts").shape == ()
-            found[name] = _Held(
-                {inner.removeprefix(_CLASHING): _array(stored) for inner, stored in arrays.items()},
-                _texts(column, len(content)) if named else None,
-                group.attrs["facts"] if told else None,
-            )
-    return found
-
-
-def _own(group: h5py.Group, name: str, kind: type) -> Any:
-    """Return a member of a group; refuse what lies elsewhere, in other files too, or is to be unpacked."""
-    import h5py
-
-    own = isinstance(group.get(name, getlink=True), h5py.HardLink)
-    found = group[name] if own else None
-    if isinstance(found, h5py.Dataset):
-        own = not (found.external or found.is_virtual or found.chunks)
-    if not own or not isinstance(found, kind):
-        raise InputError(f"draws.nc: {name!r} is no array that lies whole in the file")
-    return found
-
-
-def _array(stored: h5py.Dataset) -> np.ndarray:
-    """Return the numbers of a variable."""
-    if stored.dtype.kind not in "biuf":
-        raise InputError(f"draws.nc: {stored.name!r} holds no numbers")
-    array = stored[()]
-    return array.astype(bool) if "dtype" in stored.attrs else array
-
-
-#: netCDF begins the name of a variable with this where a dimension has the name too.
-_CLASHING = "_nc4_non_coord_"
-#: Bytes of texts that are read at a time, at most about.
-_TEXTS = 1 << 24
-
-
-def _texts(stored: h5py.Dataset, most: int) -> tuple[str, ...]:
-    """Return the texts of a variable; refuse longer ones than the file, as one that it names many times is."""
-    found: list[str] = []
-    step = max(1, _TEXTS // most)
-    for start in range(0, len(stored), step):
-        found += stored.asstr()[start : start + step].tolist()
-        if sum(map(len, found)) > most:
-            raise InputError(f"draws.nc asks for more than its {most:,} bytes")
-    return tuple(found)
-
-
-def _draws(group: _Held) -> PyTree:
-    """Return the draws as a pytree."""
-    draws: PyTree = {}
-    for name, leaf in group.leaves.items():
-        *path, last = name.split(".")
-        inner = draws
-        for step in path:
-            inner = inner.setdefault(step, {})
-        inner[last] = leaf
-    return draws[ALONE] if list(draws) == [ALONE] else draws
-
-
-def _metric(held: dict[str, _Held]) -> ReleasedMetric | None:
-    if "metric" not in held:
-        return None
-    metric = held["metric"]
-    return ReleasedMetric.of(metric.leaves, json.loads(str(metric.facts)))

@@ -1,15 +1,25 @@
-"""Randomness of a chunk, drawn on a core that is free while the chunk before takes its steps.
+"""Records beyond memory: memory-mapped arrays, of which only the rows that a batch selects are read.
 
-All randomness depends on keys and public numbers alone. Where a run's lanes leave a core idle, a thread of each lane
-draws what its next chunk needs there, by a program of its own. The numbers are the same, and so are the draws of the
-run. Elsewhere a chunk draws for itself, a group of steps at a time.
+    x = np.load("x.npy", mmap_mode="r")          # np.memmap, however large
+    dpmcmc.sample(plan, {"x": x, "y": np.load("y.npy", mmap_mode="r")})
+
+The records of a chunk of steps depend on keys and public numbers alone, so the device draws them, a thread reads
+those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three
+chunks; what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
+
+On a mesh a process reads the rows of its own devices' shards.
+
+Checks of every record (that rows are finite, that labels are classes, a ledger's fingerprint) are
+done in blocks before the run.
+
+A file may not change from before these checks until its last row has been read: what was read of it for a chunk is
+thrown away where its stamps have changed (``storage/stamps.py``), and the run ends.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,78 +29,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpmcmc.engine.compilation import Compiled
-from dpmcmc.engine.hardware import BATCHES, STEPS, sizes
+from dpmcmc.engine.drawn_ahead import DrawnAhead, one_ahead
+from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
 from dpmcmc.engine.program import Cells, DrawnRandomness, Program
 from dpmcmc.engine.workers import LostPartition
 from dpmcmc.errors import DataError
 from dpmcmc.privacy.accounting.sampling import shard_rows
-from dpmcmc.storage.files import Stamps, check_unchanged, stamps_of
-from dpmcmc.storage.fingerprint import advise, give_back
 from dpmcmc.storage.pytree import PyTree
-
-
-class DrawnAhead:
-    """Records with the randomness of one chunk after another.
-
-    Args:
-        records: as the device holds them.
-        draw: of ``compilation.Compiled``.
-    """
-
-    def __init__(self, records: PyTree, draw: Callable[..., DrawnRandomness]) -> None:
-        self._records = records
-        self._draw = draw
-
-    def shapes(self, cells: Cells, noise_std: np.ndarray) -> PyTree:
-        """Shapes of what :meth:`chunks` yields."""
-        return self._records, jax.eval_shape(self._draw, cells, np.int32(0), noise_std)
-
-    def chunks(self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]) -> Iterator[PyTree]:
-        """(records, randomness) of the chunk that begins at each of these steps.
-
-        Args:
-            cells: of a lane.
-            firsts: first steps.
-            schedules: first step -> (noise of the chunk, (cells, steps); anything else).
-        """
-
-        def drawn(first: int) -> PyTree:
-            return self._records, jax.block_until_ready(self._draw(cells, np.int32(first), schedules(first)[0]))
-
-        return one_ahead(drawn, firsts, "draws")
-
-
-def one_ahead(make: Callable[[int], PyTree], firsts: Iterable[int], name: str) -> Iterator[PyTree]:
-    """Yield what a function makes for each of these steps; a thread of this name makes the next one meanwhile."""
-    with ThreadPoolExecutor(1, name) as maker:
-        waiting: Future | None = None
-        for first in firsts:
-            following = maker.submit(make, first)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = following
-        if waiting is not None:
-            yield waiting.result()
-
-
-# ------------------------------------------------------------------------------------
-# Records beyond memory: memory-mapped arrays, of which only the rows that a batch selects are read.
-#
-#     x = np.load("x.npy", mmap_mode="r")          # np.memmap, however large
-#     dpmcmc.sample(plan, {"x": x, "y": np.load("y.npy", mmap_mode="r")})
-#
-# The records of a chunk of steps depend on keys and public numbers alone, so the device draws them, a thread reads
-# those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three
-# chunks; what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
-#
-# On a mesh a process reads the rows of its own devices' shards.
-#
-# Checks of every record (that rows are finite, that labels are classes, a ledger's fingerprint) are
-# done in blocks before the run.
-#
-# A file may not change from before these checks until its last row has been read: what was read of it for a chunk is
-# thrown away where its stamps have changed (``storage/files.py``), and the run ends.
-
+from dpmcmc.storage.record_blocks import advise, give_back
+from dpmcmc.storage.stamps import Stamps, check_unchanged, stamps_of
 
 #: Bytes of a mapped file that rows may keep in memory before its pages are given back.
 _MOST_MAPPED = 256 << 20

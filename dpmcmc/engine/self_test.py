@@ -67,11 +67,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.engine.compilation import Compiled
-from dpmcmc.engine.hardware import CHAIN, DATA, on_host, sizes, spread
+from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
 from dpmcmc.engine.program import Cells, DrawnRandomness, Program
 from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.errors import RunFailed
-from dpmcmc.privacy.query.exact_sums import traced_for
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.compiled_programs import compiled_afresh
 from dpmcmc.storage.pytree import PyTree

@@ -9,7 +9,6 @@ so neither the mesh nor the number of processes moves a bit of what is released 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +17,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.hardware import DATA
-from dpmcmc.engine.processes import every_process
+from dpmcmc.engine.agreement import every_process
+from dpmcmc.engine.integer_words import WORDS, flat, number_of, shaped_like, words_of
+from dpmcmc.engine.mesh import DATA
 from dpmcmc.privacy.query.record_sums import (
     Preparation,
     Records,
@@ -56,10 +56,10 @@ class Shards:
         """Return what all records add, on every process."""
         with ThreadPoolExecutor(len(self.own)) as threads:
             own = added(threads.map(partial(_total, of=of), self.own))
-        words = np.array([_words(one) for one in _flat(own)], np.uint32)
-        everyone = every_process(words.reshape(-1, _WORDS)).swapaxes(0, 1)
-        numbers = [sum(map(_number, one)) for one in everyone]
-        return _shaped(numbers, own)
+        words = np.array([words_of(one) for one in flat(own)], np.uint32)
+        everyone = every_process(words.reshape(-1, WORDS)).swapaxes(0, 1)
+        numbers = [sum(map(number_of, one)) for one in everyone]
+        return shaped_like(numbers, own)
 
 
 def shards_of(records: PyTree, mesh: Mesh) -> Shards:
@@ -81,37 +81,3 @@ def shards_of(records: PyTree, mesh: Mesh) -> Shards:
 
 def _total(records: Records, of: Sum) -> Total:
     return records.total(of)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Python integers as words, which JAX carries from process to process. A total of N records is below 2^62 N, and N below
-# 2^64.
-
-_BITS = 32
-_WORDS = 4
-_MODULUS = 1 << (_BITS * _WORDS)
-
-
-def _flat(total: Total) -> Iterable[int]:
-    for part in total:
-        yield from map(int, part.ravel())
-
-
-def _words(number: int) -> np.ndarray:
-    """Two's complement of an integer, the lowest word first."""
-    return np.frombuffer((number % _MODULUS).to_bytes(_BITS * _WORDS // 8, "little"), np.uint32)
-
-
-def _number(words: np.ndarray) -> int:
-    number = int.from_bytes(words.astype("<u4").tobytes(), "little")
-    return number - _MODULUS if number >= _MODULUS // 2 else number
-
-
-def _shaped(numbers: list[int], like: Total) -> Total:
-    left = iter(numbers)
-    parts = []
-    for part in like:
-        shaped = np.empty(part.shape, object)
-        shaped.ravel()[:] = [next(left) for _ in range(part.size)]
-        parts.append(shaped)
-    return tuple(parts)

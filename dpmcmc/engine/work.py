@@ -14,10 +14,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.processes import Kept, of_first, several
+from dpmcmc.engine.agreement import Kept, of_first, several
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
@@ -134,14 +134,14 @@ def released(stage: int, work: Release[_R], streams: Streams, session: Session, 
         last: whether it is the last stage.
     """
     kept = session.kept
-    before = None if kept is None else kept.kept(stage)
+    before = None if kept is None else kept.load_stage(stage)
     if before is not None:
         return work.of(before)
     made = work.made(streams, session.guarantee)
     if several():  # all go on with what process 0 has made
         made = work.of(of_first(lambda: work.arrays(made)))
     if kept is not None:
-        kept.keep(stage, work.arrays(made), last)
+        kept.commit_stage(stage, work.arrays(made), last)
     return made
 
 

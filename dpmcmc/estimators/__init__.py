@@ -1,12 +1,13 @@
 """From a table and an ε to a result, with no setting chosen by hand.
 
-``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone; settings of a chain
-``outlook``      width of intervals and accuracy to expect, over simulated rows
+``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone;  ``suggested_chain`` of a chain
+``outlook``      width of intervals and accuracy to expect, over ``simulated_rows``;  ``width_picture`` of it
 ``fitting``      ``dpmcmc.fit``: from a table to a result
-``regressions``  the same with scikit-learn's interface, its folds and its checks
+``regressions``  the same with scikit-learn's interface;  ``folds``, ``row_checks`` and ``scikit_checks`` of it
 """
 
 from dpmcmc.estimators.fitting import fit as fit
+from dpmcmc.estimators.folds import PublicKFold as PublicKFold
 from dpmcmc.estimators.regressions import (
     PrivateLinearRegression as PrivateLinearRegression,
 )
@@ -16,8 +17,7 @@ from dpmcmc.estimators.regressions import (
 from dpmcmc.estimators.regressions import (
     PrivatePoissonRegression as PrivatePoissonRegression,
 )
-from dpmcmc.estimators.regressions import PublicKFold as PublicKFold
-from dpmcmc.estimators.regressions import expected_failed_checks as expected_failed_checks
+from dpmcmc.estimators.scikit_checks import expected_failed_checks as expected_failed_checks
 from dpmcmc.estimators.suggestion import NotAchievable as NotAchievable
 from dpmcmc.estimators.suggestion import default_delta as default_delta
 from dpmcmc.estimators.suggestion import suggest as suggest

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpmcmc.data.formula import of_names
-from dpmcmc.data.partitions import partitioned
+from dpmcmc.data.partitions import find_partitions
 from dpmcmc.data.schema import Schema
-from dpmcmc.data.tables import EncodedTable, Table, in_memory, is_table, no_schema
+from dpmcmc.data.tables import EncodedTable, Table, is_table, load_table, refuse_no_schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import Result
@@ -28,16 +28,14 @@ from dpmcmc.estimators.suggestion import (
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
 from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
+from dpmcmc.targets.counts import PoissonRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Prior standard deviation of a coefficient where no schema says what its units are, for rows of norm at most 1; and
 #: of the effect of half a column's range where one does, in units of the predictor. Released numbers multiply it
@@ -124,12 +122,12 @@ def fit(
     if not isinstance(formula_or_columns, Iterable | None):
         raise InputError("fit: a formula, a list of columns or None stands first", "formula_or_columns")
     if schema is None:
-        raise no_schema(data, formula_or_columns)
+        raise refuse_no_schema(data, formula_or_columns)
     if not isinstance(schema, Schema):
         raise InputError(f"schema: must be a Schema, got a {type(schema).__name__}", "schema")
     epsilon = asked_epsilon(epsilon)
     schema = _chosen(schema, formula_or_columns)
-    people = partitioned(data, schema)
+    people = find_partitions(data, schema)
     given: Given = {}
     if target is None:
         target = model_of(schema)
@@ -150,7 +148,7 @@ def fit(
         return asked.attempted(goal, stacklevel=3)
 
     if people is None:
-        table = in_memory(data)  # once, for the records and for the ledger
+        table = load_table(data)  # once, for the records and for the ledger
         records = schema.encode(table)
         plan = planned(len(records["x"]))
         read = EncodedTable(records, table)

@@ -13,16 +13,15 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, shown
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms.noise_aware import Normal
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
-from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Options, Prior
+from dpmcmc.mechanisms.noise_aware.prior import FACTORS, Prior
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import (
-    GeneralisedLinear,
-    LinearRegression,
-    LogisticRegression,
-    SoftmaxRegression,
-)
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Share of the prior that a sentence is about, its standard normal quantile, and most columns that it names.
 _SHARE, _QUANTILE, _MOST = 0.9, 1.645, 3

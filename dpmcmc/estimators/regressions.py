@@ -1,4 +1,4 @@
-r"""Private regressions with scikit-learn's interface.
+"""Private regressions with scikit-learn's interface.
 
 Facts that scikit-learn's estimators learn from data without a guarantee are arguments here: the range of each feature,
 the two classes, the range of a label. So is ε. Values beyond a range are clipped to it, in
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -31,15 +31,12 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from annotated_types import Gt, Le, Lt
 from numpy.typing import ArrayLike
-from scipy.sparse import issparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.life import sample
@@ -47,211 +44,11 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals, check_fields, shown
 from dpmcmc.estimators.fitting import model_of, settings_of
+from dpmcmc.estimators.row_checks import check_records, check_rows
 from dpmcmc.estimators.suggestion import Goal, ask
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.planning.description import INTERVALS
+from dpmcmc.planning.permitted_uses import INTERVALS
 from dpmcmc.planning.plan import Plan
-
-# ----------------------------------------------------------------------------------------------------
-# Checks of rows and labels as scikit-learn makes them, but with messages that quote no value.
-#
-# scikit-learn's messages show an array of one dimension or of complex numbers, and a text that is no number. Its checks
-# also ignore the mask of an array.
-
-
-def checked_rows(estimator: BaseEstimator, X: ArrayLike) -> np.ndarray:
-    """Return rows to predict, (n, d), as ``validate_data`` of scikit-learn checks them.
-
-    Raises:
-        ValueError: they are none; the message quotes no value.
-    """
-    _look_at(X, "X", numeric=True)
-    return validate_data(estimator, X, reset=False)
-
-
-def checked_records(
-    estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, y_numeric: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows, (n, d), and labels, (n,), to fit to; as :func:`checked_rows`.
-
-    Raises:
-        ValueError: they are none; the message quotes no value.
-    """
-    _look_at(X, "X", numeric=True)
-    _look_at(y, "y", numeric=y_numeric)
-    return validate_data(estimator, X, y, y_numeric=y_numeric)
-
-
-def _look_at(given: ArrayLike, name: str, numeric: bool) -> None:
-    """Refuse arrays that scikit-learn would quote in its message; sentences begin as its own do."""
-    refuse_mask(given, name)
-    if issparse(given):
-        return
-    array = np.asarray(given)
-    if array.dtype.kind == "c":
-        raise InputError(f"Complex data not supported: {name} must hold real numbers", name)
-    if name == "X" and array.ndim < 2:
-        raise InputError(
-            f"Expected 2D array, got {array.ndim}D array instead: give X one row for each record. Reshape your data "
-            "either using array.reshape(-1, 1) if your data has a single feature or array.reshape(1, -1) if it "
-            "contains a single sample",
-            name,
-        )
-    if numeric and array.dtype == object:
-        try:
-            array.astype(np.float64)
-        except (ValueError, OverflowError):
-            raise InputError(
-                f"{name}: a column holds text, or another value that is no number; mend it",
-                name,
-            ) from None
-
-
-# ----------------------------------------------------------------------------------------------------
-# Checks of scikit-learn that privacy rules out, each with its reason.
-#
-# from sklearn.utils.estimator_checks import parametrize_with_checks
-# from dpmcmc.estimators import PrivateLogisticRegression, expected_failed_checks
-#
-# model = PrivateLogisticRegression(epsilon=1.0, num_records="observed")
-#
-# @parametrize_with_checks([model], expected_failed_checks=expected_failed_checks)
-# def test_scikit_learn_check(estimator, check): check(estimator)
-
-_CLASSES = "the two classes are public and declared, 0 and 1 here, and the check's labels are others"
-_FAILED = {
-    "check_estimators_dtypes": _CLASSES,
-    "check_classifier_data_not_an_array": _CLASSES,
-    "check_classifiers_classes": _CLASSES,
-    "check_fit2d_1feature": _CLASSES,
-    "check_classifiers_one_label": "which of the declared classes occur in y is private, so one label alone is no case "
-    "of its own: it is fitted with noise, as any other y",
-}
-
-
-def expected_failed_checks(estimator: BaseEstimator) -> dict[str, str]:
-    """Return the names of the checks that privacy rules out for an estimator, with reasons.
-
-    They concern classes that were declared. With ``classes="observed"`` a classifier passes every check. The checks fit
-    clones to tables of many sizes, so they are for an estimator with an ε and ``num_records="observed"``.
-    """
-    declared = estimator.classes if isinstance(estimator, PrivateLogisticRegression) else OBSERVED
-    return {} if isinstance(declared, str) and declared == OBSERVED else dict(_FAILED)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Folds of a cross-validation that depend on the number of records and a public seed alone.
-
-
-class PublicKFold(BaseCrossValidator):
-    """k folds that depend on N and a public seed alone, not on rows, labels or groups.
-
-    Two tables that differ in one record have the same folds, and the training sets of both differ in that record or not
-    at all. A record is in at most k − 1 of the k training sets. So k fits of ε cost any record (k − 1)·ε at most, and a
-    ledger charges all k. The order of the rows must be public, such as that of an identifier: in a table that is sorted
-    by a private column, one changed record moves others.
-
-    scikit-learn's default for a classifier, ``StratifiedKFold``, reads the labels: one changed label moves other
-    records from one fold to another, and no such bound holds.
-
-    All training sets have ``train_records`` rows, one less than the smaller ones of ``KFold``. An estimator with this
-    ``num_records`` refuses the training sets of k stratified folds, which have the sizes of ``KFold``.
-
-    Args:
-        n_splits: k, at least 2.
-        num_records: N, of the whole table.
-        seed: of the permutation that deals the rows into folds; public.
-
-    Raises:
-        InputError: numbers that make no folds.
-
-    Example:
-        >>> import numpy as np
-        >>> from sklearn.model_selection import cross_validate
-        >>> from dpmcmc.estimators import PrivateLinearRegression, PublicKFold
-        >>> x = np.random.default_rng(0).uniform(-1, 1, size=(1000, 2))
-        >>> folds = PublicKFold(3, num_records=1000)
-        >>> model = PrivateLinearRegression(1.0, num_records=folds.train_records, ranges=(-1, 1), label_range=(-1, 1))
-        >>> found = cross_validate(model, x, x[:, 0], cv=folds, return_estimator=True)
-        >>> [fit.guarantee_.epsilon <= 1.0 for fit in found["estimator"]]
-        [True, True, True]
-    """
-
-    def __init__(self, n_splits: int = 5, *, num_records: int, seed: int = 0) -> None:
-        self.n_splits = n_splits
-        self.num_records = num_records
-        self.seed = seed
-        for name, value, least in (
-            ("n_splits", n_splits, 2),
-            ("num_records", num_records, 1),
-            ("seed", seed, 0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise InputError(
-                    f"{name}: must be a whole number of at least {least}, got {value!r}",
-                    name,
-                )
-        if n_splits > num_records or self.train_records < 1:
-            raise InputError(
-                f"n_splits: {num_records} records are too few for {n_splits} folds",
-                "n_splits",
-            )
-
-    @property
-    def train_records(self) -> int:
-        """Number of records in each training set, N − ⌈N/k⌉ − 1."""
-        return int(self.num_records - -(-self.num_records // self.n_splits) - 1)
-
-    def get_n_splits(
-        self,
-        X: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> int:
-        """Return k; nothing is read of scikit-learn's arguments."""
-        return self.n_splits
-
-    def split(
-        self,
-        X: ArrayLike | None = None,
-        y: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (rows to train on, rows to test on) of each fold, in ascending order.
-
-        Args:
-            X: only its number of rows is read.
-            y: not read.
-            groups: None.
-
-        Raises:
-            InputError: another number of rows than N, or groups.
-        """
-        if groups is not None:
-            raise InputError(
-                "groups: folds by groups depend on private rows; leave groups out",
-                "groups",
-            )
-        if X is not None and _rows(X) != self.num_records:
-            raise InputError(
-                f"num_records: these folds are of {self.num_records} records, and the table has another number of "
-                "rows; make them for its own",
-                "num_records",
-            )
-        return self._folds()
-
-    def _folds(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        dealt = np.random.default_rng(self.seed).permutation(self.num_records)
-        tests = np.array_split(dealt, self.n_splits)
-        for at, test in enumerate(tests):
-            others = np.concatenate([*tests[at + 1 :], *tests[:at]])
-            yield np.sort(others[-self.train_records :]), np.sort(test)
-
-
-def _rows(table: ArrayLike) -> int:
-    shape = getattr(table, "shape", None)
-    return len(table) if shape is None else shape[0]  # type: ignore[arg-type]
-
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
 _LABEL = "label"
@@ -330,7 +127,7 @@ class PrivateRegression(BaseEstimator):
 
     def _read(self, X: ArrayLike, y: ArrayLike, **options: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return checked arrays of rows and labels."""
-        x, labels = checked_records(self, X, y, **options)
+        x, labels = check_records(self, X, y, **options)
         self._check(len(x))
         return x, labels
 
@@ -453,7 +250,7 @@ class PrivateRegression(BaseEstimator):
     def _mean(self, x: ArrayLike) -> np.ndarray:
         """Return the posterior predictive mean of the encoded label, (n,)."""
         check_is_fitted(self)
-        rows = self.schema_.encode_features(self._table(checked_rows(self, x)))
+        rows = self.schema_.encode_features(self._table(check_rows(self, x)))
         draws = self.result_.flat_draws()
         block = max(1, _ENTRIES // len(draws))
         parts = (self._link(rows[i : i + block] @ draws.T).mean(axis=1) for i in range(0, len(rows), block))

@@ -19,18 +19,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import InputError
-from dpmcmc.estimators.outlook import (
-    DESIGNS,
-    simulated_rows,
-)
+from dpmcmc.estimators.simulated_rows import DESIGNS, simulated_rows
 from dpmcmc.inference.released_metric import MetricName, metric_floor
 from dpmcmc.planning.forecast import curvatures
 from dpmcmc.planning.making import plan
-from dpmcmc.planning.noise import PrivateMetric
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.planning.private_metric import PrivateMetric
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full
 from dpmcmc.samplers import SGLD
 from dpmcmc.storage.blas import on_one_blas_thread
@@ -138,7 +135,7 @@ def _typical(rough: Plan, target: Target) -> float:
 
 def _steepest(rough: Plan, typical: float) -> float:
     """Return the largest curvature of the mean loss in the metric, over simulated designs
-    (``inference/noise_aware.py``)."""
+    (``inference/normal_law.py``)."""
     metric = rough.metric
     assert metric is not None
     release = metric.release

@@ -9,47 +9,37 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
-from dpmcmc.data.schema import RowStructure, Schema
-from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
-from dpmcmc.estimators.outlook import (
-    REAL,
-    Outlook,
-    OutlookFacts,
-    ReleaseNoise,
-    accuracy_line,
-    mean_width,
-    width_line,
-)
+from dpmcmc.data.schema import Schema
+from dpmcmc.data.structure import RowStructure
+from dpmcmc.errors import InputError, NotForIntervals
+from dpmcmc.estimators.outlook import Outlook, OutlookFacts, ReleaseNoise, accuracy_line, mean_width, width_line
 from dpmcmc.estimators.own_units import prior_lines
+from dpmcmc.estimators.simulated_rows import REAL
 from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
-from dpmcmc.mechanisms.base import OneShot
 from dpmcmc.mechanisms.noise_aware.facts import last_gradients, releases_curvature
 from dpmcmc.mechanisms.noise_aware.prior import Prior
-from dpmcmc.planning.description import BEST_FIT, INTERVALS, PREDICTION
-from dpmcmc.planning.noise import PrivateMetric
+from dpmcmc.mechanisms.one_shot import OneShot
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.permitted_uses import BEST_FIT, INTERVALS, PREDICTION
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.private_metric import PrivateMetric
 from dpmcmc.planning.verdict import SIGNAL
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.accounting.charging import AdjacencyName, Clipping, Privacy
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.promise import AdjacencyName, Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
-from dpmcmc.report.figures import STYLE, File
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
-from dpmcmc.targets.glm import GeneralisedLinear, LogisticRegression
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
 
 Goal = Literal["intervals", "prediction"]
@@ -511,78 +501,3 @@ def _least(reaches: Callable[[float], bool], start: float, most: float) -> float
         middle = math.sqrt(low * high)
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return high
-
-
-# ----------------------------------------------------------------------------------------------------
-# Picture of predicted widths of intervals against N and ε, from public facts alone.
-
-_EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
-#: Numbers of records, in units of the plan's.
-_MULTIPLES = np.geomspace(0.1, 10.0, 5)
-#: First digits of the numbers on the axes.
-_OF_NUMBERS, _OF_WIDTHS = (1, 3), (1, 1.2, 1.5, 2, 3, 5, 7)
-
-
-def picture(file: File, asked: Request) -> None:
-    """Save the predicted width of intervals over that without privacy against N, a line for each ε.
-
-    Args:
-        file: path, or an open file that gets a PNG.
-        asked: request of :func:`dpmcmc.suggest`, from :func:`~dpmcmc.estimators.suggestion.ask`.
-
-    Raises:
-        UnsupportedCombination: no noise-aware intervals are derived for the model.
-    """
-    if asked.facts is None:
-        raise UnsupportedCombination(f"picture: no width is predicted for {type(asked.target).__name__}")
-    numbers = sorted({max(10, round(asked.num_records * part)) for part in _MULTIPLES})
-    with rc_context(STYLE):
-        figure = Figure(layout="constrained")
-        axis = figure.subplots()
-        left_to_prior = False
-        for epsilon in sorted({*_EPSILONS, asked.epsilon}, reverse=True):
-            widths = [asked.at(n, epsilon).width() for n in numbers]
-            own = epsilon == asked.epsilon
-            label = f"ε = {epsilon:g}" + " (asked)" * own
-            peak = int(np.argmax(widths))
-            (drawn,) = axis.plot(
-                numbers[peak:],
-                widths[peak:],
-                marker="o",
-                lw=2.5 if own else 1.2,
-                label=label,
-            )
-            axis.plot(
-                numbers[: peak + 1],
-                widths[: peak + 1],
-                "o:",
-                mfc="w",
-                color=drawn.get_color(),
-                markevery=slice(peak),
-            )
-            left_to_prior |= peak > 0
-        if left_to_prior:
-            figure.supxlabel(
-                "Dotted: too few records; the prior makes most of the interval, with privacy or without.",
-                size="small",
-            )
-        axis.axvline(asked.num_records, color="0.6", lw=1, ls="--")
-        axis.set(
-            xscale="log",
-            yscale="log",
-            xlabel="N, records",
-            ylabel="width of intervals ÷ without privacy",
-        )
-        axis.set_title(f"{type(asked.target).__name__}, {len(asked.facts.scales)} columns, predicted from public facts")
-        for line, digits, form in (
-            (axis.xaxis, _OF_NUMBERS, "{x:,.0f}"),
-            (axis.yaxis, _OF_WIDTHS, "{x:g}"),
-        ):
-            line.set_major_locator(LogLocator(subs=digits, numticks=30))
-            line.set_major_formatter(form)
-            line.set_minor_locator(NullLocator())
-        figure.legend(
-            *(reversed(part) for part in axis.get_legend_handles_labels()),
-            loc="outside right upper",
-        )
-        figure.savefig(file, format=None if isinstance(file, Path) else "png")

@@ -4,15 +4,11 @@
 ``scores``       bounded scores of a record, one class a family
 ``trace``        the path of a run in a metric, and the posterior that follows from it
 ``evidence``     what a noise-aware release says: checks, replicates, Bayes factors
-``sparse``       coefficients that are 0: a spike-and-slab posterior of a noise-aware release
-``synthetic``    synthetic tables from a noise-aware release, and intervals from several of them
 ``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
-``told_apart``   whether predictions of a noise-aware release are better than one number for all rows
 ``decompositions``  eigenvalues and singular values where LAPACK's faster algorithms fail
 ``names``        names of the numbers of a draw, and files that hold released arrays
 """
 
 from dpmcmc.inference.evidence import Evidence as Evidence
-from dpmcmc.inference.sparse import SparsePosterior as SparsePosterior
-from dpmcmc.inference.trace import NoiseAwarePosterior as NoiseAwarePosterior
+from dpmcmc.inference.trace import PathPosterior as PathPosterior
 from dpmcmc.inference.trace import Trace as Trace

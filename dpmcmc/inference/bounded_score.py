@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from dpmcmc.privacy.query.per_record_gradients import label_blind_weight
+from dpmcmc.privacy.query.label_blind import label_blind_weight
 
 
 class Law(NamedTuple):

@@ -1,7 +1,11 @@
-"""Releases that show that nothing converged: draws that ran away, means at the end of their range, no likelihood.
+"""Releases that are of no use, as released numbers tell it.
 
-Such a release is of no use, neither for prediction nor for intervals. All of it is told by released draws and by rows
-that are invented here from public facts.
+``breakdown``: nothing converged. Draws ran away, means are at the end of their range, or there is no likelihood. Such a
+release is for neither prediction nor intervals. It is told by released draws and by rows that are invented here from
+public facts.
+
+``tells_no_rows_apart``: the draws of a noise-aware release predict no better than one number for all rows. Such a
+release is not for prediction.
 """
 
 from __future__ import annotations
@@ -12,7 +16,11 @@ import numpy as np
 
 from dpmcmc.data.column_kinds import Levels, Range
 from dpmcmc.data.schema import Schema
-from dpmcmc.privacy.accounting.events import three_digits
+from dpmcmc.inference.curvature import mean_row
+from dpmcmc.inference.decompositions import eigh
+from dpmcmc.inference.denoised_moment import project
+from dpmcmc.inference.evidence import Evidence
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, facts_of, made_up, target_offers
 from dpmcmc.targets.linear_predictor import LinearPredictor
@@ -23,6 +31,8 @@ _FAR = 30.0
 _ROWS, _DRAWS, _MOST, _END = 200, 100, 0.95, 1e-6
 #: Draws at which a likelihood is tried.
 _AT = 4
+#: Rows of the released second moment, and draws that predict them.
+_MOMENT_ROWS, _MOMENT_DRAWS = 1000, 200
 
 
 def breakdown(
@@ -109,4 +119,43 @@ def _no_likelihood(target: Target, draws: PyTree, record: PyTree) -> str | None:
     return (
         "the log-likelihood is not a number for any of a few made-up records, so that no record said anything; mend "
         "log_likelihood (dpmcmc.testing.check_target tries it on yours)"
+    )
+
+
+def tells_no_rows_apart(target: Target, evidence: Evidence, draws: PyTree) -> str | None:
+    """Return why predictions are no better than one number for all rows; None where they may be, or it is not known.
+
+    Two things must hold. The release has no Bayes factor against the model with the intercept alone. The prediction of
+    a row varies over the draws more than predictions vary from row to row; normal rows with the released second moment
+    stand in for the real ones. Each alone is wrong too often: a wide prior favours the intercept where many
+    coefficients are small, and rows of a noisy Gram matrix lie where no real row does.
+
+    Args:
+        target: of the run.
+        evidence: of its release.
+        draws: (..., d) of a regression with one predictor.
+    """
+    constant = None if evidence.structure is None else evidence.structure.constant
+    if not isinstance(target, LinearPredictor) or evidence.gram is None or constant is None:
+        return None
+    slopes = [column for column in range(len(evidence.scales)) if column != constant]
+    if not slopes or evidence.log_bayes_factor(slopes) <= 0:
+        return None
+    gram = project(evidence.gram.gram, evidence.gram.trace, evidence.structure)
+    row = mean_row(gram, evidence.num_records, constant)
+    values, vectors = eigh(gram / evidence.num_records - np.outer(row, row))
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    rows = row + np.random.default_rng(0).normal(size=(_MOMENT_ROWS, len(row))) @ root.T
+    flat = np.reshape(draws, (-1, len(row)))
+    kept = np.unique(np.linspace(0, len(flat) - 1, _MOMENT_DRAWS).astype(int))
+    means = np.asarray(target.mean(jnp.asarray(rows @ flat[kept].T)), np.float64)
+    between_rows = float(np.var(np.mean(means, axis=1)))
+    over_draws = float(np.mean(np.var(means, axis=1)))
+    if over_draws <= between_rows:
+        return None
+    ratio = np.sqrt(over_draws / max(between_rows, np.finfo(float).tiny))
+    return (
+        f"a row's prediction varies {three_digits(float(ratio))} times as much over the draws as predictions vary from "
+        "row to row, and the release speaks for no column: one number for all rows predicts as well; take a larger "
+        "epsilon, more records or fewer columns"
     )

@@ -23,18 +23,8 @@ def summary(draws: PyTree) -> dict[str, float | None]:
     Returns:
         ``{"ess": ..., "rhat": ...}``; None with fewer than 4 draws a chain or where draws do not move.
     """
-    return worst(*every(draws))
-
-
-def every(draws: PyTree) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ESS, split R-hat) of every coordinate of a pytree, leaf by leaf, as :func:`each`."""
     found = zip(*map(each, jax.tree.leaves(draws)), strict=True)
     ess, rhat = map(np.concatenate, found)
-    return ess, rhat
-
-
-def worst(ess: np.ndarray, rhat: np.ndarray) -> dict[str, float | None]:
-    """Return :func:`summary` from the numbers of every coordinate, each (coordinates,)."""
     moving = ~np.isnan(ess)
     ess = ess[moving]
     rhat = rhat[moving]

@@ -3,7 +3,7 @@
     u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(0, diag(scales²))                                                   (1)
 
 u = Hθ̄ − ḡ is made of the last release, and 𝒞 is the variance of score, privacy's noise and the error of Ĥ together
-(``noise_aware.py``), at the posterior that was concluded. Everything here is a function of released numbers, so it
+(``normal_law.py``), at the posterior that was concluded. Everything here is a function of released numbers, so it
 costs no privacy, however often it is called. No function here compares with records of the run.
 
 **Check of the prior.** Under (1) u ~ N(0, 𝒞 + H diag(scales²) H), so its squared whitened norm is χ² with d degrees of
@@ -41,21 +41,13 @@ from typing import Self
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from dpmcmc.data.schema import RowStructure
-from dpmcmc.data.structure import contrasts
+from dpmcmc.data.structure import RowStructure, contrasts
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import names as saved
-from dpmcmc.inference.noise_aware import (
-    PULLED,
-    RARE,
-    Gaussian,
-    Whitening,
-    beyond,
-    elasticity,
-)
-from dpmcmc.inference.sparse import SparseLaw, SparsePosterior, sparse_posterior
-from dpmcmc.inference.trace import NoiseAwarePosterior
-from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
+from dpmcmc.inference import saved_arrays
+from dpmcmc.inference.normal_law import PULLED, RARE, Gaussian, Whitening, beyond
+from dpmcmc.inference.predicted_width import elasticity
+from dpmcmc.inference.trace import PathPosterior
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 from dpmcmc.storage.blas import on_one_blas_thread
 
 #: Coefficients, by number or by name.
@@ -125,7 +117,7 @@ class Evidence:
         return f"Evidence(of {len(self.scales)} coefficients)"
 
     @on_one_blas_thread
-    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> PathPosterior:
         """Return the posterior; of a nested model or under another prior with ``without`` or ``scales``.
 
         Args:
@@ -139,48 +131,7 @@ class Evidence:
         covariance = prior - gain @ self.curvature @ prior
         mean = self._means(without)
         away = self.statistic - self.curvature @ mean
-        return NoiseAwarePosterior(mean + gain @ away, (covariance + covariance.T) / 2)
-
-    @on_one_blas_thread
-    def sparse_posterior(
-        self,
-        inclusion: float | np.ndarray = 0.5,
-        *,
-        slab: float | np.ndarray | None = None,
-        size: int | None = None,
-        sweeps: int = 2000,
-        seed: int = 0,
-    ) -> SparsePosterior:
-        """Return the posterior under a spike-and-slab prior: which coefficients are 0, how probably (``sparse.py``).
-
-        Args:
-            inclusion: prior probability that a coefficient is not 0: one number, of all but the declared intercept,
-                which is never 0; or one for each, (d,).
-            slab: standard deviations of coefficients that are not 0; None: the plan's prior.
-            size: how many of the coefficients that may be 0 are not, where that is known.
-            sweeps: of Gibbs sampling, where there are more than 32,768 supports.
-            seed: of Gibbs sampling; it may be public.
-
-        Raises:
-            InputError: a number outside these.
-        """
-        count = len(self.scales)
-        each = _each("inclusion", inclusion, count)
-        scales = self.scales if slab is None else _each("slab", slab, count)
-        constant = None if self.structure is None else self.structure.constant
-        if np.ndim(inclusion) == 0 and constant is not None:
-            # Coefficients of K predictors lie one row after the other.
-            predictors = 1 if self.gram is None else count // len(self.gram.gram)
-            each[constant * predictors : (constant + 1) * predictors] = 1.0
-        law = SparseLaw.of(
-            self.curvature,
-            self.statistic,
-            self.covariance,
-            self._means(()),
-            scales,
-            each,
-        )
-        return sparse_posterior(law, size, sweeps=sweeps, seed=seed)
+        return PathPosterior(mean + gain @ away, (covariance + covariance.T) / 2)
 
     @on_one_blas_thread
     def gaussian(self, scales: np.ndarray) -> Gaussian:
@@ -399,12 +350,12 @@ class Evidence:
         """Return the file of a run folder."""
         gram = None if self.gram is None else self.gram._asdict()
         structure = None if self.structure is None else self.structure.to_json()
-        return saved.packed({**vars(self), "gram": gram, "structure": structure})
+        return saved_arrays.packed({**vars(self), "gram": gram, "structure": structure})
 
     @classmethod
     def of(cls, content: bytes) -> Self:
         """Return what :meth:`content` holds."""
-        facts = saved.unpacked(content)
+        facts = saved_arrays.unpacked(content)
         gram = None if facts["gram"] is None else NoisyGram(**facts["gram"])
         structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
         names = tuple(map(tuple, facts["names"]))
@@ -418,7 +369,7 @@ class Evidence:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        return saved.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
+        return saved_arrays.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
 
 
 def prior_covariance(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
@@ -434,15 +385,6 @@ def _root(scales: np.ndarray, predictors: np.ndarray | None) -> np.ndarray:
     inside = predictors * scales
     lower = np.linalg.cholesky(np.eye(len(scales)) + inside.T @ inside)
     return solve_triangular(lower, np.diag(scales), lower=True).T
-
-
-def _each(name: str, value: float | np.ndarray, count: int) -> np.ndarray:
-    """Return one number for each coefficient, (d,)."""
-    given = np.asarray(value, np.float64)
-    out = np.full(count, given) if given.ndim == 0 else given.copy()
-    if out.shape != (count,):
-        raise InputError(f"{name}: must be one number, or {count} numbers", name)
-    return out
 
 
 def _equations(structure: RowStructure, noisy: NoisyGram) -> tuple[np.ndarray, list[tuple[np.ndarray, float]]]:

@@ -26,10 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.noise_aware import Denoised, projected, symmetric_noise
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.inference.denoised_moment import Denoised, projected
+from dpmcmc.inference.normal_law import symmetric_noise
+from dpmcmc.privacy.query.gram_release import NoisyGram
 
 _BOOTSTRAPS = 24
 #: Relative residual at which conjugate gradients end, and most of their steps.

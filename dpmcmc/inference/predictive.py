@@ -16,11 +16,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError, predicts, target_offers
-from dpmcmc.targets.last_layer import on_rows
-from dpmcmc.targets.transformed import by_row
+from dpmcmc.targets.predicting import by_row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -112,7 +111,7 @@ def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> 
     Raises:
         TargetError: ``predict`` returns something of another shape.
     """
-    target, rows = on_rows(*by_row(target, rows))
+    target, rows = by_row(target, rows)
     if measure(target) is None:
         return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
     if measure(target) == "rmse":

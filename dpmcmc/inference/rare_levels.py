@@ -13,8 +13,11 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from dpmcmc.data.structure import RowStructure
-from dpmcmc.inference.noise_aware import Gaussian
-from dpmcmc.inference.scores import BoundedScore, Counts, LabelBlind, Logistic, Softmax
+from dpmcmc.inference.bounded_score import BoundedScore, LabelBlind
+from dpmcmc.inference.count_score import Counts
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Gaussian
+from dpmcmc.inference.softmax_score import Softmax
 
 #: Share of a level's records with a label, or their mean count, below which it is rare there; fewest such records; and
 #: largest standard deviation of the level's predictor, which tells them from none.

@@ -2,7 +2,7 @@
 
     F² = s² (Ĝ/N + floor·I),     s so that a typical vector has ‖F⁻¹v‖ = C/κ
 
-Ĝ is the denoised second moment of the vectors v, rows or gradients (``noise_aware.py``). A typical one has the root
+Ĝ is the denoised second moment of the vectors v, rows or gradients (``normal_law.py``). A typical one has the root
 mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the plan's clip norm C is κ times the typical norm in units of the metric,
 and every number of the plan, which was computed before a record was read, stays valid.
 """
@@ -16,10 +16,10 @@ from typing import Literal, Self
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
+from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.noise_aware import Denoised, denoised
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.inference.denoised_moment import Denoised, denoised
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.storage.blas import on_one_blas_thread
 
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.

@@ -2,26 +2,25 @@
 
 ``ops``        posterior draws, private as they are; one certified draw that needs no convergence
 ``hybrid``     a posterior draw, then a sampler from there
-``adaops``     one draw from a ridge posterior, tempered privately;  ``exponential``  one hypothesis of a public set
-``selection``  the best of several private candidates
+``selection``  the best of several private candidates, chosen by ``vote``
 ``noise_aware``  posterior draws whose intervals account for the noise of privacy
-``randomised_response``  labels that are changed at random, and draws that know how likely; features are public
+``label_posterior``  labels that are changed at random, and draws that know how likely; of ``data.labels`` alone
 ``perturbation``  of the objective or of the output, and ``sufficient`` (AdaSSP too): estimators to compare with
 
 Each plans without records and reads them once (``base.py``).
 """
 
-from dpmcmc.mechanisms.adaops import AdaOPS
+from dpmcmc.errors import DrawError
+from dpmcmc.mechanisms.adassp import AdaSSP
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
-from dpmcmc.mechanisms.engines import DrawError
-from dpmcmc.mechanisms.exponential import Exponential
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
-from dpmcmc.mechanisms.ops import OPS, CertifiedOPS
-from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
-from dpmcmc.mechanisms.randomised_response import RandomisedResponse
+from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
 from dpmcmc.mechanisms.selection import Chain, PrivateSelection
-from dpmcmc.mechanisms.sufficient import AdaSSP, SufficientStatistics
+from dpmcmc.mechanisms.sufficient import SufficientStatistics
 
 #: By the name that a YAML says; a hybrid is made of one of these and a sampler.
 MECHANISMS = {
@@ -31,27 +30,22 @@ MECHANISMS = {
     "output_perturbation": OutputPerturbation,
     "sufficient_statistics": SufficientStatistics,
     "adassp": AdaSSP,
-    "adaops": AdaOPS,
-    "exponential": Exponential,
     "noise_aware": NoiseAware,
 }
 
 __all__ = [
     "MECHANISMS",
     "OPS",
-    "AdaOPS",
     "AdaSSP",
     "CertifiedOPS",
     "Chain",
     "DrawError",
-    "Exponential",
     "Hybrid",
     "MechanismPlan",
     "NoiseAware",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PrivateSelection",
-    "RandomisedResponse",
     "Release",
     "SufficientStatistics",
     "release",

@@ -7,14 +7,12 @@ of ``MECHANISMS``.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,46 +20,32 @@ from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.data.schema import Schema
-from dpmcmc.engine.chains import Chains, check_room
+from dpmcmc.engine.chain_checks import check_room
+from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.shards import shards_of
 from dpmcmc.engine.work import Progress, Session, Work, released, work_of
-from dpmcmc.errors import Checked, InputError, UnsupportedCombination
+from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.checked_records import Fits, checked
-from dpmcmc.planning.description import (
-    REFUSED,
-    Use,
-    Verdict,
-    guaranteed,
-    labelled,
-    section,
-)
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import guaranteed, labelled
 from dpmcmc.planning.own_code import assumed
+from dpmcmc.planning.permitted_uses import REFUSED, Use, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.verdict import of_one_shot
-from dpmcmc.privacy.accounting import Adjacency, gaussian
-from dpmcmc.privacy.accounting.charging import (
-    DRAW_SHARE,
-    check_delta,
-    check_proved,
-    refuse_floats,
-)
-from dpmcmc.privacy.accounting.events import Event, round_up
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
-from dpmcmc.privacy.query.integer_noise import check_numbers
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, Whole
 from dpmcmc.storage.blas import on_one_blas_thread
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, target_offers
-from dpmcmc.targets.checks import check_absent
 
 #: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
 _BYTES = 64
@@ -72,8 +56,6 @@ class MechanismOffers:
 
     #: The kind of release, as a Guarantee says it.
     release: str | None = None
-    #: Whom a guarantee speaks of. None stands for the target's unit, a record or an owner.
-    unit: str | None = None
     #: Whether the release is pure ε-DP, so that δ may be 0.
     pure: bool = False
     #: Arrays of a record beside x and y that the mechanism takes, ``offset`` and ``weight``.
@@ -142,11 +124,6 @@ class MechanismPlan(AnyPlan):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guarantee", self.guarantee.assuming(*assumed(self)))
-
-    @property
-    def unit(self) -> str:
-        """Whom a guarantee speaks of."""
-        return self.mechanism.unit or super().unit
 
     @property
     def charged_draws(self) -> int:
@@ -250,8 +227,6 @@ class MechanismPlan(AnyPlan):
 release = sample
 #: A mechanism releases a Result.
 Release = Result
-
-
 #: Positions, a pytree with leaves (1, draws, ...): one chain; and what the draws rest on, if they account for noise.
 _Drawn = tuple[PyTree, Evidence | None]
 
@@ -282,7 +257,7 @@ class _OneShot:
         if mesh is not None and not sums:
             raise InputError(
                 f"mesh: {type(plan.mechanism).__name__} reads records one by one; mechanisms that release sums "
-                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP, AdaOPS), and so do "
+                "take a mesh (NoiseAware but of a NumPyro model, SufficientStatistics, AdaSSP), and so do "
                 "samplers and hybrids; leave it out",
                 "mesh",
             )
@@ -378,236 +353,3 @@ def _(plan: MechanismPlan) -> Work:
 def _said(name: str, value: float) -> str:
     """A number for people; a price never below what it is."""
     return round_up(value) if "epsilon" in name or name == "mu" else f"{value:.4g}"
-
-
-# ------------------------------------------------------------------------------------
-# The shape that one-shot mechanisms share: how they are asked, and how what they settle becomes a plan.
-#
-# A mechanism is a frozen dataclass; its fields are what a YAML says about it. It has these methods of its own:
-#
-# ``calibrate(target, spec)``          the plan: public numbers, and the events that they cost, from public facts alone
-# ``check(plan, records)``           refusals that are not the target's own, before anything is charged
-# ``draw(plan, records, streams)``   the release, from one reading of the records
-
-
-#: Integer noise of more releases than a mechanism has, which leaves room for its own in δ.
-_MANY = gaussian.draws_event(gaussian.MOST_NUMBERS << 20)
-
-
-@dataclass(frozen=True)
-class PrivacySpec:
-    """Privacy that a release must give, and its number of records.
-
-    Args:
-        num_records: N, public.
-        epsilon: ε.
-        delta: δ, below 1/N; 0 of a pure release alone.
-        adjacency: which data sets are neighbours.
-
-    Raises:
-        ValueError: numbers outside these, named by the argument first.
-    """
-
-    num_records: int
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-
-    def __post_init__(self) -> None:
-        if self.num_records < 1:
-            raise InputError(f"num_records: must be at least 1, got {self.num_records}", "num_records")
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
-        if self.delta != 0:
-            check_delta(self.delta, self.num_records)
-        if not self.adjacency.of_records:
-            raise UnsupportedCombination(
-                "adjacency: one_label is of randomised labels alone (RandomisedResponse); take replace_one",
-                "adjacency",
-            )
-
-    @property
-    def moved(self) -> float:
-        """Largest distance of two neighbours' sums of vectors of norm at most 1."""
-        return self.adjacency.sensitivity
-
-    @property
-    def mu(self) -> float:
-        """Largest μ whose Gaussian mechanism keeps the promise."""
-        return gaussian_mu(self.epsilon, self.delta)
-
-    @property
-    def of_events(self) -> PrivacySpec:
-        """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
-        spent = gaussian.price(_MANY, self.epsilon)
-        return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
-
-    @property
-    def most_records(self) -> int:
-        """The larger number of records of two neighbours."""
-        return self.num_records + (self.adjacency == Adjacency.ADD_REMOVE)
-
-    def gaussian(self, noise_std: float, sensitivity: float, size: int) -> Event:
-        """Return the charge of one ``gaussian_release``; arguments as of :func:`gaussian_event`.
-
-        Raises:
-            InputError: integer noise of more numbers than are charged for.
-        """
-        check_numbers(size)
-        return gaussian_event(noise_std, sensitivity, size, self.adjacency)
-
-    def gram(self, release: GramRelease) -> tuple[Event, ...]:
-        """Return the charge of one release of a second moment; raises as :meth:`gaussian`."""
-        check_numbers(release.numbers)
-        return release.events(self.adjacency)
-
-
-def check_leaves(mechanism: MechanismOffers, target: Target) -> None:
-    """Refuse a target whose records have an offset or a weight that the mechanism does not take.
-
-    Raises:
-        UnsupportedCombination: naming the array.
-    """
-    offers = target_offers(target)
-    declared = {"offset": offers.offset_bound, "weight": offers.weight_scale}
-    for leaf, fact in declared.items():
-        if fact is not None and leaf not in mechanism.honours:
-            raise UnsupportedCombination(
-                f"{leaf}: {type(mechanism).__name__} has no derivation for records with {_A_LEAF[leaf]}; use a sampler "
-                f"(dpmcmc.plan) or OPS, or leave {leaf} out.",
-                leaf,
-            )
-
-
-_A_LEAF = {"offset": "an offset", "weight": "a weight"}
-
-
-class ReleasedDraws(NamedTuple):
-    """Draws of a mechanism, with what else it released.
-
-    Attributes:
-        positions: a pytree like the target's parameters, leaves (draws, ...), NumPy.
-        evidence: that the draws rest on; None where they account for no noise.
-    """
-
-    positions: PyTree
-    evidence: Evidence | None = None
-
-
-class OneShot(Checked, MechanismOffers):
-    """Base of one-shot mechanisms.
-
-    Example:
-        >>> from dpmcmc.mechanisms import OutputPerturbation
-        >>> from dpmcmc.mechanisms.base import OneShot
-        >>> isinstance(OutputPerturbation(), OneShot)
-        True
-    """
-
-    #: The kind of release, as a Guarantee says it; its accountant; how many draws it is.
-    release = "estimate"
-    accountant = "one_sample"
-    draws = 1
-
-    @on_one_blas_thread
-    def plan(
-        self,
-        target: Target,
-        *,
-        num_records: int,
-        epsilon: float,
-        delta: float,
-        adjacency: str = "replace_one",
-        schema: Schema | None = None,
-        hardened: bool | None = None,
-    ) -> MechanismPlan:
-        """Settle the guarantee and every number that it rests on; reads no record.
-
-        Args:
-            target: the model, with the public bounds that the mechanism rests on.
-            num_records: N.
-            epsilon: ε that the release may cost.
-            delta: δ, below 1/N; 0 of a release that is pure ε-DP.
-            adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
-            schema: public ranges and levels of a table's columns; see :func:`dpmcmc.plan`.
-            hardened: as of :class:`dpmcmc.Privacy`; false is refused. Draws from a posterior are computed in floating
-                point.
-
-        Raises:
-            UnsupportedCombination: no derivation for this target or adjacency.
-            CalibrationError: (ε, δ) is out of reach.
-            ValueError: impossible numbers, named by the argument first; a public bound that is not given.
-        """
-        refuse_floats(hardened)
-        spec = PrivacySpec(num_records, epsilon, delta, Adjacency(adjacency))
-        if delta == 0 and not self.pure:
-            raise InputError(
-                f"delta: 0 is for a release that is pure ε-DP, and that of {type(self).__name__}, as set, is not; "
-                f"give a delta strictly between 0 and 1/num_records = {1 / num_records:.3g}",
-                "delta",
-            )
-        target, informed = (
-            (target, self)
-            if schema is None
-            else (
-                schema.with_public_facts(target),
-                schema.with_public_facts(self, target),
-            )
-        )
-        check_absent(target, spec.adjacency, schema is not None)
-        check_leaves(informed, target)
-        plan = informed.calibrate(target, spec.of_events)
-        check_proved(epsilon, delta, gaussian.releases_event(plan.guarantee.events))
-        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, spec))
-
-    def calibrate(self, target: Target, spec: PrivacySpec) -> MechanismPlan:
-        """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
-        raise NotImplementedError
-
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> PyTree:
-        """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
-
-        Args:
-            plan: made by :meth:`OneShot.plan`.
-            records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds; of a
-                mechanism that ``reads_sums``, the same as :class:`~dpmcmc.privacy.query.record_sums.Records`.
-            streams: secret keys of this run, one stream for each purpose.
-
-        Raises:
-            DrawError: nothing could be released. The error depends on the records and is for the data holder alone.
-        """
-        raise NotImplementedError
-
-    def planned(
-        self,
-        target: Target,
-        spec: PrivacySpec,
-        events: tuple[Event, ...],
-        settings: dict[str, float],
-        assumptions: tuple[str, ...] = (),
-    ) -> MechanismPlan:
-        """Return the plan of what was settled, with the guarantee of its events."""
-        guarantee = Guarantee.from_events(
-            events,
-            delta=spec.delta,
-            adjacency=spec.adjacency,
-            accountant=self.accountant,
-            release=self.release,
-            assumptions=assumptions,
-        )
-        return MechanismPlan(self, target, spec.num_records, guarantee, settings, max(1, self.draws))
-
-
-def _of_all(guarantee: Guarantee, spec: PrivacySpec) -> Guarantee:
-    """Return the guarantee of a mechanism's events and of its integer noise, at the whole δ.
-
-    Each release is charged for ``MOST_NUMBERS`` numbers, and one of more is refused (``integer_noise.py``).
-    """
-    return Guarantee.from_events(
-        (*guarantee.events, *gaussian.releases_event(guarantee.events)),
-        delta=spec.delta,
-        adjacency=guarantee.adjacency,
-        accountant=guarantee.accountant,
-        release=guarantee.release,
-        assumptions=guarantee.assumptions,
-    )

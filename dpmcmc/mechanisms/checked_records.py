@@ -13,10 +13,9 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.data.checks import Marked
-from dpmcmc.privacy.query.gaussian_release import within
+from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, check_bound, target_offers
-from dpmcmc.targets.last_layer import LastLayer
 
 
 def checked(data: PyTree, target: Target, num_records: int, reads_sums: bool) -> PyTree:
@@ -85,9 +84,8 @@ class Fits:
 
     @property
     def row_bound(self) -> float | None:
-        """Public bound on rows; None where none is declared, or where the model bounds features of its own."""
-        own = isinstance(self._model, LastLayer)
-        return None if own else target_offers(self._model).row_bound
+        """Public bound on rows; None where none is declared."""
+        return target_offers(self._model).row_bound
 
     def rows(self, records: PyTree) -> np.ndarray:
         """Return the rows of all records, (N, ...), or of all owners, (N·m, ...)."""

@@ -18,12 +18,7 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import (
-    Accountant,
-    Calibrator,
-    Clipping,
-    Privacy,
-)
+from dpmcmc.privacy.accounting.promise import Accountant, Calibrator, Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target

@@ -1,23 +1,22 @@
-"""Logistic regression whose residuals are clipped: the Huberised logistic loss.
+"""The minimiser of a strongly convex objective, with a certificate.
 
-Clipping a record's gradient clips its residual r = σ(x·θ) − y, where rows have one norm. The clipped residual is still
-increasing in the margin x·θ, so it is the derivative of a convex loss, which is linear where ``|r| > c``:
+    J(θ) = Σ ℓ_i(θ) + (Λ/2)‖θ‖² + b·θ,      ‖θ − argmin J‖ <= ‖∇J(θ)‖/Λ
 
-    ℓ_c'(m) = clip(σ(m) − y, −c, c)
+Damped Newton in float64 on the gradient's norm: along p = −H⁻¹∇J that norm falls at unit rate, whatever the distance
+from the optimum, so halving the step always ends, and no difference of two large objectives is ever taken. A
+guarantee rests on one number, ‖∇J‖ at the returned point plus a bound on its rounding. Gradients are summed in
+blocks of ``_BLOCK`` rows, so a sum of N vectors of norm <= L is off by at most (_BLOCK + N/_BLOCK)·2^-53·N·L in any
+order within a block. A predictor x·θ, hence a gradient, is off by d·2^-53·‖θ‖ times the curvature, and the rest by a
+few roundings.
 
-Its Lipschitz constant is c, in place of 1. Its curvature is σ(1 − σ) where ``|r| < c`` and 0 beyond, hence at most
-c(1 − c) for c <= 1/2 and 1/4 otherwise. Both are times the row bound, or its square.
+Logistic and linear regression have closed forms in NumPy. Any other convex target goes through JAX in float64, with
+conjugate gradients for the Newton step.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,269 +25,20 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.engines.protocol import DrawError
+from dpmcmc.errors import DrawError
+from dpmcmc.mechanisms.convexity import Bounds
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
+from dpmcmc.mechanisms.sums_in_blocks import float64, in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
-from dpmcmc.targets.base import (
-    Target,
-    bind,
-    record_shapes,
-    shared_by_equal_targets,
-    target_offers,
-)
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
-
-
-@dataclass(frozen=True, repr=False)
-class HuberisedLogistic(LogisticRegression):
-    """Logistic regression with residuals clipped to ``clip``.
-
-    Args:
-        clip: c in (0, 1].
-    """
-
-    clip: float = dataclasses.field(default=1.0, kw_only=True)
-
-    @classmethod
-    def of(cls, target: LogisticRegression, clip: float) -> HuberisedLogistic:
-        """Return the model of a logistic regression with its residuals clipped."""
-        return cls(
-            target.prior_scale,
-            num_features=target.num_features,
-            row_bound=target.row_bound,
-            clip=clip,
-        )
-
-    @property
-    def residual_bound(self) -> float:  # type: ignore[override]
-        """Lipschitz constant in the margin, c."""
-        return self.clip
-
-    @property
-    def curvature_bound(self) -> float:  # type: ignore[override]
-        """Largest curvature in the margin: that of σ(1 − σ) on σ <= c."""
-        return min(self.clip, 0.5) * (1 - min(self.clip, 0.5))
-
-    def log_density(self, margin: jax.Array, y: jax.Array) -> jax.Array:
-        """Minus the loss: that of the logistic up to where its residual is c, and linear beyond; ().
-
-        Gradients that JAX takes of it are the clipped ones too.
-        """
-        kink = math.log(self.clip / (1 - self.clip)) if self.clip < 1 else math.inf
-        wrong = (1 - 2 * y) * margin  # the residual is ±σ of it
-        return -(jax.nn.softplus(jnp.minimum(wrong, kink)) + self.clip * jnp.maximum(wrong - kink, 0.0))
-
-    def residual(self, margin: jax.Array, y: jax.Array) -> jax.Array:
-        """clip(σ(m) − y, −c, c)."""
-        return jnp.clip(super().residual(margin, y), -self.clip, self.clip)
-
-
-# ------------------------------------------------------------------------------------
-# The minimiser of a strongly convex objective, with a certificate.
-#
-#     J(θ) = Σ ℓ_i(θ) + (Λ/2)‖θ‖² + b·θ,      ‖θ − argmin J‖ <= ‖∇J(θ)‖/Λ
-#
-# Damped Newton in float64 on the gradient's norm: along p = −H⁻¹∇J that norm falls at unit rate, whatever the distance
-# from the optimum, so halving the step always ends, and no difference of two large objectives is ever taken. A
-# guarantee rests on one number, ‖∇J‖ at the returned point plus a bound on its rounding. Gradients are summed in
-# blocks of ``_BLOCK`` rows, so a sum of N vectors of norm <= L is off by at most (_BLOCK + N/_BLOCK)·2^-53·N·L in any
-# order within a block. A predictor x·θ, hence a gradient, is off by d·2^-53·‖θ‖ times the curvature, and the rest by a
-# few roundings.
-#
-# Logistic and linear regression have closed forms in NumPy. Any other convex target goes through JAX in float64, with
-# conjugate gradients for the Newton step.
-
-
-# ----------------------------------------------------------------------------------------------------
-# A block of code in which JAX computes in float64, whatever the process is set to.
-
-
-def float64() -> AbstractContextManager[Any]:
-    """Return the context for ``with float64(): ...``. JAX moved this switch, so both places are tried."""
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    return importlib.import_module("jax.experimental").enable_x64()
-
-
-# ----------------------------------------------------------------------------------------------------
-# Sums over records in float64, in blocks of rows, so that no more than a block is held at once.
-
-#: (parameters, record) -> loss.
-Loss = Callable[[PyTree, PyTree], jax.Array]
-
-
-def in_float64(records: PyTree) -> PyTree:
-    """Return records on the device, floats in float64; call it where ``float64()`` holds."""
-
-    def leaf_in_float64(leaf: np.ndarray) -> jax.Array:
-        leaf = np.asarray(leaf)
-        return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
-
-    return jax.tree.map(leaf_in_float64, records)
-
-
-def check_losses(target: Target, records: PyTree) -> None:
-    """Refuse a target whose losses, or gradients, fail in float64; only shapes are evaluated.
-
-    Raises:
-        InputError: naming the target, and the reason.
-    """
-    check_loss(
-        lambda params, record: -target.log_likelihood(params, record),
-        target,
-        records,
-        differentiated=True,
-    )
-
-
-def check_loss(loss: Loss, target: Target, records: PyTree, *, differentiated: bool = False) -> None:
-    """Refuse a loss that fails in float64, or is no single number; only shapes are evaluated.
-
-    Args:
-        loss: (params, record) -> number.
-        target: whose parameters it takes.
-        records: pytree of NumPy arrays, leaves (N, ...).
-        differentiated: whether its gradient is needed, too.
-
-    Raises:
-        InputError: naming the reason.
-    """
-
-    def shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        real = jnp.issubdtype(leaf.dtype, jnp.floating)
-        return jax.ShapeDtypeStruct(leaf.shape, jnp.float64 if real else leaf.dtype)
-
-    record = record_shapes(records)
-    params = jax.eval_shape(bind(target, record).init, jax.random.key(0))
-    with float64():
-        params, record = jax.tree.map(shape, (params, record))
-        try:
-            found = jax.eval_shape(loss, params, record)
-            if differentiated:
-                jax.eval_shape(jax.grad(loss), params, record)
-        except Exception as error:  # a user's code may raise anything
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"loss: that of {type(target).__name__} fails in float64 ({type(error).__name__}: {reason})",
-                "loss",
-            ) from error
-    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape != ():
-        raise InputError("loss: must be one number of parameters and a record", "loss")
-
-
-def summed_in_blocks(of_block: Callable[[PyTree], jax.Array], records: PyTree, like: jax.Array, rows: int) -> jax.Array:
-    """Return the sum of ``of_block`` over blocks of ``rows`` records and what is left beside them.
-
-    Args:
-        of_block: sum over some records; shaped as ``like``.
-        records: pytree, leaves (N, ...).
-        like: for shape and dtype.
-        rows: of a block.
-    """
-    count = length_of(records)
-    whole = count // rows * rows
-    total = of_block(jax.tree.map(lambda leaf: leaf[whole:], records)) if whole < count else jnp.zeros_like(like)
-    if whole:
-        blocks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, rows, *leaf.shape[1:]), records)
-        total = jax.lax.scan(lambda sum_so_far, block: (sum_so_far + of_block(block), None), total, blocks)[0]
-    return total
-
-
-def loss_gradient(target: Target, unravel: Callable[[jax.Array], PyTree], flat: jax.Array, block: PyTree) -> jax.Array:
-    """Return Σ −∇ log p(record | θ) over a block of records, at the flat parameters, (d,)."""
-
-    def loss(p: jax.Array) -> jax.Array:
-        return -jnp.sum(jax.vmap(lambda record: target.log_likelihood(unravel(p), record))(block))
-
-    return jax.grad(loss)(flat)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Public facts about strongly convex potentials.
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Public facts about a strongly convex potential Σ losses + (m/2)‖θ‖².
-
-    Attributes:
-        lipschitz: L, bound on the gradient of a record's loss.
-        smoothness: largest curvature of a record's loss.
-        prior_precision: m.
-        size: number of parameters d.
-    """
-
-    lipschitz: float
-    smoothness: float
-    prior_precision: float
-    size: int
-
-
-def bounds_of(target: Target, mechanism: str, prior_precision: float | None = None) -> Bounds:
-    """Return the bounds that a mechanism rests on.
-
-    Args:
-        target: bound to its number of features and to its row bound.
-        mechanism: named in errors.
-        prior_precision: in place of the target's own.
-
-    Raises:
-        UnsupportedCombination: the target lacks one; the message names it.
-    """
-    precision = strong_convexity(target, mechanism, prior_precision)
-    offers = target_offers(target)
-    unclipped = "clipped gradients are those of no convex function"
-    lipschitz = _public(target, mechanism, "gradient_bound", offers.gradient_bound, unclipped)
-    smoothness = _public(target, mechanism, "smoothness", offers.smoothness, "curvature must be bounded")
-    size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
-    return Bounds(lipschitz, smoothness, precision, size)
-
-
-def _public(target: Target, mechanism: str, fact: str, value: float | None, why: str) -> float:
-    """Return a public fact about the losses of a target, or refuse the target for ``why``."""
-    if value is None:
-        raise UnsupportedCombination(
-            f"{mechanism} needs a public {fact} of one record ({why}), and {type(target).__name__} has none; declare a "
-            "bound on the rows (row_bound) if its losses have one.",
-            "target",
-        )
-    return float(value)
-
-
-def strong_convexity(target: Target, mechanism: str, prior_precision: float | None = None) -> float:
-    """Return m, the curvature that the prior gives the potential in every direction.
-
-    Args:
-        target: with convex losses.
-        mechanism: named in errors.
-        prior_precision: in place of the target's own.
-
-    Raises:
-        UnsupportedCombination: losses that are not declared convex, or a prior that states no precision.
-    """
-    name = type(target).__name__
-    if not target_offers(target).log_concave:
-        raise UnsupportedCombination(
-            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
-            "others by its forms printed and range, where they have loss_bounds.",
-            "target",
-        )
-    precision = target_offers(target).prior_precision if prior_precision is None else prior_precision
-    if precision is None or not precision > 0:
-        raise UnsupportedCombination(
-            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0; give "
-            "the mechanism one, in place of the prior's own.",
-            "target",
-        )
-    return float(precision)
-
+from dpmcmc.targets.base import Target, shared_by_equal_targets, target_offers
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 
 _BLOCK = 512
 _UNIT = 2.0**-53
 #: Above so many coefficients a Hessian is not formed.
 _DENSE = 2048
 _ITERATIONS = 300
-
 #: (∇J(θ), Newton step from ∇J(θ) at the last θ asked for).
 _Oracle = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]]
 
@@ -469,7 +219,7 @@ def _closed_form(target: Target, records: PyTree, regularisation: float, b: np.n
     y = np.asarray(records["y"], np.float64)
     family = _CLOSED_FORMS[type(target)]
     scale = target_offers(target).weight_scale
-    # s·w of each record; see ``targets/linear_predictor.py``.
+    # s·w of each record; see ``targets/generalised_linear.py``.
     weight = 1.0 if scale is None else scale * np.asarray(records["weight"], np.float64)
 
     def derivatives(margin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

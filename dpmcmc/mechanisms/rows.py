@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.privacy.query.integer_rows import (
     IN_CACHE,
     MOMENT_PARTS_BITS,
@@ -31,7 +31,6 @@ from dpmcmc.privacy.query.integer_rows import (
 from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.last_layer import on_rows
 from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Grid of numbers within ±1 that are summed: 2^-30.
@@ -56,7 +55,6 @@ class Rows:
         ``there`` is 0 for padding; ``sharers`` is the number of rows of a row's owner, and 1 for an owner of none.
         ``offset`` and ``weight`` are there if records have them.
         """
-        records = on_rows(self.target, records)[1]
         if isinstance(self.target, OrdinalRegression):
             records = self.target.questions(records)
         x = np.asarray(records["x"], np.float64)

@@ -2,9 +2,9 @@ r"""High-confidence boosting: several private candidates on disjoint parts, the 
 
 (Thesis, Theorem 2.25.) Records are dealt by a secret permutation, which does not depend on them, into a parts of
 ⌊N/(a + 1)⌋ and one with the rest. Candidate j reads part j alone, the choice among the a releases is the exponential
-mechanism on the last part. The record in which two neighbours differ is in one part: everything else is the same or
-post-processing, so (ε, δ)-DP of every candidate and ε-DP of the choice make the whole (ε, δ)-DP (parallel composition),
-not (2ε, δ). Choosing by the plain least validation error would have no guarantee.
+mechanism on the last part (``vote.py``). The record in which two neighbours differ is in one part: everything else is
+the same or post-processing, so (ε, δ)-DP of every candidate and ε-DP of the choice make the whole (ε, δ)-DP (parallel
+composition), not (2ε, δ). Choosing by the plain least validation error would have no guarantee.
 
 An (ε, δ)-DP pair is within total variation δ/(1 + e^ε) of an ε-DP pair, on both sides (Dwork and Roth 2014, Lemma
 3.17); so the whole is charged as ``pure`` ε and ``approximate_draw`` δ/(1 + e^ε). Every pair of neighbours has its own
@@ -36,15 +36,16 @@ import numpy as np
 
 from dpmcmc.engine.work import Within, work_of
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec
-from dpmcmc.mechanisms.exponential import Exponential
-from dpmcmc.mechanisms.minimise import Loss
+from dpmcmc.mechanisms import vote
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec
+from dpmcmc.mechanisms.sums_in_blocks import Loss, check_loss
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.charging import Privacy
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.samplers.base import Sampler
@@ -188,9 +189,7 @@ class PrivateSelection(OneShot):
                 "num_records",
             )
         plans, guarantees = self._parts(target, spec, part)
-        # Any hypothesis will do here: the vote costs the same for all.
         voters = spec.num_records - part * len(plans)
-        voting = self._vote(np.zeros((1, 1))).calibrate(target, dataclasses.replace(spec, num_records=voters))
         spent = max(spec.epsilon, *(guarantee.epsilon for guarantee in guarantees))
         failure = spec.delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
         events = (
@@ -202,7 +201,7 @@ class PrivateSelection(OneShot):
             "candidates": float(len(plans)),
             "records_of_a_candidate": float(part),
             "records_that_vote": float(voters),
-            "coefficient": voting.settings["coefficient"],
+            "coefficient": vote.coefficient_of(spec.epsilon, self.loss_bound, spec.moved),
         }
         plan = self.planned(target, spec, events, settings, assumptions)
         return _SelectionPlan(
@@ -212,7 +211,6 @@ class PrivateSelection(OneShot):
             plan.guarantee,
             settings,
             parts=plans,
-            voting=voting,
         )
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
@@ -221,7 +219,7 @@ class PrivateSelection(OneShot):
         for one in plan.parts:
             if isinstance(one, MechanismPlan):
                 one.mechanism.check(one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records))
-        self._vote(np.zeros((1, 1))).check_vote(plan, records)
+        check_loss(self._loss(plan.target), plan.target, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the chosen candidate's release, leaves (1, ...)."""
@@ -237,7 +235,6 @@ class PrivateSelection(OneShot):
             streams: secret keys.
         """
         assert isinstance(plan, _SelectionPlan)
-        assert plan.voting is not None
         order = np.asarray(jax.random.permutation(streams.batch, plan.num_records))
         part = plan.parts[0].num_records
         found = []
@@ -250,7 +247,9 @@ class PrivateSelection(OneShot):
         together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
         last = jax.tree.map(lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records)
         key = jax.random.fold_in(streams.noise, len(plan.parts))
-        return together, self._vote(together).draw_index(plan.voting, last, key)
+        loss = self._loss(plan.target)
+        weights = vote.weights_of_losses(loss, together, last, self.loss_bound, plan.settings["coefficient"])
+        return together, vote.choice(weights, key)
 
     def _parts(
         self, target: Target, spec: PrivacySpec, part: int
@@ -272,13 +271,8 @@ class PrivateSelection(OneShot):
             guarantees.append(cost)
         return plans, guarantees
 
-    def _vote(self, hypotheses: PyTree) -> Exponential:
-        return Exponential(
-            hypotheses=hypotheses,
-            loss=self.loss,
-            loss_bound=self.loss_bound,
-            regularisation=0.0,
-        )
+    def _loss(self, target: Target) -> Loss:
+        return self.loss or (lambda params, record: -target.log_likelihood(params, record))
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,11 +281,9 @@ class _SelectionPlan(MechanismPlan):
 
     Attributes:
         parts: plans of the candidates.
-        voting: plan of the vote.
     """
 
     parts: tuple[_CandidatePlan, ...] = ()
-    voting: MechanismPlan | None = None
 
     @property
     def runs(self) -> tuple[Plan, ...]:

@@ -2,7 +2,7 @@ r"""Forecast of what a budget buys a chain and costs any answer, from public fac
 
 **Relaxations.** At temperature 1 a private chain may run for a time τ (``Plan.private_time``), whatever its steps. A
 direction of curvature λ relaxes in 1/λ, so the budget buys n = τ λ relaxations of it. Nominal 90 % intervals of draws
-that span n of them cover .76 of the slowest direction at 7 and .86 at 25 (``verdict.py``). R-hat is below
+that span n of them cover .76 of the slowest direction at 7 and .86 at 25 (``obstacles.py``). R-hat is below
 1.3 from 25 on.
 
 * Identity metric: the records may say nothing of some direction, whose curvature is that of the prior, m.
@@ -13,7 +13,7 @@ that span n of them cover .76 of the slowest direction at 7 and .86 at 25 (``ver
 
 c is the mean curvature of a record's loss in x·θ, label-blind weights included, with θ from the prior.
 
-**Width.** ``predicted_width`` is that of ``inference/noise_aware.py``, of an ideal answer from the run's gradients. All
+**Width.** ``predicted_width`` is that of ``inference/normal_law.py``, of an ideal answer from the run's gradients. All
 gradients of a run together carry noise of variance 2/(τ·chains), as full batches of the same budget do. Those after
 burn-in, with a part k of Σ 1/s_t², carry s² = 2/(k τ·chains). So a gradient has the noise s² F², the curvature H = c G,
 the score's variance H/l² and, in a private metric of rows, the error of the released Gram matrix.
@@ -32,14 +32,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmcmc.inference.bounded_score import LabelBlind
 from dpmcmc.inference.curvature import AverageLaw
-from dpmcmc.inference.noise_aware import Local, noise_left, predicted, usual_spectrum
+from dpmcmc.inference.linear_score import Linear
+from dpmcmc.inference.normal_law import Local
+from dpmcmc.inference.predicted_width import noise_left, predicted, usual_spectrum
 from dpmcmc.inference.released_metric import ReleasedMetric, metric_floor, metric_roots
-from dpmcmc.inference.scores import LabelBlind, Linear, score_of
-from dpmcmc.planning.noise import PlannedMetric
+from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.private_metric import PlannedMetric
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 
 @dataclass(frozen=True)

@@ -11,40 +11,24 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.noise import (
-    PrivateMetric,
-    calibrated,
-    own_noise,
-    planned_metric,
-    unit_of,
-)
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.noise import own_noise, settle_noise, unit_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan, GivenStarts, Stage, Start
+from dpmcmc.planning.private_metric import PrivateMetric, planned_metric
+from dpmcmc.planning.stages import GivenStarts, Stage, Start
 from dpmcmc.planning.verdict import with_verdict
-from dpmcmc.privacy.accounting.charging import (
-    UNKNOWN_COORDINATES,
-    Earlier,
-    Privacy,
-    Schedule,
-    check_delta,
-    check_proved,
-)
+from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Earlier, Schedule, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.own import named
+from dpmcmc.privacy.accounting.promise import Privacy, check_delta
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import asked_noise
-from dpmcmc.privacy.query.metric import (
-    SecondMoment,
-    asked,
-    every_of,
-    multiples,
-    released_shape,
-)
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.absent_records import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes, target_offers
-from dpmcmc.targets.checks import check_absent
 
 #: Most steps that passes may be, since a plan holds the noise of every step in memory.
 MOST_STEPS = 20_000_000
@@ -106,7 +90,7 @@ def plan(
             "privacy",
         )
     sampling = Full() if sampling is None else sampling
-    target, metric = _told(schema, target, metric, privacy)
+    target, metric = _add_facts(schema, target, metric, privacy)
     _check_whole("num_records", num_records, 1)
     sampling.validate(num_records)
     steps, burn_in = length(sampling, num_records, steps, passes, burn_in)
@@ -128,10 +112,10 @@ def plan(
         before = (planned_metric(metric, target, bound, num_records, privacy),)
         queries = dataclasses.replace(queries, earlier=tuple(stage.charge for stage in before))
     if sampler_offers(bound).unresolved:
-        bound = _solved(bound, queries, privacy)
+        bound = _with_solved_step(bound, queries, privacy)
     check_fit(target, bound)
     _check_clipping(target, privacy)
-    noise = calibrated(own_noise(bound, steps), queries, privacy, second, before)
+    noise = settle_noise(own_noise(bound, steps), queries, privacy, second, before)
     _check_dynamics(bound, noise.noise_std, curvature)
     made = Plan(
         target=target,
@@ -150,7 +134,7 @@ def plan(
     return with_verdict(made)
 
 
-def _told(
+def _add_facts(
     schema: Schema | None,
     target: Target,
     metric: PrivateMetric | None,
@@ -292,7 +276,7 @@ def _bound(sampler: Sampler, sampling: Sampling, num_records: int) -> Sampler:
     return bound if with_rate is None else with_rate(expected_batch(sampling, num_records) / num_records)
 
 
-def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler:
+def _with_solved_step(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler:
     """The sampler with its step size, or friction, solved from the noise that privacy alone needs."""
     if privacy is None:
         raise InputError(

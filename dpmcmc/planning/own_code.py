@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.samplers.base import missing_of
 from dpmcmc.storage.fingerprint import enclosed

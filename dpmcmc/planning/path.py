@@ -12,21 +12,16 @@ from typing import cast
 import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference.bounded_score import LabelBlind
+from dpmcmc.inference.path_law import Scheme, Score
 from dpmcmc.inference.released_metric import ReleasedMetric
-from dpmcmc.inference.scores import LabelBlind, score_of
-from dpmcmc.inference.trace import (
-    NO_SECOND_MOMENT,
-    Scheme,
-    Score,
-    Trace,
-    check_prior,
-    check_steps,
-)
+from dpmcmc.inference.scores import score_of
+from dpmcmc.inference.trace import NO_SECOND_MOMENT, Trace, check_prior, check_steps
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
 #: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.

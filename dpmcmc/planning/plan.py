@@ -10,25 +10,23 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
-from dpmcmc.planning.description import (
-    INTERVALS,
-    UNJUDGED,
-    Verdict,
-    guaranteed,
-    labelled,
-    section,
-    settings,
-)
-from dpmcmc.planning.noise import PlannedMetric, own_noise
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import guaranteed, labelled
+from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.own_code import assumed
-from dpmcmc.planning.stages import AnyPlan, GivenStarts, Private, Stage, Start
-from dpmcmc.privacy.accounting.charging import Privacy, Schedule
-from dpmcmc.privacy.accounting.events import Adjacency, three_digits
+from dpmcmc.planning.permitted_uses import INTERVALS, UNJUDGED, Verdict
+from dpmcmc.planning.private_metric import PlannedMetric
+from dpmcmc.planning.settings_json import section, settings
+from dpmcmc.planning.stages import GivenStarts, Private, Stage, Start
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.metric import SecondMoment, every_of, multiples
+from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.targets import TARGETS
@@ -221,10 +219,10 @@ class Plan(AnyPlan):
     @property
     def temperature_range(self) -> dict[str, float] | None:
         """``min`` and ``max`` of :attr:`temperatures`, as JSON takes them; None for an optimiser."""
-        kept = self.temperatures
+        temperatures = self.temperatures
         if self.optimises:
             return None
-        return {"min": float(kept.min()), "max": float(kept.max())}
+        return {"min": float(temperatures.min()), "max": float(temperatures.max())}
 
     @property
     def own_temperatures(self) -> np.ndarray:
@@ -514,9 +512,9 @@ def _range(values: np.ndarray) -> str:
 def _temperature_line(plan: Plan, heat: str) -> str:
     own = plan.own_temperatures
     # A temperature as asked promises nothing where time or clipping disqualify the draws.
-    kept = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
+    of_what = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
     line = (
-        f"{heat}, {kept}"
+        f"{heat}, {of_what}"
         if np.all(plan.temperatures <= own * 1.001)
         else f"{heat}, and the sampler alone has {_range(own)}: privacy needs more noise than the sampler injects"
     )
@@ -532,10 +530,10 @@ def _with_minibatches(plan: Plan, line: str) -> str:
     return line
 
 
-def _width_clause(kept: np.ndarray) -> str:
+def _width_clause(temperatures: np.ndarray) -> str:
     """Return how wide draws at these temperatures are; empty where the posterior's own is kept, or none is known."""
-    low = float(kept.min())
-    high = float(kept.max())
+    low = float(temperatures.min())
+    high = float(temperatures.max())
     if not np.isfinite(low + high) or (low >= 1 - _SAME and high <= 1 + _SAME):
         return ""
     if high <= 1 + _SAME:

@@ -10,8 +10,8 @@ import jax
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.description import Verdict
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.permitted_uses import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS
@@ -73,8 +73,8 @@ class SavedPlan(AnyPlan):
 
     @property
     def label(self) -> str:
-        """Name of the sampler or of the mechanism, which files of version 0.2.0 do not state."""
-        return str(self.stated.get("label", "a run of version 0.2.0"))
+        """Name of the sampler or of the mechanism."""
+        return str(self.stated["label"])
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -83,12 +83,7 @@ class SavedPlan(AnyPlan):
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Sections of the config that made the plan.
-
-        Raises:
-            InputError: an earlier version wrote the file, without them.
-        """
-        _refuse_older(self.stated)
+        """Sections of the config that made the plan."""
         return self.stated["config"]
 
     @property
@@ -116,22 +111,13 @@ class SavedPlan(AnyPlan):
         return said + noted + self.verdict.lines()
 
 
-def _refuse_older(stated: dict[str, Any]) -> None:
-    if "config" not in stated:
-        raise InputError(
-            "plan.json: an earlier version of dpmcmc wrote it, without the sections of its config, which name the "
-            "method and the prior; read report.html in the folder, or run it again",
-            "folder",
-        )
-
-
 def target_of(stated: dict[str, Any]) -> Target:
     """Return the target that the content of a ``plan.json`` names.
 
-    It is made where its section has the name of a registered target and arguments that this takes. Another one, and
-    that of a file without sections, is a :class:`SavedTarget`.
+    It is made where its section has the name of a registered target and arguments that this takes. Another one is a
+    :class:`SavedTarget`.
     """
-    keys = dict(stated.get("config", {}).get("target", {}))
+    keys = dict(stated["config"]["target"])
     kind = TARGETS.get(str(keys.pop("name", "")))
     if kind is not None:
         try:

@@ -23,15 +23,12 @@ from dpmcmc.data.column_kinds import Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination, printable, shown
 from dpmcmc.inference.curvature import mean_row
+from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import project
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-)
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.ordinal import OrdinalRegression
 
 #: Standard normal quantiles over which predictors are averaged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -13,10 +13,10 @@ from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from dpmcmc.errors import printable
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
 if TYPE_CHECKING:
     from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -102,100 +102,6 @@ def traces(
             axis.yaxis.set_major_locator(MaxNLocator(3, prune="both"))
         figure.suptitle(plain(title), fontsize=STYLE["axes.titlesize"])
         axes[-1, 0].set_xlabel("step")
-
-
-#: Rows of the picture of mixing, at most.
-_MOST_ROWS = 40
-
-
-def mixing(
-    path: File,
-    names: Sequence[str],
-    numbers: tuple[np.ndarray, np.ndarray],
-    needed: tuple[float, float],
-    title: str,
-    note: str | None,
-) -> None:
-    """Save R-hat and ESS of each parameter beside what intervals need; of many parameters, of the worst 40.
-
-    Args:
-        path: file, a PNG where it is an open one.
-        names: of the parameters.
-        numbers: (split R-hat, ESS) of each, (parameters,); NaN or infinite where there is no estimate.
-        needed: largest R-hat and smallest ESS for intervals.
-        title: of the figure.
-        note: text that must stand on it, or None.
-    """
-    rhat, ess = numbers
-    known = np.isfinite(rhat) & np.isfinite(ess) & (ess > 0)
-    away = np.full(len(names), -np.inf)
-    away[known] = np.maximum((rhat[known] - 1) / (needed[0] - 1), needed[1] / ess[known])
-    order = np.argsort(-away, kind="stable")[: min(int(known.sum()), _MOST_ROWS)]
-    rows = np.arange(len(order))
-    with _picture(path, note, (6.4, 1.4 + 0.19 * len(order))) as figure:
-        left, right = figure.subplots(1, 2, sharey=True)
-        for axis, values, limit, name, side in (
-            (left, rhat[order], needed[0], "split R-hat", "at most"),
-            (right, ess[order], needed[1], "effective sample size", "at least"),
-        ):
-            axis.axvline(limit, color="C3", lw=1, ls="--")
-            axis.plot(values, rows, "o", ms=3.5)
-            axis.set_xlabel(f"{name}\n(intervals need {side} {limit:g})", fontsize=8)
-        left.xaxis.set_major_locator(MaxNLocator(4))
-        right.set_xscale("log")
-        digits = (1.0,) if np.ptp(np.log10([*ess[order], needed[1]])) > 1.5 else (1.0, 2.0, 5.0)
-        right.xaxis.set_major_locator(LogLocator(subs=digits))
-        right.xaxis.set_major_formatter("{x:,g}")
-        right.xaxis.set_minor_formatter(NullFormatter())
-        left.set_yticks(rows, [readable(names[place], 40) for place in order], fontsize=7.5)
-        left.set_ylim(len(order) - 0.4, -0.6)
-        shown = "all parameters" if len(order) == len(names) else "parameters"
-        if len(order) < len(names):
-            shown = f"the worst {len(order)} of {len(names):,} parameters"
-        figure.suptitle(f"{plain(title)}\n{shown}", fontsize=STYLE["axes.titlesize"])
-
-
-def prior(
-    path: File,
-    shown: Sequence[tuple[str, np.ndarray, float, float]],
-    units: str,
-    title: str,
-    note: str | None,
-) -> None:
-    """Save the normal prior of a few parameters, and a histogram of their posterior draws.
-
-    Args:
-        path: file, a PNG where it is an open one.
-        shown: (name, draws (n,), mean of the prior, its standard deviation) of each.
-        units: of the numbers, in words.
-        title: of the figure.
-        note: text that must stand on it, or None.
-    """
-    wide = min(len(shown), 3)
-    high = -(-len(shown) // wide)
-    with _picture(path, note, (7.6, 1.7 * high + 0.9)) as figure:
-        axes = figure.subplots(high, wide, squeeze=False).ravel()
-        for axis in axes[len(shown) :]:
-            axis.set_visible(False)
-        for axis, (name, draws, mean, std) in zip(axes, shown, strict=False):
-            ends = min(draws.min(), mean - 3 * std), max(draws.max(), mean + 3 * std)
-            grid = np.linspace(*ends, 300)
-            density = np.exp(-0.5 * ((grid - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi))
-            axis.hist(
-                draws,
-                bins=30,
-                density=True,
-                histtype="stepfilled",
-                alpha=0.6,
-                label="posterior draws",
-            )
-            axis.plot(grid, density, color="C3", ls="--", lw=1.3, label="prior")
-            axis.set_title(readable(name, 32), fontsize=8.5)
-            axis.set_yticks([])
-            axis.xaxis.set_major_locator(MaxNLocator(4))
-        figure.suptitle(f"{plain(title)}\n{plain(units)}", fontsize=8.5)
-        handles = axes[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower left", ncols=2)
 
 
 def calibration(

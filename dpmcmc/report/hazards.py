@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 
 
 class Whose(Protocol):
-    """Whose records a run used, as :class:`dpmcmc.report.page.Circumstances` says."""
+    """Whose records a run used, as :class:`dpmcmc.report.circumstances.Circumstances` says."""
 
     @property
     def nobodys(self) -> bool:
@@ -33,7 +33,7 @@ def hazards(plan: AnyPlan, whose: Whose, intervals: bool) -> list[tuple[str, str
         intervals: whether they may be reported.
     """
     return [
-        ("unit of privacy", _unit(plan.unit)),
+        ("unit of privacy", _unit(plan)),
         (
             "threat model",
             "Central model: a curator holds all records and is trusted with them. Computation and noise happen on the "
@@ -50,8 +50,9 @@ def hazards(plan: AnyPlan, whose: Whose, intervals: bool) -> list[tuple[str, str
     ]
 
 
-def _unit(unit: str) -> str:
-    if unit == "label":
+def _unit(plan: AnyPlan) -> str:
+    unit = plan.unit
+    if plan.guarantee is not None and plan.guarantee.release == "labels":
         return (
             "One label of one record. Features are taken as public: nothing protects them, nor that somebody takes "
             "part. A person with K records has a weaker promise, which dpmcmc verify --group K states."

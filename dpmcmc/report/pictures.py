@@ -18,7 +18,8 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from dpmcmc.storage.files import DRAWN, RunFolder
+from dpmcmc.storage.released_files import DRAWN
+from dpmcmc.storage.run_folder import RunFolder
 
 #: A picture: its function in ``figures.py``, and the arguments of that after the file.
 Job = tuple[str, tuple[object, ...]]

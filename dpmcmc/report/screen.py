@@ -1,8 +1,8 @@
 """Lines that ``plan`` and ``run`` print of a plan and of a release.
 
-Both begin with the same lines (:func:`planned`), and end with what the release is for (:func:`uses`). A refusal has its
-reason in five words, and beside it the command that would do better and the command for all reasons. Everything here
-is made of public facts and of released values.
+Both begin with the same lines (:func:`lines_of_plan`), and end with what the release is for (:func:`uses`). A refusal
+has its reason in five words, and beside it the command that would do better and the command for all reasons. Everything
+here is made of public facts and of released values.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from dpmcmc.data.base import DataSpec, Privatised
-from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.data.base import DataSpec
+from dpmcmc.data.request import Privatised
+from dpmcmc.inference.normal_law import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import score_of
-from dpmcmc.planning.description import IF_TRUE, INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.permitted_uses import IF_TRUE, INTERVALS, PREDICTION, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import AnyPlan
-from dpmcmc.privacy.accounting.events import round_up, three_digits
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, expected_batch
+from dpmcmc.privacy.accounting.shown_numbers import round_up, three_digits
 from dpmcmc.report.lines import LABEL, NO, WIDTH, YES, Row
 from dpmcmc.report.words import model
 from dpmcmc.samplers.optax import Optax
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.linear import LinearRegression
 
 _UNITS = {
     "replace_one": "one {} replaced",
     "add_remove": "one {} added or removed",
     "zero_out": "one {} counted or not",
-    "one_label": "one {} changed, features not protected",
+    "one_label": "label of one {} changed, features not protected",
 }
 _RELEASED = {
     "trace": "all iterates covered",
@@ -38,7 +39,7 @@ _RELEASED = {
 }
 
 
-def planned(
+def lines_of_plan(
     name: str,
     plan: AnyPlan,
     spec: DataSpec,
@@ -89,11 +90,11 @@ def _privacy(plan: AnyPlan, secret: bool, asked: float | None, came_with: Privat
         return f"nothing more is charged: {came_with}"
     if plan.guarantee is None:
         return "none: nothing is promised of the draws"
-    said = promise(plan.guarantee, plan.unit, asked)
+    said = line_of_promise(plan.guarantee, plan.unit, asked)
     return said if secret else f"NONE: the noise is known; secret noise would give {said}"
 
 
-def promise(guarantee: Guarantee, unit: str, asked: float | None = None) -> str:
+def line_of_promise(guarantee: Guarantee, unit: str, asked: float | None = None) -> str:
     """Return a guarantee in one line.
 
     Args:
@@ -120,7 +121,7 @@ def _method(plan: AnyPlan) -> Row:
                 "mechanism",
                 f"a noise-aware release, {plan.draws:,} draws from its posterior",
             )
-        if plan.label == "RandomisedResponse":
+        if plan.label == "LabelPosterior":
             return (
                 "mechanism",
                 f"randomised labels, {plan.draws:,} draws from their posterior",
@@ -212,10 +213,10 @@ def width(observed: float | None, predicted: float | None) -> list[Row]:
     """Return the line on the width of intervals over that without privacy; none where nothing is known of it."""
     if observed is None and predicted is None:
         return []
-    told = "" if predicted is None else f"predicted {three_digits(predicted)}"
+    prediction = "" if predicted is None else f"predicted {three_digits(predicted)}"
     if observed is None:
-        return [("intervals", f"{told} × as wide as without privacy")]
-    more = f" ({told})" if told else ""
+        return [("intervals", f"{prediction} × as wide as without privacy")]
+    more = f" ({prediction})" if prediction else ""
     return [("intervals", f"{three_digits(observed)} × as wide as without privacy{more}")]
 
 

@@ -1,6 +1,6 @@
-"""``report.html`` of a sweep, and its last lines on a console: what each cell was for, and what all cost together.
+"""``report.html`` of a sweep, and its last lines on a console: what each config was for, and what all cost together.
 
-Everything on it is a public fact or comes from released values: swept values, how many cells ended in which way, the
+Everything on it is a public fact or comes from released values: swept values, how many configs ended in which way, the
 verdict and the scores that a run's ``metrics.json`` has.
 """
 
@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.report.page import template
 
 FILE = "report.html"
@@ -28,16 +28,16 @@ _SAID = {
     "failed": "No release",
     "refused": "No release",
 }
-#: Columns of scores that the page has, where a cell has them.
+#: Columns of scores that the page has, where a config has them.
 _MEASURES = ("accuracy", "rmse", "log_predictive_density", "ess", "rhat")
 
 Row = Mapping[str, Any]
 
 
 class _Line(NamedTuple):
-    """A row of the page: cells that differ in their noise alone."""
+    """A row of the page: configs that differ in their noise alone."""
 
-    cells: list[str]
+    values: list[str]
     total: int
     released: int
     epsilon: str
@@ -46,16 +46,16 @@ class _Line(NamedTuple):
 
 
 def cost(together: Guarantee | None, why: str) -> str:
-    """Return a sentence on what all cells cost together."""
+    """Return a sentence on what all configs cost together."""
     if together is None:
         return (
-            f"No epsilon is proved for all cells together: {why}. Each cell states its own promise, and whoever sees "
-            "several learns more than any one of them allows."
+            f"No epsilon is proved for all configs together: {why}. Each config states its own promise, and whoever "
+            "sees several learns more than any one of them allows."
         )
     assumed = " ".join(together.assumptions)
     return (
-        f"All charged cells together are ({round_up(together.epsilon)}, {together.delta:.6g})-DP, "
-        f"{together.adjacency}{f', assuming: {assumed}' if assumed else '.'} Whoever publishes several cells, or the "
+        f"All charged configs together are ({round_up(together.epsilon)}, {together.delta:.6g})-DP, "
+        f"{together.adjacency}{f', assuming: {assumed}' if assumed else '.'} Whoever publishes several configs, or the "
         "best of them, pays for all."
     )
 
@@ -74,8 +74,8 @@ def page(
         name: of the grid.
         day: on which it began.
         keys: swept ones.
-        rows: one for each cell, as ``results.csv`` has them.
-        together: guarantee of all charged cells; None where none is proved.
+        rows: one for each config, as ``results.csv`` has them.
+        together: guarantee of all charged configs; None where none is proved.
         why: why there is none.
     """
     measures = [one for one in _MEASURES if any(_number(row, one) for row in rows)]
@@ -97,11 +97,11 @@ def page(
 
 
 def lines(rows: Sequence[Row], together: Guarantee | None, why: str, private: int) -> Iterator[str]:
-    """Yield the last lines on the console; ``private`` cells ended for reasons that may depend on the records."""
+    """Yield the last lines on the console; ``private`` configs ended for reasons that may depend on the records."""
     counts = Counter(row["status"] for row in rows)
     if private:
         return
-    yield "cells    " + ", ".join(f"{counts[status]} {status}" for status in _SAID if counts[status])
+    yield "configs  " + ", ".join(f"{counts[status]} {status}" for status in _SAID if counts[status])
     yield f"privacy  {cost(together, why)}"
 
 

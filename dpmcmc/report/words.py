@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
-from dpmcmc.planning.stages import AnyPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.per_owner import PerOwner
 
 #: Most columns that a title names where the user gave no formula.
 _TITLE_COLUMNS = 6
@@ -27,12 +27,11 @@ _MODELS = {
     "SoftmaxRegression": "softmax (multinomial logistic) regression",
     "PoissonRegression": "Poisson regression with a log link",
     "NegativeBinomialRegression": "negative binomial regression with a log link",
-    "LastLayer": "softmax regression on fixed features",
 }
 _METHODS = {
     "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "
     "the posterior given these sums, which knows the law of their noise",
-    "RandomisedResponse": "randomised response: every label was changed at random, and draws come from the posterior "
+    "LabelPosterior": "randomised response: every label was changed at random, and draws come from the posterior "
     "given these labels and the features, which knows how likely each label was changed",
     "SGLD": "stochastic gradient Langevin dynamics",
     "SGHMC": "stochastic gradient Hamiltonian Monte Carlo",

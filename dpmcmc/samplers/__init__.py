@@ -2,14 +2,8 @@
 
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.samplers.optax import Optax
-from dpmcmc.samplers.schedules import (
-    SCHEDULES,
-    AlphaPhase,
-    Cyclical,
-    Floor,
-    OptaxSchedule,
-    Polynomial,
-)
+from dpmcmc.samplers.optax_schedules import OptaxSchedule
+from dpmcmc.samplers.schedules import SCHEDULES, AlphaPhase, Cyclical, Floor, Polynomial
 from dpmcmc.samplers.sgfs import SGFS
 from dpmcmc.samplers.sghmc import SGHMC
 from dpmcmc.samplers.sgld import SGLD

@@ -29,16 +29,11 @@ import numpy as np
 from annotated_types import Gt
 
 from dpmcmc.errors import REST, InputError, check_fields, shown
-from dpmcmc.privacy.query.metric import GRADIENT
 from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import GRADIENT
 from dpmcmc.samplers.base import Queries, SamplerOffers, tree_norm
-from dpmcmc.samplers.schedules import (
-    PerStep,
-    Schedule,
-    arguments_said,
-    check_every_step,
-    made_by_optax,
-)
+from dpmcmc.samplers.optax_schedules import arguments_said, made_by_optax
+from dpmcmc.samplers.schedules import PerStep, Schedule, check_every_step
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 
 #: Arguments that are shares of an average that a rule keeps from step to step.

@@ -37,7 +37,7 @@ number of the step alone, so the time of a step reveals nothing.
 **Guarantee.** θ is post-processing of the releases. ``public`` and ``gradients`` release g̃ alone: subsampled Gaussians
 at z = s b/(N C) on the sum of F⁻¹g clipped to C. ``query`` releases Σ clip(g)clip(g)ᵀ beside it, with noise z_V C²: ONE
 subsampled Gaussian with z⁻² = z_g⁻² + z_V⁻² in a step that asks, or two events where the minibatches are two (proof in
-``privacy/query/metric.py``); the other steps cost a gradient. The projection onto D >= 0 is post-processing.
+``privacy/query/second_moment.py``); the other steps cost a gradient. The projection onto D >= 0 is post-processing.
 """
 
 from __future__ import annotations
@@ -51,25 +51,12 @@ import jax.numpy as jnp
 from annotated_types import Ge, Le
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.metric import (
-    GRADIENT,
-    Factors,
-    Form,
-    MatrixLike,
-    NoiseRatio,
-    PublicMatrix,
-    SecondMoment,
-    flat,
-    form_of,
-)
+from dpmcmc.privacy.query.matrix_forms import Factors, Form, form_of
+from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import (
-    Langevin,
-    Queries,
-    step_allowed,
-    temperature_kept,
-    tree_norm,
-)
+from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment
+from dpmcmc.samplers.base import Langevin, Queries, tree_norm
+from dpmcmc.samplers.langevin import step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import STATIC, PyTree, is_zero, rebuilt
 

@@ -28,8 +28,9 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers import base
-from dpmcmc.samplers.base import Friction, Langevin, thermal_velocity, tree_norm
+from dpmcmc.samplers import langevin
+from dpmcmc.samplers.base import Langevin, tree_norm
+from dpmcmc.samplers.langevin import Friction, thermal_velocity
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import PyTree, rebuilt
 
@@ -101,11 +102,11 @@ class SGHMC(Langevin):
         """Solve ``step_size: auto`` (η = 2aT/(s² + V̂)) or ``friction: matched`` (a = η(s² + V̂)/(2T))."""
         variance = noise_std**2 + self.minibatch_variance
         if self.step_size == "auto":
-            return self.with_eta(float(base.step_allowed(variance, self.temperature, self.damping)))
-        friction = float(base.friction_needed(variance, self.eta(0), self.temperature))
+            return self.with_eta(float(langevin.step_allowed(variance, self.temperature, self.damping)))
+        friction = float(langevin.friction_needed(variance, self.eta(0), self.temperature))
         if friction > 1:
             assert self.num_records is not None
-            largest = self.num_records * base.step_allowed(variance, self.temperature)
+            largest = self.num_records * langevin.step_allowed(variance, self.temperature)
             raise InputError(
                 f"friction matched to the noise privacy needs would be {friction:.3g}, beyond 1: "
                 f"take step_size at most {largest:.3g}",
@@ -115,14 +116,14 @@ class SGHMC(Langevin):
 
     def noise_std(self, t: PerStep) -> PerStep:
         """s_t = √(2(a − b̂)T/η_t), in gradient units; :meth:`check` refuses b̂ > a."""
-        own = base.noise_variance(self.eta(t), self.temperature, self.damping) - self.minibatch_variance
+        own = langevin.noise_variance(self.eta(t), self.temperature, self.damping) - self.minibatch_variance
         return (own * (own > 0)) ** 0.5
 
     def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the public estimate of minibatch noise exceeds the friction."""
         super().check(noise_std, t)
         if self.temperature > 0:
-            estimate = np.max(base.friction_needed(self.minibatch_variance, self.eta(t), self.temperature))
+            estimate = np.max(langevin.friction_needed(self.minibatch_variance, self.eta(t), self.temperature))
             if estimate > self.damping:
                 raise InputError(
                     f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.damping:g}: raise the "
@@ -132,7 +133,7 @@ class SGHMC(Langevin):
 
     def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """η_t(s² + V̂)/(2a)."""
-        return base.temperature_kept(noise_std**2 + self.minibatch_variance, self.eta(t), self.damping)
+        return langevin.temperature_kept(noise_std**2 + self.minibatch_variance, self.eta(t), self.damping)
 
     def init(self, key: jax.Array, position: PyTree) -> SGHMCState:
         """State at ``position`` with a velocity of variance ηT."""

@@ -6,7 +6,7 @@ The pair (drift η, noise variance 2Tη) keeps exp(−U/T). The thesis prints no
 Exact on a quadratic of curvature w with exact gradients: Var = (T/w) / (1 − ηw/2), stable for ηw < 2.
 
 The noise is part of the query. Where privacy needs s_t > √(2T/η_t), the chain runs at temperature η_t s_t²/2 instead,
-and the plan says so. The law of the noise is ``base.py`` at friction 1.
+and the plan says so. The law of the noise is ``langevin.py`` at friction 1.
 """
 
 from __future__ import annotations

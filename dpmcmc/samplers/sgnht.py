@@ -27,8 +27,9 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers import base
-from dpmcmc.samplers.base import Friction, Langevin, thermal_velocity, tree_norm
+from dpmcmc.samplers import langevin
+from dpmcmc.samplers.base import Langevin, tree_norm
+from dpmcmc.samplers.langevin import Friction, thermal_velocity
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import PyTree, is_zero
 
@@ -84,7 +85,7 @@ class SGNHT(Langevin):
 
     def settled_friction(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """a* = η_t s²/(2T), where the thermostat settles for small ηw."""
-        return base.friction_needed(noise_std**2, self.eta(t), self.temperature)
+        return langevin.friction_needed(noise_std**2, self.eta(t), self.temperature)
 
     def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the thermostat would have to settle beyond 1."""
@@ -92,7 +93,7 @@ class SGNHT(Langevin):
         worst = float(np.max(self.settled_friction(noise_std, t)))
         if worst > 1:
             assert self.num_records is not None
-            largest = self.num_records * base.step_allowed(float(np.max(noise_std)) ** 2, self.temperature)
+            largest = self.num_records * langevin.step_allowed(float(np.max(noise_std)) ** 2, self.temperature)
             raise InputError(
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
                 f"step_size at most {largest:.3g}, or step_size auto with friction 0.5, half of that",
@@ -110,7 +111,7 @@ class SGNHT(Langevin):
 
     def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """η_t/a* = 2T/s²."""
-        return base.langevin_time(self.eta(t), self.settled_friction(noise_std, t))
+        return langevin.langevin_time(self.eta(t), self.settled_friction(noise_std, t))
 
     def init(self, key: jax.Array, position: PyTree) -> SGNHTState:
         """State at ``position`` with a velocity of variance ηT; the first step sets the thermostat."""

@@ -18,7 +18,8 @@ from typing import IO, Any
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.files import read_bytes, write_atomically
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.files import read_bytes
 
 
 def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:

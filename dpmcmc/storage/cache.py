@@ -1,46 +1,21 @@
 """The one folder where downloads, calibrations and compiled programs are kept between runs. Holds no record.
 
-A compiled program from a cache runs in place of the one that this code would compile, so whoever can write to the cache
-decides what a run computes: also how much noise it adds. A folder that somebody else can change is therefore refused,
-:class:`UnsafeCache`, whether ``DPMCMC_CACHE``, ``JAX_COMPILATION_CACHE_DIR`` or ``jax.config`` names it.
-
-The rule is that of ssh for its keys. The folder belongs to the user of this process, and nobody else may write to it.
-Every folder above it, and every symbolic link on the way, belongs to that user or to root; others may write to such a
-folder only where it is sticky, as /tmp is. The files in it belong to the user or to root, and nobody else may write to
-them. A system without user ids (Windows) is not checked.
+Others who could write there could change what a run computes, so such a folder is refused.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import platformdirs
 
 from dpmcmc.errors import InputError
 
-# ----------------------------------------------------------------------------------------------------
-# Versions of what is installed.
-
-
-@functools.cache
-def installed(name: str) -> str:
-    """Return a package's version, or "source" where it is used without being installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "source"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the packages that compute a guarantee."""
-    return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
-
-
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+
 #: Symbolic links on one way, as many as Linux follows.
 _LINKS = 40
 
@@ -92,15 +67,15 @@ def refuse_unsafe(path: Path, variable: str) -> None:
     """
     if os.name != "posix":
         return
-    here = Path("/")
+    reached = Path("/")
     links = 0
     waiting = list(reversed(Path(os.path.abspath("."), path).parts))
     while waiting:
         part = waiting.pop()
         if part == "..":
-            here = here.parent
+            reached = reached.parent
             continue
-        step = here / part
+        step = reached / part
         try:
             found = step.lstat()
         except (FileNotFoundError, NotADirectoryError):  # nothing is there, nor can be
@@ -111,14 +86,14 @@ def refuse_unsafe(path: Path, variable: str) -> None:
             ) from None
         if not stat.S_ISLNK(found.st_mode):
             _refuse_changeable(step, found, variable, last=False)
-            here = step
+            reached = step
             continue
         _refuse_other_owner(step, found, variable)
         links += 1
         if links > _LINKS:
             raise UnsafeCache(f"{variable}: {path} has too many symbolic links; name another folder")
         waiting += reversed(Path(os.readlink(step)).parts)
-    _refuse_changeable(here, here.lstat(), variable, last=True)
+    _refuse_changeable(reached, reached.lstat(), variable, last=True)
 
 
 def _refuse_changeable(step: Path, found: os.stat_result, variable: str, last: bool) -> None:

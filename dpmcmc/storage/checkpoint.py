@@ -23,7 +23,6 @@ of private data could be searched for. Both stay, for a finished run must not an
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -31,134 +30,23 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.arrays import seal, unseal
-from dpmcmc.storage.files import lock, names, read_json, write_atomically
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.commit import CommittedDraws, Point
+from dpmcmc.storage.files import read_json
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
-from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
+from dpmcmc.storage.leaves import from_text, plain, to_text
+from dpmcmc.storage.lock import lock, still_names
+from dpmcmc.storage.pytree import PyTree
 
-# ----------------------------------------------------------------------------------------------------
-# How far a run has got: what one commit of a checkpoint says, as arrays for its file.
-
-
-class CommittedDraws(Protocol):
-    """Everything that a commit keeps of one chain.
-
-    Attributes:
-        pieces: kept draws of each chunk, pytrees.
-        norm: of the last position.
-    """
-
-    pieces: list[PyTree]
-    norm: float
-
-
-@dataclass
-class Point:
-    """How far a run has got, as its last commit says.
-
-    Attributes:
-        number: of the commit.
-        block: first cell of the block that is running.
-        step: its next step.
-        until: step that it may reach before the next commit.
-        shape: (cells in a block, steps in a chunk); a resumed run keeps them.
-        states: leaves of the block's states, or None where it has not started.
-        norms: last norm of every chain.
-        pieces: per chain the leaves of each piece of its draws.
-        seconds: of running so far.
-        files: names and digests of the files that hold them.
-        sure: whether no later commit was lost.
-    """
-
-    number: int = 0
-    block: int = 0
-    step: int = 0
-    until: int = 0
-    shape: tuple[int, int] = (0, 0)
-    states: list[np.ndarray] | None = None
-    norms: list[float] = field(default_factory=list)
-    pieces: list[list[list[np.ndarray]]] = field(default_factory=list)
-    seconds: float = 0.0
-    files: list[tuple[str, str]] = field(default_factory=list)
-    sure: bool = True
-
-    @property
-    def complete(self) -> bool:
-        """Whether every chain has done its steps."""
-        return self.block >= len(self.norms)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays of its file: all but the pieces, which lie in files of their own."""
-        body = dataclasses.asdict(dataclasses.replace(self, states=None, pieces=[]))
-        arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
-        return arrays | {f"state/{i}": leaf for i, leaf in enumerate(self.states or [])}
-
-    def read_pieces(self, folder: Path) -> bool:
-        """Read the draws that the commit names from its checkpoint's folder; return whether they are whole."""
-        self.pieces = [[] for _ in self.norms]
-        for name, digest in self.files:
-            held = unseal(folder / name)
-            if held is None or held[0] != digest:
-                return False
-            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
-            for key, leaf in held[1].items():
-                i, j, _ = (int(part) for part in key.split("/"))
-                grouped.setdefault((i, j), []).append(leaf)
-            for (i, _), leaves in grouped.items():
-                self.pieces[i].append(leaves)
-        return True
-
-    def whole(self) -> dict[str, np.ndarray]:
-        """Arrays of it and of its pieces, as another process takes them; see :meth:`of_whole`."""
-        pieces = {
-            f"piece/{i}/{j}/{k}": leaf
-            for i, own in enumerate(self.pieces)
-            for j, leaves in enumerate(own)
-            for k, leaf in enumerate(leaves)
-        }
-        return self.arrays() | pieces
-
-    @classmethod
-    def of_whole(cls, arrays: dict[str, np.ndarray]) -> Point:
-        """Point that :meth:`whole` gave the arrays of."""
-        names = [name for name in arrays if name.startswith("piece/")]
-        pieces = {name: arrays[name] for name in names}
-        point = cls.of({name: arrays[name] for name in arrays if name not in pieces})
-        assert point is not None  # it was made by this version
-        point.pieces = [[] for _ in point.norms]
-        for name, leaf in pieces.items():
-            i, j, _ = (int(part) for part in name.split("/")[1:])
-            own = point.pieces[i]
-            own += [[] for _ in range(len(own), j + 1)]
-            own[j].append(leaf)
-        return point
-
-    @classmethod
-    def of(cls, arrays: dict[str, np.ndarray]) -> Point | None:
-        """Point that a file's arrays say, without its pieces; None where it is not of this version."""
-        try:
-            point = cls(**json.loads(arrays.pop("body").tobytes()))
-        except (ValueError, KeyError, TypeError):
-            return None
-        if len(point.shape) != 2 or min(point.shape) < 1:
-            return None
-        point.shape = (point.shape[0], point.shape[1])
-        point.states = [arrays[f"state/{i}"] for i in range(len(arrays))] or None
-        point.files = [(name, digest) for name, digest in point.files]
-        return point
-
-
-# ----------------------------------------------------------------------------------------------------
-# ``run.json`` of a checkpoint: its version, and whether it holds what this version writes.
-
+#: Version of ``run.json``.
 VERSION = 2
 
 
@@ -183,8 +71,12 @@ def check_run(run: Any) -> None:
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
+
+
 #: Chunks that may pass before the first commit, when it is not known how long they take.
-_FIRST = 64
+_CHUNKS_BEFORE_FIRST_COMMIT = 64
+
+
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
 
@@ -295,7 +187,7 @@ class Checkpoint:
         self._run.setdefault("notes", {}).update(facts)
         self._save()
 
-    def noted(self, name: str) -> Any:
+    def read_note(self, name: str) -> Any:
         """A fact kept by :meth:`note`, or None."""
         return self._run.get("notes", {}).get(name)
 
@@ -337,8 +229,8 @@ class Checkpoint:
                 the mesh cannot share as they were.
         """
         # A different device layout changes the order of rounding.
-        here = platform() if mesh is None else f"{platform()} {mesh}"
-        self._here = here = f"{here} {workers}" if workers else here
+        layout = platform() if mesh is None else f"{platform()} {mesh}"
+        self._platform = f"{layout} {workers}" if workers else layout
         self.elsewhere = False
         self.new = None
         if not self.begun:
@@ -351,7 +243,7 @@ class Checkpoint:
             known |= {"records_key": key.hex(), "records": fingerprint(key, data)}
             known |= {
                 "again": [],
-                "platform": here,
+                "platform": self._platform,
                 "secret": secret,
                 "keys": to_text(streams),
             }
@@ -372,7 +264,7 @@ class Checkpoint:
             self._check_shared(mesh[0])
         if self._run["keys"] is None:
             self.elsewhere = not self._whole
-        elif self._run["platform"] == here:
+        elif self._run["platform"] == self._platform:
             try:
                 return from_text(self._run["keys"], streams)
             except (ValueError, TypeError):
@@ -415,7 +307,7 @@ class Checkpoint:
     def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
         self._run["again"] = self._run["again"] + events
-        self._run |= {"platform": self._here, "keys": to_text(streams)}
+        self._run |= {"platform": self._platform, "keys": to_text(streams)}
         self._save()
 
     @property
@@ -423,7 +315,7 @@ class Checkpoint:
         """Events, as JSON, that were charged for steps taken again elsewhere."""
         return self._run.get("again", [])
 
-    def keep(self, stage: int, arrays: dict[str, np.ndarray], last: bool) -> None:
+    def commit_stage(self, stage: int, arrays: dict[str, np.ndarray], last: bool) -> None:
         """Commit what a stage released, which is not made again.
 
         Args:
@@ -437,8 +329,8 @@ class Checkpoint:
             self._run["keys"] = None
         self._save()
 
-    def kept(self, stage: int) -> dict[str, np.ndarray] | None:
-        """Return the arrays that :meth:`keep` was given for a stage; None: the stage is to be made, or made again.
+    def load_stage(self, stage: int) -> dict[str, np.ndarray] | None:
+        """Return the arrays that :meth:`commit_stage` was given for a stage; None: the stage is made, or made again.
 
         Raises:
             CheckpointError: they were committed, and are lost, and steps that are kept rest on them.
@@ -461,7 +353,7 @@ class Checkpoint:
         """Whether the last commit of a run that is done is here."""
         last = [int(stage) for stage, known in self._run["stages"].items() if known["last"]]
         if last:
-            return self.kept(last[0]) is not None
+            return self.load_stage(last[0]) is not None
         point = self.point()
         return point is not None and point.complete
 
@@ -483,7 +375,7 @@ class Checkpoint:
         started = time.perf_counter()
         point = Point(
             shape=shape,
-            until=_FIRST * shape[1],
+            until=_CHUNKS_BEFORE_FIRST_COMMIT * shape[1],
             norms=[0.0] * chains,
             pieces=[[] for _ in range(chains)],
         )
@@ -585,16 +477,16 @@ def has_begun(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
+def open_checkpoint(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
     """The checkpoint of a folder, for as long as it is needed; one that the caller opened is the caller's to close."""
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         yield checkpoint
         return
-    kept = Checkpoint(checkpoint)
+    own = Checkpoint(checkpoint)
     try:
-        yield kept
+        yield own
     finally:
-        kept.close()
+        own.close()
 
 
 def _locked(path: Path) -> int:
@@ -603,7 +495,7 @@ def _locked(path: Path) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             lock(handle)
-            if names(path, handle):  # else a run that is done has removed it meanwhile
+            if still_names(path, handle):  # else a run that is done has removed it meanwhile
                 return handle
         except BlockingIOError:
             os.close(handle)

@@ -1,4 +1,7 @@
-"""Fingerprint that a resumed run is known by: its records, its plan, and the platform that rounds its numbers."""
+"""Fingerprint that a resumed run is known by: its records, its plan, and the platform that rounds its numbers.
+
+Whether a difference is refused or charged is for the checkpoint (``checkpoint.py``) to say.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,12 @@ import functools
 import hashlib
 import hmac
 import json
-import mmap
 import os
 import platform as machine
 import re
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import CellType, CodeType
 from typing import Any, Protocol
@@ -20,62 +22,22 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from dpmcmc.errors import InputError
-from dpmcmc.storage.cache import installed
 from dpmcmc.storage.pytree import PyTree
-
-# ----------------------------------------------------------------------------------------------------
-# Records read block by block, so that a memory-mapped file never has to fit in memory.
-
-_BLOCK_BYTES = 64 << 20
-
-
-def on_disk(data: PyTree) -> bool:
-    """Whether some of the records are memory-mapped."""
-    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
-
-
-def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
-    """Yield (first row, rows) of a pytree of arrays, block by block; pages of a map are released after each."""
-    leaves = jax.tree.leaves(records)
-    if not on_disk(leaves):
-        yield 0, jax.tree.map(np.asarray, records)
-        return
-    row = max(sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1)
-    rows = max(_BLOCK_BYTES // row, 1)
-    jax.tree.map(lambda leaf: advise(leaf, "MADV_NORMAL"), records)
-    for start in range(0, max(len(leaves[0]), 1), rows):
-        part = slice(start, start + rows)
-        block = jax.tree.map(functools.partial(_part, part=part), records)
-        yield start, block
-        jax.tree.map(give_back, records)
-
-
-def _part(leaf: np.ndarray, part: slice) -> np.ndarray:
-    return np.asarray(leaf[part])
-
-
-def give_back(array: np.ndarray) -> None:
-    """Tell the system that the pages read through a map are not needed any more."""
-    advise(array, "MADV_DONTNEED")
-
-
-def advise(array: np.ndarray, advice: str) -> None:
-    """Tell the system how a map is read, if it takes such advice; an array in memory is left alone."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    number = getattr(mmap, advice, None)
-    if isinstance(base, mmap.mmap) and number is not None:
-        base.madvise(number)
-
+from dpmcmc.storage.record_blocks import blocks
+from dpmcmc.storage.versions import installed
 
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
+
+
 #: Environment variables, by how they begin.
 _VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
+
+
 #: Flag that makes several devices of one CPU, which are counted themselves.
 _SIMULATED = re.compile(r"--xla_force_host_platform_device_count=\S*")
+
+
 #: Variables that say which of several processes this is, and where they meet.
 _WHERE = (
     "JAX_COORDINATOR_ADDRESS",
@@ -83,8 +45,12 @@ _WHERE = (
     "JAX_COORDINATOR_PORT",
     "JAX_LOCAL_DEVICE_IDS",
 )
+
+
 #: Keys of plan.json that hold sentences, which a later version may word otherwise.
 _SENTENCES = ("usable_for_reasons", "note", "unproved", "reasons", "thesis_condition")
+
+
 #: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.
 _ONCE = secrets.token_hex(8)
 
@@ -220,8 +186,8 @@ def _each(values: Iterable[object], seen: set[int]) -> list[bytes]:
 
 def enclosed(function: Any) -> list[Any]:
     """Return the defaults of a function's arguments, and what it closes over."""
-    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-    return [*(function.__defaults__ or ()), *cells]
+    contents = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return [*(function.__defaults__ or ()), *contents]
 
 
 def _filled(cell: CellType) -> bool:
@@ -230,50 +196,3 @@ def _filled(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-# ------------------------------------------------------------------------------------
-# A process that was forked from one in which JAX had begun to work: JAX's threads are not there, and it may hang.
-#
-# Whatever runs a program of JAX asks :func:`check_not_forked` first. All else, such as a result's summary, works
-# there.
-
-
-try:  # JAX has no public name for it
-    from jax._src.xla_bridge import backends_are_initialized as _jax_has_begun
-except ImportError:
-
-    def _jax_has_begun() -> bool:
-        """Return True, since nobody says otherwise: every forked process is then refused."""
-        return True
-
-
-#: Whether JAX had begun in the process that is about to fork; whether it had in one that this process was forked from.
-_begun = _forked = False
-
-
-def _before() -> None:
-    global _begun
-    _begun = _jax_has_begun()
-
-
-def _in_child() -> None:
-    global _forked
-    _forked = _forked or _begun
-
-
-if os.name == "posix":  # no other system forks
-    os.register_at_fork(before=_before, after_in_child=_in_child)
-
-
-def check_not_forked() -> None:
-    """Refuse to compute in a process that was forked from one in which JAX had begun.
-
-    Raises:
-        InputError: this is one.
-    """
-    if _forked:
-        raise InputError(
-            "this process was forked from one that has used JAX, which does not survive a fork; start workers by "
-            'multiprocessing.get_context("spawn") or joblib\'s backend "loky", or fork before JAX is first used'
-        )

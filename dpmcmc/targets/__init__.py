@@ -1,28 +1,17 @@
 """Models with a prior and a per-record log-likelihood."""
 
-from dpmcmc.targets.base import (
-    Custom,
-    Target,
-    TargetError,
-    bind,
-    check,
-    check_rows,
-    immutable,
-    record_shapes,
-)
+from dpmcmc.storage.structure import immutable
+from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, record_shapes
+from dpmcmc.targets.counts import NegativeBinomialRegression, PoissonRegression
+from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax import from_flax
-from dpmcmc.targets.glm import (
-    LinearRegression,
-    LogisticRegression,
-    NegativeBinomialRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
-from dpmcmc.targets.last_layer import LastLayer, on_rows
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.ordinal import OrdinalRegression
+from dpmcmc.targets.per_owner import PerOwner
 from dpmcmc.targets.randomised_labels import RandomisedLabels
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Names a YAML may use.
 TARGETS: dict[str, type[Target]] = {
@@ -37,7 +26,6 @@ TARGETS: dict[str, type[Target]] = {
 __all__ = [
     "TARGETS",
     "Custom",
-    "LastLayer",
     "LinearRegression",
     "LogisticRegression",
     "NegativeBinomialRegression",
@@ -54,6 +42,5 @@ __all__ = [
     "from_flax",
     "from_numpyro",
     "immutable",
-    "on_rows",
     "record_shapes",
 ]

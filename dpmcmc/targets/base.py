@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 from jax.typing import DTypeLike
 
 from dpmcmc.data.checks import Marked
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.compiled_programs import RUN_ONCE
-from dpmcmc.storage.fingerprint import blocks, check_not_forked
-from dpmcmc.storage.pytree import PyTree, Structure, completed, immutable
+from dpmcmc.storage.completed import completed
+from dpmcmc.storage.fork import check_not_forked
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.record_blocks import blocks
+from dpmcmc.storage.structure import Structure, immutable
 
 #: A function that builds something from a target.
 Built = TypeVar("Built", bound=Callable[..., Any])
@@ -435,160 +437,3 @@ def bind(target: Bindable, record_shapes: PyTree) -> Bindable:
     """
     method = target_offers(target).bind
     return target if method is None else method(record_shapes)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Class labels and counts: whole numbers, refused otherwise before anything is computed from them.
-#
-# A label that is no class would not fail in compiled code: indexing clamps, and clipping hides the rest.
-
-
-def check_labels(y: np.ndarray, num_classes: int, who: str) -> None:
-    """Refuse labels that are none of 0..K−1.
-
-    Args:
-        y: (N,).
-        num_classes: K.
-        who: the target, for the message.
-
-    Raises:
-        DataError: there are some; its ``rows`` say which.
-    """
-    known = np.arange(num_classes)
-    takes = f"{who} takes labels {'0 and 1' if num_classes == 2 else f'0 to {num_classes - 1}'}"
-    _refuse_unless(lambda part: np.isin(part, known), y, takes)
-
-
-def check_counts(y: np.ndarray, who: str) -> None:
-    """Refuse labels that are none of 0, 1, 2, ….
-
-    Args:
-        y: (N,).
-        who: the target, for the message.
-
-    Raises:
-        DataError: there are some; its ``rows`` say which.
-    """
-    _refuse_unless(
-        lambda part: (part >= 0) & (part == np.floor(part)),
-        y,
-        f"{who} takes counts 0, 1, 2, and so on",
-    )
-
-
-def _refuse_unless(good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, takes: str) -> None:
-    bad = Marked()
-    for start, part in blocks(y):
-        wrong: np.ndarray = ~good(part)
-        bad.add(start, np.any(wrong.reshape(len(part), -1), axis=1))
-    bad.refuse(f"y: {takes}, and some rows have others; recode the labels.")
-
-
-# ----------------------------------------------------------------------------------------------------
-# The prior that the built-in targets share: θ ~ N(0, prior_scale² I) over every parameter of a pytree.
-
-
-class GaussianPrior(TargetOffers):
-    """Density and curvature of the prior, for a target with a ``prior_scale``."""
-
-    prior_scale: float
-
-    @property
-    def prior_precision(self) -> float:
-        """Curvature the prior gives every direction."""
-        return self.prior_scale**-2
-
-    def log_prior(self, params: PyTree) -> jax.Array:
-        """−‖θ‖²/(2·prior_scale²)."""
-        squares = sum(
-            (jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)),
-            jnp.float32(0),
-        )
-        return -0.5 * squares / self.prior_scale**2
-
-
-# ----------------------------------------------------------------------------------------------------
-# A target from plain functions.
-#
-#     target = Custom(init=lambda key: jnp.zeros(3), log_prior=..., log_likelihood=..., predict=...)
-#
-# Per-record gradients come from ``jax.grad`` of ``log_likelihood``, which sees one record at a time.
-
-
-@dataclass(frozen=True, repr=False)
-class Custom(TargetOffers):
-    """Functions as a Target; two of them are equal where their functions are the same objects.
-
-    Args:
-        init: key -> params, a pytree of float32 that does not depend on records.
-        log_prior: params -> log prior density up to a constant, ().
-        log_likelihood: (params, ONE record) -> log-likelihood, ().
-        predict: (params, x (n, ...)) -> probabilities or means, leading axis n; None where there is none.
-        num_classes: K of a classifier, so that ``predict`` is read as probabilities: P(y = 1), (n,), or (n, K).
-        gradient_bound: PUBLIC bound on one record's gradient norm; None where none is known. You vouch for this and for
-            the facts below, and a guarantee that rests on them says so.
-        loss_bounds: radius R -> (largest ``|log-likelihood|`` of a record, largest difference of two records' at the
-            same parameters) on ‖params‖ <= R.
-        log_concave: whether each record's likelihood is log-concave in the parameters.
-        smoothness: largest curvature of one record's loss in the parameters.
-        prior_precision: curvature that the prior gives every direction, or less.
-        check_records: records -> None, raising ValueError on records the target is not for.
-
-    Raises:
-        ValueError: an argument that is not a function, or a bound or number of classes that cannot be.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from dpmcmc.targets import Custom
-        >>> target = Custom(
-        ...     init=lambda key: jnp.zeros(()),
-        ...     log_prior=lambda mean: -mean**2 / 2,
-        ...     log_likelihood=lambda mean, record: -((record["y"] - mean) ** 2) / 2,
-        ... )
-        >>> float(target.log_likelihood(jnp.zeros(()), {"y": 2.0}))
-        -2.0
-    """
-
-    init: Callable[[jax.Array], PyTree]
-    log_prior: Callable[[PyTree], jax.Array]
-    log_likelihood: Callable[[PyTree, PyTree], jax.Array]
-    predict: Callable[[PyTree, jax.Array], jax.Array] | None = None
-    num_classes: Annotated[int, Ge(2)] | None = field(default=None, kw_only=True)
-    gradient_bound: Positive | None = field(default=None, kw_only=True)
-    loss_bounds: Callable[[float], tuple[float, float]] | None = field(default=None, kw_only=True)
-    log_concave: bool = field(default=False, kw_only=True)
-    smoothness: Positive | None = field(default=None, kw_only=True)
-    prior_precision: Positive | None = field(default=None, kw_only=True)
-    check_records: Callable[[PyTree], None] | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        for name, function, signature in (
-            ("init", self.init, "(key) -> params"),
-            ("log_prior", self.log_prior, "(params) -> number"),
-            ("log_likelihood", self.log_likelihood, "(params, record) -> number"),
-        ):
-            if not callable(function):
-                raise InputError(f"{name} must be a function {signature}, got {function!r}")
-        for name, optional in (
-            ("predict", self.predict),
-            ("check_records", self.check_records),
-            ("loss_bounds", self.loss_bounds),
-        ):
-            if optional is not None and not callable(optional):
-                raise InputError(f"{name} must be a function or None, got {optional!r}")
-        check_fields(self)
-
-    def __repr__(self) -> str:
-        # No addresses, so that the same plan prints the same text twice.
-        functions = (
-            self.init,
-            self.log_prior,
-            self.log_likelihood,
-            self.predict,
-            self.check_records,
-        )
-        return f"Custom({', '.join(_name(f) for f in functions if f is not None)})"
-
-
-def _name(function: object) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)

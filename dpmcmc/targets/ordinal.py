@@ -23,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
 
+from dpmcmc.data.owners import MASK
 from dpmcmc.data.structure import THRESHOLD
-from dpmcmc.data.user_file import MASK
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import STATIC, PyTree
-from dpmcmc.targets.base import check_labels, require_bound, require_classes
-from dpmcmc.targets.glm import LogisticRegression
-from dpmcmc.targets.linear_predictor import GeneralisedLinear
+from dpmcmc.targets.base import require_bound, require_classes
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.labels import check_labels
+from dpmcmc.targets.logistic import LogisticRegression
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Num

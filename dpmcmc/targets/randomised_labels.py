@@ -20,8 +20,9 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.query.randomised_response import VALUES, RandomisedTable
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import TargetOffers, bind, require_classes
-from dpmcmc.targets.glm import LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.transformed import _of_inner
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.of_inner import of_inner as _of_inner
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 class RandomisedLabels(TargetOffers):
     """A classifier whose labels were randomised at ε, each for itself; predictions are of the true label.
 
-    Draws from its posterior know how likely each label was changed. Use it with labels that people randomised
-    themselves (the local model); :class:`dpmcmc.mechanisms.RandomisedResponse` randomises and then uses it.
+    Draws from its posterior know how likely each label was changed. Use it with labels of
+    :func:`dpmcmc.data.randomise_labels`, or with those that people randomised themselves (the local model).
 
     Args:
         target: logistic or softmax regression of the true labels, without weights.

@@ -1,21 +1,17 @@
 """Run the benchmark of private regression on public tables, and write what it shows.
 
     python -m experiments.benchmark [--tables NAME ...] [--methods NAME ...] [--epsilons E ...] [--repeats N]
-                                    [--workers N] [--quick] [--printed] [--page docs/benchmark.md]
-                                    [--beside FIRST.csv] [--report] --out DIR
+                                    [--workers N] [--quick] [--page docs/benchmark.md] [--report] --out DIR
 
 ``results.csv`` has a row for each table, method, ε and repeat (``run.COLUMNS``). ``summary.csv`` has a row for each
 method and ε, ``losses.md`` a paragraph for each loss, and ``ranks.png`` is the picture. Rows that DIR has are kept: a
 run that was stopped goes on there. Splits and simulated labels are the same in every run; the noise of privacy is not.
 
-``--beside`` takes ``results.csv`` of an earlier run: ``beside.csv`` and the page then have ranks, coverage, width and
-log score of each method and ε as they were and as they are, over the tables that both runs have.
-
 ``--report`` runs nothing, and writes all this of the rows that DIR has. Methods that lack a table at an ε are left out,
 so that ranks are among the same methods everywhere.
 
 ``--quick`` runs the tables that come with scikit-learn. Methods and tables whose package is not installed are listed as
-skipped. ``--printed`` runs the tables that others have printed, in place of the list (``printed.py``).
+skipped. Designs that other papers have printed are cells of ``python -m experiments.intervals``.
 """
 
 from __future__ import annotations
@@ -27,9 +23,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import cells
+from dpmcmc.engine import results_table
+from dpmcmc.engine.tasks import Lost, outcomes
 from experiments.arguments import Parser
-from experiments.benchmark import losses, picture, printed, summary
+from experiments.benchmark import losses, picture, summary
 from experiments.benchmark.methods import METHODS
 from experiments.benchmark.run import COLUMNS, KEY, Row, Task, rows_of
 from experiments.benchmark.tables import TABLES
@@ -43,7 +40,7 @@ _MOST_REPEATS, _MOST_WORKERS, _MOST_EPSILON = 1000, 64, 1000.0
 
 
 def tasks_of(
-    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: cells.Table
+    tables: Sequence[str], methods: Sequence[str], epsilons: Sequence[float], repeats: int, table: results_table.Table
 ) -> list[Task]:
     """Return tasks whose rows the table lacks, table by table, so that what is compiled is of use."""
     tasks = []
@@ -57,10 +54,10 @@ def tasks_of(
     return tasks
 
 
-def run(tasks: Sequence[Task], table: cells.Table, workers: int) -> None:
+def run(asked: Sequence[Task], table: results_table.Table, workers: int) -> None:
     """Run tasks, and add their rows; a task whose process died is a failure of its method."""
-    for task, found in cells.outcomes(rows_of, tasks, workers=workers if workers > 1 else None):
-        if isinstance(found, cells.Lost):
+    for task, found in outcomes(rows_of, asked, workers=workers if workers > 1 else None):
+        if isinstance(found, Lost):
             cell = {"table": task.table, "method": task.method, "repeat": task.repeat}
             why = f"its process died ({found.why})"
             cell |= {"status": "failed", "reason": why, "family": METHODS[task.method].family}
@@ -77,10 +74,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help=f"splits and simulations, {REPEATS} if it is not given")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each, 2 by default")
     parser.add_argument("--quick", action="store_true", help="the tables of scikit-learn, one ε")
-    parser.add_argument("--printed", action="store_true", help="the tables that others have printed instead")
     parser.add_argument("--page", type=Path, metavar="FILE", help="page whose tables are replaced by these")
     parser.add_argument("--report", action="store_true", help="write what the rows of DIR show, and run nothing")
-    parser.add_argument("--beside", type=Path, metavar="FIRST", help="results.csv of an earlier run, to compare with")
     parser.add_argument(
         "--out", type=Path, default=Path("runs") / "benchmark", metavar="DIR", help="folder to write in"
     )
@@ -99,36 +94,17 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         if not 1 <= getattr(given, option) <= most:
             raise CommandError(f"--{option}: must lie in 1..{most}, got {getattr(given, option)}.")
     if given.page is not None:
-        losses.placed(text_of(given.page), "", _section(given))  # before hours of work
-    given.earlier = []
-    if given.beside is not None:
-        found = cells.read_rows(given.beside, COLUMNS, "--beside")
-        given.earlier = [cells.numbers(row) for row in found]
+        losses.placed(text_of(given.page), "")  # before hours of work
     given.tables = given.tables or [name for name, one in TABLES.items() if (one.quick if given.quick else one.listed)]
     given.methods = given.methods or list(METHODS)
     return given
 
 
-def _section(given: argparse.Namespace) -> str:
-    """Return the name of the page's section."""
-    return "printed" if given.printed else "benchmark"
-
-
-def _place(given: argparse.Namespace, text: str) -> None:
-    """Replace the section of the page, where one is given."""
-    if given.page is not None:
-        given.page.write_text(losses.placed(text_of(given.page), text, _section(given)), encoding="utf-8")
-
-
-def _numbers(table: cells.Table) -> list[Row]:
-    return [cells.numbers(row) for row in table.rows]
-
-
 def _benchmark(given: argparse.Namespace) -> list[str]:
-    with cells.Table(given.out, COLUMNS, KEY) as table:
+    with results_table.Table(given.out, COLUMNS, KEY) as table:
         if not given.report:
             run(tasks_of(given.tables, given.methods, given.epsilons, given.repeats, table), table, given.workers)
-        rows = _numbers(table)
+        rows = [results_table.numbers(row) for row in table.rows]
     left_out = _lacking(rows, given) if given.report else []
     if given.report:
         rows = [row for row in rows if row["method"] not in left_out and _asked(row, given)]
@@ -137,16 +113,14 @@ def _benchmark(given: argparse.Namespace) -> list[str]:
                 "--report: no method of DIR has every table at every ε; give --tables or --epsilons that it has."
             )
     found = summary.summarised(rows)
-    (given.out / "summary.csv").write_text(cells.csv_of(summary.COLUMNS, found), encoding="utf-8")
-    compared = summary.beside(given.earlier, rows) if given.earlier else []
-    if compared:
-        (given.out / "beside.csv").write_text(cells.csv_of(summary.BESIDE, compared), encoding="utf-8")
-    text = losses.page(rows, found, not _whole(rows), summary.beside_markdown(compared))
+    (given.out / "summary.csv").write_text(results_table.csv_of(summary.COLUMNS, found), encoding="utf-8")
+    text = losses.page(rows, found, not _whole(rows))
     (given.out / "losses.md").write_text(text, encoding="utf-8")
     picture.draw(given.out / "ranks.png", rows)
-    _place(given, text)
+    if given.page is not None:
+        given.page.write_text(losses.placed(text_of(given.page), text), encoding="utf-8")
     said = [f"left out, since it lacks a table at an ε: {method}" for method in left_out]
-    return [*summary.told(rows, found), *summary.beside_markdown(compared), *said]
+    return [*summary.told(rows, found), *said]
 
 
 def _repeats(rows: Sequence[Row]) -> Counter[tuple[object, ...]]:
@@ -172,23 +146,12 @@ def _whole(rows: Sequence[Row]) -> bool:
     return all(seen[cell] >= REPEATS for cell in itertools.product(METHODS, tables, EPSILONS))
 
 
-def _printed(given: argparse.Namespace) -> list[str]:
-    with cells.Table(given.out, printed.COLUMNS, printed.KEY) as table:
-        todo = printed.tasks(given.quick, table)
-        for _, row in cells.outcomes(printed.row_of, todo, workers=given.workers if given.workers > 1 else None):
-            if not isinstance(row, cells.Lost):
-                table.add([row])
-        rows = _numbers(table)
-    _place(given, printed.markdown(rows))
-    return printed.told(rows)
-
-
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     given = _arguments(argv)
     with folder_for(given.out):
-        report(_printed(given) if given.printed else _benchmark(given), given.out)
+        report(_benchmark(given), given.out)
 
 
 if __name__ == "__main__":

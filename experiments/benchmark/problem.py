@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmcmc.data import Counts, Levels, Range, Schema
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.tables import TABLES
 
 if TYPE_CHECKING:
@@ -61,6 +61,12 @@ class Problem:
     def classes(self) -> int:
         """Number of classes of a label that has more than two; else 1."""
         return (self.schema.outcome.num_classes or 1) if self.kind == "classes" else 1
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Columns of the non-private fit: all but the first level of each block."""
+        first = {block[0] for block in self.schema.structure.blocks}
+        return np.array([at for at in range(self.x.shape[1]) if at not in first])
 
     @property
     def delta(self) -> float:
@@ -118,21 +124,15 @@ class Prepared:
     whole: Problem
     units: Units
 
-    @functools.cached_property
-    def columns(self) -> np.ndarray:
-        """Columns of the non-private fit: all but the first level of each block."""
-        first = {block[0] for block in self.whole.schema.structure.blocks}
-        return np.array([at for at in range(self.whole.x.shape[1]) if at not in first])
-
     def fit(self, problem: Problem, precision: float = 0.0) -> glm.Fit:
         """Return the non-private fit, with the first levels' coefficients held at 0."""
-        return glm.fitted(problem.x[:, self.columns], problem.y, problem.kind, problem.classes, precision)
+        return glm.fitted(problem.x[:, problem.columns], problem.y, problem.kind, problem.classes, precision)
 
     @functools.cached_property
     def _law(self) -> tuple[glm.Fit, np.ndarray, np.ndarray]:
         """Return the fitted model, its predictors, and residuals of real labels."""
         fit = self.fit(self.whole, _PRECISION)
-        eta = self.whole.x[:, self.columns] @ fit.theta
+        eta = self.whole.x[:, self.whole.columns] @ fit.theta
         return fit, eta, self.whole.y - eta if self.whole.kind == "real" else np.zeros(0)
 
     @functools.cached_property
@@ -147,7 +147,7 @@ class Prepared:
             means = glm.clipped_mean(np.exp(eta), fit.dispersion, self._most)
         else:
             return self.units.matrix[:, self.units.kept] @ fit.theta.ravel()
-        best = glm.fitted(self.whole.x[:, self.columns], means, kind, 1)
+        best = glm.fitted(self.whole.x[:, self.whole.columns], means, kind, 1)
         return self.units.matrix[:, self.units.kept] @ best.theta.ravel()
 
     @property

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import threading
 import time
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import norm
 
-from experiments.benchmark import glm
+from experiments import glm
+from experiments.benchmark.memory import Peak
 from experiments.benchmark.methods import METHODS
 from experiments.benchmark.methods.contract import Method, Outcome, Refused
 from experiments.benchmark.problem import Prepared, Problem, prepared
+from experiments.calibration import scores
 
 #: Level of intervals, draws that predict, and rows that are predicted at once.
 LEVEL, _PREDICTING, _ROWS = 0.9, 100, 2**14
@@ -118,9 +118,9 @@ def _measured(method: Method, table: Prepared, epsilon: float, repeat: int) -> R
     low, high, draws = intervals(table, outcome)
     away = np.abs(draws.mean(axis=0) - truth) / error
     row |= {"error": float(np.median(away[identified]))}
-    row |= {"crps": float(np.mean((crps(draws, truth) / error)[identified]))}
+    row |= {"crps": float(np.mean((scores.crps(draws, truth) / error)[identified]))}
     row |= {"baseline_coverage": float(np.mean((np.abs(estimate - truth) <= _Z * error)[identified]))}
-    row |= {"baseline_crps": float(np.mean((_normal_crps(estimate, error, truth) / error)[identified]))}
+    row |= {"baseline_crps": float(np.mean((scores.normal_crps(estimate, error, truth) / error)[identified]))}
     if len(outcome.draws) > 1:
         row |= {"coverage": float(np.mean(((low <= truth) & (truth <= high))[identified]))}
         row |= {"width": float(np.median(((high - low) / (2 * _Z * error))[identified]))}
@@ -205,26 +205,6 @@ def predicted(outcome: Outcome, rows: Problem) -> Row:
     return {"score": score, "log_score": sum(logs) / len(rows.y)}
 
 
-def crps(draws: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return E|X − θ| − E|X − X'|/2 of draws (k, m) for each coefficient, (m,); of one draw, its distance."""
-    count = len(draws)
-    away = np.mean(np.abs(draws - truth), axis=0)
-    if count == 1:
-        return away
-    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
-    return away - weights @ np.sort(draws, axis=0)
-
-
-def _normal_crps(mean: np.ndarray, std: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = (truth - mean) / std
-        return std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / math.sqrt(math.pi))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Facts that the methods of one table and repeat share.
-
-
 @functools.lru_cache(maxsize=2)
 def _simulated(name: str, repeat: int) -> Problem:
     return prepared(name).simulated(repeat)
@@ -241,34 +221,3 @@ def _reference(name: str, repeat: int, which: str) -> tuple[np.ndarray, np.ndarr
     table = prepared(name)
     problem = _simulated(name, repeat) if which == "simulated" else _halves(name, repeat)[which == "other"]
     return table.units.estimate(table.fit(problem))
-
-
-class Peak:
-    """Peak of the memory that this process takes within a ``with`` block, above what it had before."""
-
-    _EVERY = 0.02
-
-    def __enter__(self) -> Peak:
-        self._base = self._most = self._resident()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self.mebibytes = (max(self._most, self._resident()) - self._base) / 2**20
-
-    def _watch(self) -> None:
-        while not self._done.wait(self._EVERY):
-            self._most = max(self._most, self._resident())
-
-    @staticmethod
-    def _resident() -> int:
-        """Return the resident bytes of this process; 0 where the system has no /proc."""
-        try:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except OSError:
-            return 0

@@ -7,12 +7,13 @@ method's intervals count only in cells, a table at one ε, where it says that th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from experiments.benchmark import ranks
+from experiments.benchmark.run import COLUMNS as OF_RESULTS
 from experiments.benchmark.run import LEVEL, Row
 
 #: Columns of ``summary.csv``.
@@ -30,30 +31,8 @@ _FIT_EPSILON, _FIT_RECORDS = 1.0, 5000
 _RANK_EPSILON = 3.0
 #: The method whose goals are read.
 OURS = "fit"
-
-
-class Cell(NamedTuple):
-    """A method on a table at one ε, over repeats.
-
-    Attributes:
-        mean: of each column that has numbers.
-        error: standard error of the coverage, at least that of independent intervals at the nominal level.
-        apart: by how much the shares of real labels, ``own`` and ``other``, differ from what is expected, and the
-            standard error of each difference over the repeats, at least as above.
-        fit: whether the method says in most repeats that its intervals may be used.
-        repeats: rows that are ok.
-        records: N.
-    """
-
-    table: str
-    method: str
-    epsilon: float
-    mean: dict[str, float]
-    error: float
-    apart: dict[str, tuple[float, float]]
-    fit: bool
-    repeats: int
-    records: int
+#: Columns that tell a cell, and columns of results that are no numbers.
+_CELL, _TEXTS = ["table", "method", "epsilon"], ["table", "method", "status", "reason", "family", "kind", "guarantee"]
 
 
 def number(row: Mapping[str, object], name: str) -> float:
@@ -62,101 +41,76 @@ def number(row: Mapping[str, object], name: str) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _mean(values: Iterable[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return float(np.mean(finite)) if finite else math.nan
+def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return rows of ``results.csv`` as a frame; what a row lacks is NaN."""
+    frame = pd.DataFrame(rows, columns=list(OF_RESULTS))
+    numbers = frame.columns.difference(_TEXTS)
+    frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce")
+    return frame
 
 
-def cells_of(rows: Iterable[Row]) -> list[Cell]:
-    """Return the cells of rows that are ok."""
-    groups: dict[tuple[str, str, float], list[Row]] = {}
-    for row in rows:
-        if row["status"] == "ok":
-            groups.setdefault((str(row["table"]), str(row["method"]), number(row, "epsilon")), []).append(row)
-    found = []
-    for (table, method, epsilon), those in groups.items():
-        names = {name for row in those for name, value in row.items() if isinstance(value, int | float)}
-        mean = {name: _mean(number(row, name) for row in those) for name in names}
-        size = max(mean.get("coefficients", 1), 1)
-        error = _error((number(row, "coverage") for row in those), size)
-        apart = {
-            name: (
-                mean[name] - mean[f"expected_{name}"],
-                _error((number(row, name) - number(row, f"expected_{name}") for row in those), size),
-            )
-            for name in ("own", "other")
-            if name in mean
-        }
-        fit = mean.get("intervals", 0) > 0.5
-        records = int(mean.get("records", 0))
-        found.append(Cell(table, method, epsilon, mean, error, apart, fit, len(those), records))
-    return found
+def cells_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over repeats that are ok, one row a cell: a method on a table at one ε.
 
-
-def _error(values: Iterable[float], size: float) -> float:
-    """Return the standard error of a mean of shares, at least that of independent intervals of so many coefficients."""
-    finite = [value for value in values if math.isfinite(value)]
-    count = max(len(finite), 1)
-    least = math.sqrt(LEVEL * (1 - LEVEL) / (count * size))
-    return max(float(np.std(finite, ddof=1)) / math.sqrt(count), least) if count > 1 else least
+    Further columns: ``error``, the standard error of the coverage; ``own_gap`` and ``other_gap``, by how much shares
+    of real labels differ from what is expected, with ``own_error`` and ``other_error``; ``fit``, whether the method
+    says in most repeats that its intervals may be used. No error is below that of independent intervals.
+    """
+    ok = frame[frame["status"] == "ok"].replace([np.inf, -np.inf], np.nan)
+    cells = ok.drop(columns=[name for name in _TEXTS if name not in _CELL]).groupby(_CELL, sort=False).mean()
+    gaps = {f"{name}_error": ok[name] - ok[f"expected_{name}"] for name in ("own", "other")}
+    shares = ok[_CELL].assign(error=ok["coverage"], **gaps).groupby(_CELL, sort=False)
+    count = shares.count()
+    least = np.sqrt(
+        LEVEL * (1 - LEVEL) / count.clip(lower=1).mul(cells["coefficients"].fillna(1).clip(lower=1), axis=0)
+    )
+    cells[least.columns] = np.fmax(shares.std() / np.sqrt(count), least)
+    for name in ("own", "other"):
+        cells[f"{name}_gap"] = cells[name] - cells[f"expected_{name}"]
+    cells["fit"] = cells["intervals"] > 0.5
+    return cells.reset_index()
 
 
 def summarised(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of ``summary.csv``: medians over tables, and ranks among private methods."""
-    every = cells_of(rows)
-    tables = sorted({str(row["table"]) for row in rows})
+    frame = frame_of(rows)
+    cells = cells_of(frame)
+    tables = sorted(frame["table"].unique())
     out: list[Row] = []
-    for epsilon in sorted({number(row, "epsilon") for row in rows}):
-        here = [row for row in rows if number(row, "epsilon") == epsilon]
-        order = among(here)
-        found = {score: ranked(here, order, tables, score) for score in ("log_score", "crps")}
-        methods = dict.fromkeys(str(row["method"]) for row in here if row["status"] != "skipped")
-        for method in methods:
-            own = [row for row in here if row["method"] == method]
-            those = [cell for cell in every if cell.method == method and cell.epsilon == epsilon]
-            row: Row = {"epsilon": epsilon, "method": method, "family": own[0]["family"], "tables": len(those)}
-            for status in ("failed", "refused"):
-                row[status] = sum(one["status"] == status for one in own)
-            if method in order:
-                at = order.index(method)
-                row |= {f"rank_{score}": float(found[score].mean[at]) for score in found}
-                row["critical"] = found["crps"].critical
-            for name in ("log_score", "score", "crps", "seconds", "memory"):
-                row[name] = _median(cell.mean.get(name, math.nan) for cell in those)
-            row |= _of_intervals([cell for cell in those if cell.fit], len(those))
-            out.append(row)
+    for epsilon, here in frame.groupby("epsilon"):
+        here = here[here["status"] != "skipped"]
+        private = here[here["family"] != "limit"]["method"].unique()
+        placed = {f"rank_{score}": average_ranks(here, private, tables, score) for score in ("log_score", "crps")}
+        critical = ranks.critical_difference(len(private), len(tables))
+        for method, own in here.groupby("method", sort=False):
+            those = cells[(cells["method"] == method) & (cells["epsilon"] == epsilon)]
+            row: Row = {"epsilon": epsilon, "method": method, "family": own["family"].iloc[0], "tables": len(those)}
+            row |= {status: int((own["status"] == status).sum()) for status in ("failed", "refused")}
+            if method in private:
+                row |= {name: found[method] for name, found in placed.items()} | {"critical": critical}
+            row |= dict(those[["log_score", "score", "crps", "seconds", "memory"]].median())
+            out.append(row | _of_intervals(those[those["fit"]], len(those)))
     return out
 
 
-def _median(values: Iterable[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return float(np.median(finite)) if finite else math.nan
-
-
-def _of_intervals(fit: Sequence[Cell], every: int) -> Row:
-    """Return the numbers of cells that are fit for intervals."""
+def _of_intervals(fit: pd.DataFrame, every: int) -> Row:
+    """Return the numbers of cells that are fit for intervals, of so many cells."""
     row: Row = {"fit": len(fit) / every if every else math.nan}
-    for name in ("coverage", "own", "expected_own", "other", "expected_other"):
-        row[name] = _mean(cell.mean.get(name, math.nan) for cell in fit)
-    row["coverage_error"] = math.sqrt(sum(cell.error**2 for cell in fit)) / len(fit) if fit else math.nan
-    row["width"] = _median(cell.mean.get("width", math.nan) for cell in fit)
-    row["predicted_ratio"] = _median(
-        cell.mean.get("predicted", math.nan) / cell.mean.get("width", math.nan) for cell in fit
-    )
-    return row
+    row |= dict(fit[["coverage", "own", "expected_own", "other", "expected_other"]].mean())
+    row["coverage_error"] = math.sqrt((fit["error"] ** 2).sum()) / len(fit) if len(fit) else math.nan
+    return row | {"width": fit["width"].median(), "predicted_ratio": (fit["predicted"] / fit["width"]).median()}
 
 
-def among(rows: Iterable[Row]) -> list[str]:
-    """Return the private methods that are ranked: those that are installed."""
-    return list(
-        dict.fromkeys(str(row["method"]) for row in rows if row["family"] != "limit" and row["status"] != "skipped")
-    )
+def average_ranks(rows: pd.DataFrame, methods: Sequence[str], tables: Sequence[str], score: str) -> dict[str, float]:
+    """Return the average rank over tables of each method by its mean score; less is better of the CRPS.
 
-
-def ranked(rows: Sequence[Row], methods: Sequence[str], tables: Sequence[str], score: str) -> ranks.Ranks:
-    """Return average ranks by a score; less is better of the CRPS."""
-    found = ranks.table_of(rows, methods, tables, score)
-    return ranks.average(methods, -found if score == "crps" else found)
+    A method has no mean on a table that it failed in any repeat.
+    """
+    seen = rows[score].where(rows["status"] == "ok")
+    means = seen.groupby([rows["table"], rows["method"]]).agg(lambda values: values.mean(skipna=False)).unstack()
+    means = means.reindex(index=tables, columns=methods)
+    found = ranks.ranked((-means if score == "crps" else means).to_numpy(float)).mean(axis=0)
+    return dict(zip(methods, found.tolist(), strict=True))
 
 
 def goals(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
@@ -173,20 +127,24 @@ def goals(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
                     f"{_met(met)} ε = {epsilon:g}: {OURS} is {placed[OURS]:.1f} in average rank of {score}; "
                     f"the first is {best}, {placed[best]:.1f}"
                 )
-    every = [cell for cell in cells_of(rows) if cell.method == OURS]
-    fit = [cell for cell in every if cell.fit and math.isfinite(cell.mean.get("coverage", math.nan))]
-    if fit:
-        inside = [BAND[0] - 2 * cell.error <= cell.mean["coverage"] <= BAND[1] + 2 * cell.error for cell in fit]
+    every = cells_of(frame_of(rows)).query("method == @OURS")
+    fit = every[every["fit"] & every["coverage"].notna()]
+    if len(fit):
+        covered, slack = fit["coverage"], 2 * fit["error"]
+        inside = (covered >= BAND[0] - slack) & (covered <= BAND[1] + slack)
         lines.append(_share(f"coverage within {BAND[0]:g} to {BAND[1]:g}", inside, SHARE))
-        near = [abs(gap) <= GAP + 2 * error for cell in fit for gap, error in cell.apart.values()]
-        lines.append(_share(f"real labels within {GAP:g} of what is expected", near, SHARE))
-        low = sorted({cell.table for cell in fit if cell.mean["coverage"] < LEAST - 2 * cell.error})
-        lines.append(f"{_met(not low)} coverage below {LEAST:g} beyond two errors on: {', '.join(low) or 'none'}")
-    large = [cell for cell in every if cell.epsilon >= _FIT_EPSILON and cell.records >= _FIT_RECORDS]
-    if large:
-        lines.append(
-            _share(f"fit for intervals at ε ≥ 1 and N ≥ {_FIT_RECORDS:,}", [cell.fit for cell in large], FIT_SHARE)
+        near = pd.concat(
+            [
+                (fit[f"{name}_gap"].abs() <= GAP + 2 * fit[f"{name}_error"])[fit[f"{name}_gap"].notna()]
+                for name in ("own", "other")
+            ]
         )
+        lines.append(_share(f"real labels within {GAP:g} of what is expected", near, SHARE))
+        low = sorted(set(fit["table"][covered < LEAST - slack]))
+        lines.append(f"{_met(not low)} coverage below {LEAST:g} beyond two errors on: {', '.join(low) or 'none'}")
+    large = every[(every["epsilon"] >= _FIT_EPSILON) & (every["records"] >= _FIT_RECORDS)]
+    if len(large):
+        lines.append(_share(f"fit for intervals at ε ≥ 1 and N ≥ {_FIT_RECORDS:,}", large["fit"], FIT_SHARE))
     return lines
 
 
@@ -194,9 +152,9 @@ def _met(met: bool) -> str:
     return "met   " if met else "missed"
 
 
-def _share(what: str, true: Sequence[bool], least: float) -> str:
-    share = sum(true) / len(true)
-    return f"{_met(share >= least)} {what}: {sum(true)} of {len(true)} cells ({share:.0%}; {least:.0%} wanted)"
+def _share(what: str, true: pd.Series, least: float) -> str:
+    share = true.mean()
+    return f"{_met(share >= least)} {what}: {true.sum()} of {len(true)} cells ({share:.0%}; {least:.0%} wanted)"
 
 
 #: Columns of the table that is printed, and their formats.
@@ -230,57 +188,6 @@ def markdown(found: Sequence[Row], epsilon: float) -> list[str]:
     here.sort(key=lambda row: (row["family"] == "limit", number(row, "rank_crps")))
     lines = ["| " + " | ".join(title for title, _ in SHOWN.values()) + " |", "|" + "---|" * len(SHOWN)]
     return lines + ["| " + " | ".join(shown(row, name) for name in SHOWN) + " |" for row in here]
-
-
-#: Columns of a comparison of two runs, and their formats; each has the earlier value and then the later.
-COMPARED = {
-    "rank_log_score": ("rank, log score", "{:.1f}"),
-    "rank_crps": ("rank, CRPS", "{:.1f}"),
-    "coverage": ("coverage", "{:.2f}"),
-    "width": ("width", "{:.2f}"),
-    "log_score": ("log score", "{:.3f}"),
-}
-#: Columns of ``beside.csv``.
-BESIDE = ("epsilon", "method", *(f"{when}_{name}" for name in COMPARED for when in ("earlier", "later")))
-
-
-def beside(earlier: Sequence[Row], later: Sequence[Row]) -> list[Row]:
-    """Return a row for each method and ε of both runs; arguments are rows of results.
-
-    Only tables, methods and ε that both have count, so that ranks are among the same.
-    """
-    tables = {str(row["table"]) for row in earlier} & {str(row["table"]) for row in later}
-    ways = [{(row["method"], number(row, "epsilon")) for row in rows} for rows in (earlier, later)]
-
-    def shared(row: Row) -> bool:
-        return row["table"] in tables and (row["method"], number(row, "epsilon")) in ways[0] & ways[1]
-
-    first, second = (
-        {(number(row, "epsilon"), str(row["method"])): row for row in summarised([row for row in rows if shared(row)])}
-        for rows in (earlier, later)
-    )
-    out: list[Row] = []
-    for at in sorted(first.keys() & second.keys()):
-        row: Row = {"epsilon": at[0], "method": at[1]}
-        for name in COMPARED:
-            row |= {f"earlier_{name}": number(first[at], name), f"later_{name}": number(second[at], name)}
-        out.append(row)
-    return out
-
-
-def beside_markdown(compared: Sequence[Row]) -> list[str]:
-    """Return the table of two runs: earlier → later."""
-    if not compared:
-        return []
-    titles = ["ε", "method", *(title for title, _ in COMPARED.values())]
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    for row in compared:
-        pairs = []
-        for name, (_, form) in COMPARED.items():
-            values = (number(row, f"{when}_{name}") for when in ("earlier", "later"))
-            pairs.append(" → ".join(form.format(one) if math.isfinite(one) else "–" for one in values))
-        lines.append("| " + " | ".join([f"{number(row, 'epsilon'):g}", str(row["method"]), *pairs]) + " |")
-    return lines
 
 
 def told(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:

@@ -63,16 +63,20 @@ def curve_floor(tables: int) -> float:
 
 
 def crps(draws: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return E|X − θ| − E|X − X'|/2 of each coordinate, (d,), without bias for any number K of draws (Ferro 2014)."""
+    """Return E|X − θ| − E|X − X'|/2 of each coordinate, (d,), without bias for K > 1 draws (Ferro 2014).
+
+    The CRPS of one draw is its distance to the truth.
+    """
     count = len(draws)
-    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
+    weights = (2 * np.arange(1, count + 1) - count - 1) / (count * max(count - 1, 1))
     return np.mean(np.abs(draws - truth), axis=0) - weights @ np.sort(draws, axis=0)
 
 
 def normal_crps(mean: np.ndarray, std: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return the CRPS of normal laws, (d,) (Gneiting and Raftery 2007)."""
-    z = (truth - mean) / std
-    return std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / math.sqrt(math.pi))
+    with np.errstate(divide="ignore", invalid="ignore"):  # a standard deviation of 0
+        z = (truth - mean) / std
+        return std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / math.sqrt(math.pi))
 
 
 def normal_log_score(mean: np.ndarray, std: np.ndarray, truth: np.ndarray) -> np.ndarray:

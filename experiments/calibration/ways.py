@@ -100,6 +100,5 @@ WAYS = {
     "objective_perturbation": Way("adult_objective"),
     "output_perturbation": Way("adult_output"),
     "sufficient_statistics": Way("diabetes_sufficient"),
-    "adaops": Way("diabetes_adaops"),
     "sgnht_linear": Way("diabetes_linear"),
 }

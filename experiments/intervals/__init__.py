@@ -7,7 +7,7 @@ A row is a design at one N and one ε. Only the public interface is used: a tabl
 ``result.summary``. Whatever the mechanism becomes, this command measures it.
 
 ``designs``    schema, truth and simulator of each design
-``reference``  the non-private fit with its sandwich standard errors, and best-fitting coefficients
+``simulators`` rows and labels of the designs
 ``measure``    one table, and one row from its tables
 ``table``      goals, what a row shows against them, and the order of rows: failures first
 """

@@ -24,7 +24,8 @@ from itertools import groupby
 from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine.cells import Lost, Table, numbers, outcomes
+from dpmcmc.engine.results_table import Table, numbers
+from dpmcmc.engine.tasks import Lost, outcomes
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import CONFIGS, load, report

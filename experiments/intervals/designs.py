@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit, ndtr
+from scipy.special import expit
 from scipy.stats import norm
 
 import dpmcmc
@@ -42,15 +42,13 @@ from dpmcmc.config import file as config_file
 from dpmcmc.data import Counts, Levels, Range, Schema
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LogisticRegression
-from experiments.intervals import reference
+from experiments import glm
+from experiments.intervals import simulators
 
 INTERCEPT, LABEL, GROUP = "intercept", "y", "g"
 #: Rows of each fit that gives best-fitting coefficients, number of such fits, and the seed of their simulation.
 ROWS, _FITS, _SEED = 1_000_000, 4, 29
 Columns = dict[str, np.ndarray]
-Rows = Callable[[np.random.Generator, int, int], np.ndarray]
-#: (rng, rows (N, k), η (N,)) -> labels (N,)
-Respond = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
 
 
 class Chain(NamedTuple):
@@ -65,7 +63,7 @@ class Design:
     """A design.
 
     Attributes:
-        family: of the model that is fitted; a name in ``reference.FAMILIES``.
+        family: kind of label of the model that is fitted; a name in ``glm.LAWS``.
         names: coefficients that are measured, as ``result.summary()`` calls them.
         truth: coefficients in that order; None: the best-fitting ones.
         simulate: (rng, N) -> a table.
@@ -98,16 +96,20 @@ class Design:
             changes = (*changes, f"data={json.dumps(rows)}")
         return dpmcmc.sample(_planned(chain.config, changes), table, progress=False)
 
-    def reference(self, table: Columns, precision: float | None = None) -> reference.Estimate:
-        """Return the non-private fit of a table, the measured coefficients first.
+    def reference(self, table: Columns, precision: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the non-private fit of a table and its standard errors; NaN where it does not exist.
 
         Args:
             table: simulated.
             precision: of the prior in place of the design's own, or None.
         """
         precision = self.precision if precision is None else precision
-        found = reference.fitted(self._matrix(table), table[LABEL], self.family, precision)
-        return reference.Estimate(found.theta[: len(self.names)], found.error[: len(self.names)])
+        kept = slice(len(self.names))
+        try:
+            found = glm.fitted(self._matrix(table), table[LABEL], self.family, precision=precision, ridge=0.0)
+        except np.linalg.LinAlgError:
+            return np.full(len(self.names), np.nan), np.full(len(self.names), np.nan)
+        return found.theta[kept], found.errors(precision)[kept]
 
     def best_fitting(self, rows: int = ROWS) -> tuple[float, ...]:
         """Return the coefficients that intervals should contain; they are the same in every call."""
@@ -116,7 +118,7 @@ class Design:
         found = []
         for part in range(_FITS):
             table = self.simulate(np.random.default_rng([_SEED, part]), rows)
-            found.append(reference.maximum(self._matrix(table), table[LABEL], self.family))
+            found.append(glm.fitted(self._matrix(table), table[LABEL], self.family, ridge=0.0).theta)
         return tuple(np.mean(found, axis=0)[: len(self.names)])
 
     def _matrix(self, table: Columns) -> np.ndarray:
@@ -134,87 +136,6 @@ def _planned(name: str, changes: tuple[str, ...]) -> dpmcmc.Plan:
     return config.make_plan(config_file.load(name, list(changes)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Covariates (N, k).
-
-#: Ends of the range of normal covariates.
-_END = 4.0
-
-
-def _uniform(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return rng.uniform(-1, 1, size=(n, k))
-
-
-def _arcsine(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return np.cos(np.pi * rng.random((n, k)))
-
-
-def _normal(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    return np.clip(rng.normal(size=(n, k)), -_END, _END)
-
-
-def _half_binary(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-    """Return uniform columns, then as many of 0 and 1."""
-    x = _uniform(rng, n, k)
-    x[:, k // 2 :] = x[:, k // 2 :] > 0
-    return x
-
-
-def correlated(correlation: float) -> Rows:
-    """Return rows of uniform columns of equal correlation, joined by a normal copula."""
-    of_scores = 2 * math.sin(math.pi * correlation / 6)
-
-    def rows(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
-        common = math.sqrt(of_scores) * rng.normal(size=(n, 1))
-        return 2 * ndtr(common + math.sqrt(1 - of_scores) * rng.normal(size=(n, k))) - 1
-
-    return rows
-
-
-# ----------------------------------------------------------------------------------------------------
-# Labels.
-
-
-def _binary(probability: Callable[[np.ndarray], np.ndarray]) -> Respond:
-    return lambda rng, x, eta: (rng.random(len(eta)) < probability(eta)).astype(int)
-
-
-def _with_square(rng: np.random.Generator, x: np.ndarray, eta: np.ndarray) -> np.ndarray:
-    return _binary(expit)(rng, x, eta + SQUARE * (x[:, 0] ** 2 - 1 / 3))
-
-
-def _counts(dispersion: float) -> Respond:
-    def respond(rng: np.random.Generator, x: np.ndarray, eta: np.ndarray) -> np.ndarray:
-        mixed = rng.gamma(1 / dispersion, dispersion, size=len(eta)) if dispersion else 1.0
-        return np.minimum(rng.poisson(np.exp(eta) * mixed), LARGEST_COUNT)
-
-    return respond
-
-
-def _heteroscedastic(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    scale = 0.3 + np.abs(x[:, 0])
-    return rng.normal(size=len(x)) * scale / math.sqrt(0.3**2 + 0.3 + 1 / 3)
-
-
-#: Errors of mean 0 and standard deviation 1.
-ERRORS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
-    "normal": lambda rng, x: rng.normal(size=len(x)),
-    "t3": lambda rng, x: rng.standard_t(3, size=len(x)) / math.sqrt(3),
-    "skew": lambda rng, x: rng.exponential(size=len(x)) - 1,
-    "heteroscedastic": _heteroscedastic,
-}
-
-
-def _real(half: float, sigma: float, error: str) -> Respond:
-    """Return labels that the range [-half, half] clips, as the schema does."""
-    return lambda rng, x, eta: np.clip(eta + sigma * ERRORS[error](rng, x), -half, half)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Designs.
-
-#: Coefficient of the square that the model omits; largest count of the schema.
-SQUARE, LARGEST_COUNT = 2.0, 100
 #: Slopes of the linear designs for a label range of 10; they grow with the range.
 _LINEAR = (1.0, -0.8, 0.6, 0.4, 0.5)
 #: Slopes of ``eight_1x``: they give logits a standard deviation of 1.
@@ -225,8 +146,8 @@ _COUNTS, _THREE, _RARE, _WRONG = (0.8, -0.5, 0.3), (1.0, -2.0, 3.0), (1.0, -0.8,
 def regression(
     slopes: tuple[float, ...],
     intercept: float,
-    respond: Respond,
-    rows: Rows = _uniform,
+    respond: simulators.Respond,
+    rows: simulators.Rows = simulators.uniform,
     label: Range | Levels | Counts | None = None,
     right: bool = True,
     columns: Mapping[str, Range] | None = None,
@@ -234,7 +155,7 @@ def regression(
     """Return a design with k covariates and an intercept; ``right``: whether its truth is what a fit estimates."""
     names = tuple(f"x{j + 1}" for j in range(len(slopes)))
     label = label or Levels([0, 1])
-    family = {Range: "linear", Levels: "logistic", Counts: "counts"}[type(label)]
+    family = {Range: "real", Levels: "binary", Counts: "count"}[type(label)]
 
     def simulate(rng: np.random.Generator, n: int) -> Columns:
         x = rows(rng, n, len(slopes))
@@ -249,25 +170,36 @@ def regression(
     )
 
 
-def _logistic(slopes: tuple[float, ...], intercept: float = 0.5, rows: Rows = _uniform, **more: Any) -> Design:
-    return regression(slopes, intercept, _binary(expit), rows, **more)
+def _logistic(
+    slopes: tuple[float, ...], intercept: float = 0.5, rows: simulators.Rows = simulators.uniform, **more: Any
+) -> Design:
+    return regression(slopes, intercept, simulators.binary(expit), rows, **more)
 
 
 def _eight(times: int) -> Design:
     slopes = tuple(times * slope for slope in _EIGHT)
     binary = {f"x{j + 1}": Range(0, 1) for j in range(4, 8)}
-    return _logistic(slopes, 0.3 * times, _half_binary, columns=binary)
+    return _logistic(slopes, 0.3 * times, simulators.half_binary, columns=binary)
 
 
 def _linear(ratio: int, correlation: float, error: str) -> Design:
     half = ratio / 2
     slopes = tuple(half / 5 * slope for slope in _LINEAR)
-    return regression(slopes, 0.0, _real(half, 1.0, error), correlated(correlation), Range(-half, half), right=False)
+    return regression(
+        slopes,
+        0.0,
+        simulators.real(half, 1.0, error),
+        simulators.correlated(correlation),
+        Range(-half, half),
+        right=False,
+    )
 
 
 def _binagg() -> Design:
-    ranges = {f"x{j + 1}": Range(-_END, _END) for j in range(3)}
-    return regression((1.0, -1.0, 0.5), 0.0, _real(8.0, 1.0, "normal"), _normal, Range(-8, 8), columns=ranges)
+    ranges = {f"x{j + 1}": Range(-simulators.END, simulators.END) for j in range(3)}
+    return regression(
+        (1.0, -1.0, 0.5), 0.0, simulators.real(8.0, 1.0, "normal"), simulators.normal, Range(-8, 8), columns=ranges
+    )
 
 
 def intercept_of_share(share: float, slopes: tuple[float, ...]) -> float:
@@ -289,13 +221,18 @@ def _groups(count: int) -> Design:
     ranges = {name: Range(-1, 1) for name in names}
 
     def simulate(rng: np.random.Generator, n: int) -> Columns:
-        x = _uniform(rng, n, len(names))
+        x = simulators.uniform(rng, n, len(names))
         group = rng.integers(count, size=n)
         eta = 0.3 + x @ np.array(slopes) + (0.5 * rng.normal(size=count))[group]
-        return {"x1": x[:, 0], "x2": x[:, 1], GROUP: np.array(levels)[group], LABEL: _binary(expit)(rng, x, eta)}
+        return {
+            "x1": x[:, 0],
+            "x2": x[:, 1],
+            GROUP: np.array(levels)[group],
+            LABEL: simulators.binary(expit)(rng, x, eta),
+        }
 
     schema = Schema({**ranges, GROUP: Levels(levels), LABEL: Levels([0, 1])}, label=LABEL)
-    return Design("logistic", names, slopes, simulate, schema, f"{LABEL} ~ x1 + x2 + (1|{GROUP})")
+    return Design("binary", names, slopes, simulate, schema, f"{LABEL} ~ x1 + x2 + (1|{GROUP})")
 
 
 #: Prior standard deviation of the shipped config for Adult.
@@ -310,15 +247,14 @@ def _adult_rows() -> data.DataSet:
 def _adult() -> Design:
     train = _adult_rows().train
     precision = _ADULT_PRIOR**-2
-    truth = reference.maximum(train["x"].astype(np.float64), train["y"], "logistic", precision)
-    assert truth is not None
+    truth = glm.fitted(train["x"].astype(np.float64), train["y"], "binary", precision=precision, ridge=0.0).theta
 
     def simulate(rng: np.random.Generator, n: int) -> Columns:
         x = train["x"][:n]
         return {"x": x, LABEL: (rng.random(len(x)) < expit(x @ truth)).astype(np.int32)}
 
     names = tuple(f"theta[{j}]" for j in range(len(truth)))
-    return Design("logistic", names, tuple(truth), simulate, None, precision=precision)
+    return Design("binary", names, tuple(truth), simulate, None, precision=precision)
 
 
 def _fit_adult(records: Columns, epsilon: float, delta: float | None) -> dpmcmc.Result:
@@ -331,7 +267,7 @@ def _fit_adult(records: Columns, epsilon: float, delta: float | None) -> dpmcmc.
     return dpmcmc.sample(plan, records, progress=False)
 
 
-_MARGINS: dict[str, Rows] = {"uniform": _uniform, "arcsine": _arcsine}
+_MARGINS: dict[str, simulators.Rows] = {"uniform": simulators.uniform, "arcsine": simulators.arcsine}
 _LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "probit": norm.cdf,
     "cauchit": lambda eta: 0.5 + np.arctan(3 * eta) / math.pi,
@@ -351,19 +287,22 @@ _MADE: dict[str, Callable[[], Design]] = {
         f"linear_{ratio}_{correlation:g}_{error}": functools.partial(_linear, ratio, correlation, error)
         for ratio in (5, 30)
         for correlation in (0.0, 0.95)
-        for error in ERRORS
+        for error in simulators.ERRORS
     },
     "binagg": _binagg,
-    "omitted_square": functools.partial(regression, _WRONG, 0.3, _with_square, right=False),
-    **{name: functools.partial(regression, _WRONG, 0.3, _binary(link), right=False) for name, link in _LINKS.items()},
+    "omitted_square": functools.partial(regression, _WRONG, 0.3, simulators.with_square, right=False),
+    **{
+        name: functools.partial(regression, _WRONG, 0.3, simulators.binary(link), right=False)
+        for name, link in _LINKS.items()
+    },
     **{
         f"counts_{dispersion:g}": functools.partial(
-            regression, _COUNTS, 0.5, _counts(dispersion), label=Counts(LARGEST_COUNT)
+            regression, _COUNTS, 0.5, simulators.counts(dispersion), label=Counts(simulators.LARGEST_COUNT)
         )
         for dispersion in (0.0, 0.5, 1.0, 2.0)
     },
     **{f"rare_{share:g}": functools.partial(_rare, share) for share in (0.01, 0.05)},
-    "collinear": functools.partial(_logistic, (1.5, -1.0), rows=correlated(0.95)),
+    "collinear": functools.partial(_logistic, (1.5, -1.0), rows=simulators.correlated(0.95)),
     "adult": _adult,
     **{f"groups_{count}": functools.partial(_groups, count) for count in (8, 40, 200)},
 }

@@ -22,7 +22,6 @@ from scipy.stats import norm
 import dpmcmc
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MechanismPlan
-from experiments.intervals import reference
 from experiments.intervals.designs import INTERCEPT, Chain, design
 
 Row = dict[str, str | float | int]
@@ -109,22 +108,20 @@ def seen(task: Task) -> Seen | Failure:
     own = task.chain is not None and of.schema is None
     precision = result.plan.target.prior_precision if own else None
     estimate, error = _reference(task.design, task.records, task.table, precision)
-    return Seen(low, high, estimate, error, "intervals" in result.usable_for, _predicted(result), seconds)
+    return Seen(low, high, estimate, error, "intervals" in result.usable_for, predicted_width(result), seconds)
 
 
 @functools.lru_cache(maxsize=256)
-def _reference(name: str, records: int, table: int, precision: float | None) -> reference.Estimate:
+def _reference(name: str, records: int, table: int, precision: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the non-private fit of a table, which rows of several ε share."""
     task = Task(name, records, 1.0, None, 0.9, table, ())
     return design(name).reference(simulated(task), precision)
 
 
-def _predicted(result: dpmcmc.Result) -> float:
-    """Return the predicted width, the geometric mean of a range."""
-    found = None
-    if isinstance(result.plan, MechanismPlan):
-        found = result.plan.settings.get("predicted_width")
-    elif isinstance(result.plan, dpmcmc.Plan):
+def predicted_width(result: dpmcmc.Result) -> float:
+    """Return the width over that of the non-private fit as the plan predicts it, of a range its geometric mean."""
+    found = result.plan.settings.get("predicted_width") if isinstance(result.plan, MechanismPlan) else None
+    if found is None and result.plan is not None:
         found = result.verdict.predicted_width
     if found is None:
         return math.nan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from dpmcmc.engine.cells import Row, Table
+from dpmcmc.engine.results_table import Row, Table
 from dpmcmc.errors import InputError
 from experiments.panel.config import Panel
 

@@ -1,7 +1,7 @@
 """How each method's settings are chosen: the same protocol for ours and for the baselines.
 
 Every combination of a method's grid runs on 80 % of the TRAINING set and is judged on the other 20 %
-(``experiments.settings.split``) by the accuracy of its posterior predictive. All of them run once. For each (method,
+(:func:`split`) by the accuracy of its posterior predictive. All of them run once. For each (method,
 encoding, ε) the best few run again, and the best of those once more, as often for every method. The one of highest mean
 goes into the panel's YAML. The test set is not touched. The benchmark sets are public, so looking at their records
 costs nothing; on private data it would.
@@ -9,8 +9,6 @@ costs nothing; on private data it would.
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import itertools
 import json
 import math
@@ -22,20 +20,19 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine.cells import alone
-from dpmcmc.storage.files import opened_text
+from dpmcmc.engine.results_table import Table
 from experiments.commands import folder_for
 from experiments.panel import scores
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
 from experiments.panel.methods import METHODS, Method, encodings_of, selected
 from experiments.panel.trial import Site, Trial, seed_of
-from experiments.settings import split
 
 #: Keys of a grid that say where it is tried.
 _BOUNDS = ("least_epsilon", "most_epsilon")
 #: Cells that are run together.
 _MOST_TOGETHER = 400
-_COLUMNS = ("version", "method", "encoding", "epsilon", "settings", "repeat", "accuracy", "context", "problem")
+_KEY = ("version", "method", "encoding", "epsilon", "settings", "context", "repeat")
+_COLUMNS = (*_KEY, "accuracy", "problem")
 
 
 def combinations(grids: list[dict[str, Any]], epsilon: float) -> Iterator[Settings]:
@@ -70,12 +67,12 @@ def choose(
     """
     panel = load(path)
     chosen = selected(methods), encodings_of(panel, encodings)
-    with folder_for(out), alone(out):
-        _choose(path, panel, out / "choose.csv", *chosen, say)
+    with folder_for(out), Table(out, _COLUMNS, _KEY, file="choose.csv") as table:
+        _choose(path, panel, table, *chosen, say)
 
 
 def _choose(
-    path: Path, panel: Panel, table: Path, methods: Sequence[Method], encodings: Sequence[str], say: Any
+    path: Path, panel: Panel, table: Table, methods: Sequence[Method], encodings: Sequence[str], say: Any
 ) -> None:
     for encoding in encodings:
         site, held_out = _site(panel, encoding)
@@ -89,7 +86,7 @@ def _choose(
             write_settings(path, best(table, load(path)))
 
 
-def best(table: Path, panel: Panel) -> Chosen:
+def best(table: Table, panel: Panel) -> Chosen:
     """The panel's settings, replaced where the table has runs of the grids that the panel has now."""
     chosen: Chosen = {}
     done = _done(table, _context(panel))
@@ -111,11 +108,18 @@ def best(table: Path, panel: Panel) -> Chosen:
     return chosen
 
 
+def split(train: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], ...]:
+    """Return the training set in two: 80 % to run on, 20 % to judge by. The test set is not touched."""
+    order = np.random.RandomState(20_261_120).permutation(len(train["y"]))
+    cut = int(0.8 * len(order))
+    return tuple({name: leaf[part] for name, leaf in train.items()} for part in (order[:cut], order[cut:]))
+
+
 def _site(panel: Panel, encoding: str) -> tuple[Site, dict[str, np.ndarray]]:
     """(80 % of the training set, the rest of it)."""
     data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
     train, held_out = split(data.train)
-    return dataclasses.replace(Site.of(panel, train, data.spec.row_bound), rehearsal=True), held_out
+    return Site.of(panel, train, data.spec.row_bound), held_out
 
 
 def _try(
@@ -125,7 +129,7 @@ def _try(
     panel: Panel,
     site: Site,
     held_out: dict[str, np.ndarray],
-    table: Path,
+    table: Table,
 ) -> int:
     """Run the grid where the table lacks it; the number of runs."""
     context = _context(panel)
@@ -145,7 +149,7 @@ def _try(
         for first in range(0, len(missing), _MOST_TOGETHER):
             part = missing[first : first + _MOST_TOGETHER]
             rows = _judge(method, encoding, part, repeat, panel, site, held_out)
-            _append(table, [{**row, "context": context} for row in rows])
+            table.add([{**row, "context": context} for row in rows])
             count += len(part)
     return count
 
@@ -180,7 +184,7 @@ def _judge(
     """Run cells once more, all together, and judge them."""
     about = ("choose", panel.seed, method.version, method.name, encoding, repeat)
     trials = [Trial(e, repeat, settings, seed_of(*about, e, json.dumps(settings))) for e, settings in cells]
-    outcomes = method.run(trials, site, lambda share: None)
+    outcomes = method.run(trials, site)
     return [
         {
             "version": method.version,
@@ -200,10 +204,10 @@ def _cell(method: Method, encoding: str, epsilon: float, settings: Settings) -> 
     return method.version, method.name, encoding, f"{epsilon:g}", json.dumps(settings)
 
 
-def _done(table: Path, context: str) -> dict[tuple[str, ...], list[float]]:
+def _done(table: Table, context: str) -> dict[tuple[str, ...], list[float]]:
     """Accuracies of each cell, in the order of its repeats; NaN where there was no run."""
     found: dict[tuple[str, ...], list[float]] = {}
-    for row in _rows(table):
+    for row in table.rows:
         if row["context"] == context:
             cell = (row["version"], row["method"], row["encoding"], row["epsilon"], row["settings"])
             found.setdefault(cell, []).append(float(row["accuracy"] or "nan"))
@@ -215,19 +219,3 @@ def _context(panel: Panel) -> str:
     body = panel.model_dump(include={"data", "delta", "adjacency", "prior_scale", "seed", "transitions"})
     body["printed_passes"] = panel.printed_passes
     return f"{seed_of(json.dumps(body, sort_keys=True)):08x}"
-
-
-def _rows(table: Path) -> list[dict[str, str]]:
-    if not table.exists():
-        return []
-    with opened_text(table, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _append(table: Path, rows: list[dict[str, Any]]) -> None:
-    fresh = not table.exists()
-    with table.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, _COLUMNS)
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)

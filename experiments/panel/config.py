@@ -43,15 +43,6 @@ class Quick(FigureSection):
     printed_passes: float = Field(gt=0, description="Passes of the printed samplers.")
 
 
-class Omission(FigureSection):
-    """A method that has settings, and no row in ``docs/images/NAME.csv``."""
-
-    encoding: str = Field(description="One of the panel's.")
-    version: str = Field(description="tight or printed.")
-    method: str = Field(description="Its name in the settings.")
-    reason: str = Field(description="Why it has no row.")
-
-
 class Panel(FigureSection):
     """One panel of Figure 3.2."""
 
@@ -79,10 +70,6 @@ class Panel(FigureSection):
         description="version -> method -> grids: lists are crossed; least_epsilon and most_epsilon bound where one is "
         "tried."
     )
-    omissions: list[Omission] = Field(
-        default_factory=list,
-        description="Methods that the committed table of results has no row of, each with its reason.",
-    )
     settings: Chosen = Field(default_factory=dict, description="Chosen settings.")
 
     def shortened(self) -> Panel:
@@ -106,7 +93,7 @@ class Panel(FigureSection):
         its settings are those of an encoding that has none of its own.
         """
         cells = {"encodings", "epsilons", "repeats"}
-        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", "omissions", *cells})
+        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", *cells})
         return json.loads(json.dumps({**body, "first_encoding": self.encodings[0]}))
 
 

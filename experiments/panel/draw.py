@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS
 from experiments.panel.summary import Mean
@@ -99,12 +99,12 @@ def gaps(
 
 
 def _proved(points: list[Mean]) -> str:
-    """Return what is proved of a claimed ε, as a share of it; nothing where ε is the guarantee."""
+    """Return the ε that is proved, in percent of the ε that the source claims; nothing where ε is the guarantee."""
     if points[0].version != "printed":
         return ""
-    shares = [point.proved / point.epsilon for point in points]
-    low, high = (round_up(share, 2) for share in (min(shares), max(shares)))
-    return f" ({low} ε)" if low == high else f" ({low} to {high} ε)"
+    percent = [100 * point.proved / point.epsilon for point in points]
+    low, high = (f"{float(round_up(of, 3)):g}" for of in (min(percent), max(percent)))
+    return f" (proved: {low} % of ε)" if low == high else f" (proved: {low} to {high} % of ε)"
 
 
 def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, note: str | None) -> None:
@@ -129,7 +129,8 @@ def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, not
     about = (
         f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error."
         f"{undrawn}\n"
-        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: what is proved where the source claims ε"
+        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that our accountant proves, in percent of "
+        "the ε that the source claims"
     )
     with saved(path, (11.0, 5.4), said(panel, means, encoding, best), about, note) as figure:
         for axis, (version, title) in zip(figure.subplots(1, 2), _VERSIONS.items(), strict=True):

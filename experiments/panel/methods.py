@@ -1,4 +1,4 @@
-"""The list of methods. A new one is a line here and a function ``(trials, site, report) -> outcomes``."""
+"""The list of methods. A new one is a line here and a function ``(trials, site) -> outcomes``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpmcmc.cli.refusals import CommandError
 from experiments.panel import one_shot, printed, samplers
 from experiments.panel.config import Panel
-from experiments.panel.trial import Outcome, Report, Site, Trial
+from experiments.panel.trial import Outcome, Site, Trial
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Method:
     version: str
     name: str
     label: str
-    run: Callable[[Sequence[Trial], Site, Report], list[Outcome]]
+    run: Callable[[Sequence[Trial], Site], list[Outcome]]
     ours: bool = False
 
 
@@ -42,10 +42,10 @@ METHODS: tuple[Method, ...] = (
     Method("tight", "objective_perturbation", "objective perturbation", one_shot.objective("tight")),
     Method("tight", "objective_clipped", "objective pert., clipped loss", one_shot.objective("tight")),
     Method("tight", "output_perturbation", "output perturbation", one_shot.output),
-    Method("tight", "ops_printed", "OPS, 4B", one_shot.ops("printed")),
+    Method("tight", "ops_printed", "OPS, 4B", printed.ops),
     Method("tight", "ops_range", "OPS, range", one_shot.ops("range")),
     Method("tight", "ops_gdp", "OPS, Gaussian DP", one_shot.ops("gdp")),
-    Method("printed", "ops", "OPS", one_shot.ops("printed")),
+    Method("printed", "ops", "OPS", printed.ops),
     Method("printed", "hybrid", "hybrid (OPS + DP-SGNHT)", printed.hybrid),
     Method("printed", "objective_perturbation", "OBJPERT", one_shot.objective("kst12")),
     Method("printed", "output_perturbation", "output perturbation", printed.output),

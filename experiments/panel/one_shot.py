@@ -15,19 +15,18 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan, release
+from dpmcmc.mechanisms.certified_ops import CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.hybrid import Hybrid
-from dpmcmc.mechanisms.minimise import minimise
-from dpmcmc.mechanisms.ops import OPS, CertifiedOPS, last_iterates
-from dpmcmc.mechanisms.perturbation import ObjectivePerturbation, OutputPerturbation
-from dpmcmc.privacy.query.gaussian_release import gaussian_release
-from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.transformed import Tempered
+from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
+from dpmcmc.targets.tempered import Tempered
 from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings
 from experiments.panel.samplers import length_of, plans, run_plans, sampling_of
-from experiments.panel.trial import Outcome, Report, Site, Trial, clock
+from experiments.panel.trial import Outcome, Site, Trial, clock
 
-Run = Callable[[Sequence[Trial], Site, Report], list[Outcome]]
+Run = Callable[[Sequence[Trial], Site], list[Outcome]]
 #: For each trial its plan, or a sentence where there is none.
 Found = Sequence[MechanismPlan | str]
 
@@ -51,51 +50,32 @@ def objective(calibration: str) -> Run:
             site,
         )  # type: ignore[arg-type]
 
-    def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
-        outcomes = []
-        for i, (plan, trial) in enumerate(zip(plans(make, trials, site), trials, strict=True)):
-            if isinstance(plan, str):
-                outcomes.append(Outcome(None, None, 0.0, plan))
-            else:
-                elapsed = clock()
-                done = release(plan, site.records, key=trial.key)
-                outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
-            report((i + 1) / len(trials))
-        return outcomes
-
-    return run
+    return lambda trials, site: released(plans(make, trials, site), trials, site)
 
 
-def output(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Output perturbation; its settings are ``regularisation``."""
 
     def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
         return plan_of(OutputPerturbation(settings["regularisation"]), epsilon, site)
 
-    return run_outputs(plans(make, trials, site), trials, site, report)
+    return released(plans(make, trials, site), trials, site)
 
 
-def run_outputs(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
-    """Return what ``OutputPerturbation.draw`` releases, with one search for each optimum."""
-
-    def optimum(plan: MechanismPlan) -> Hashable:
-        return plan.settings["regularisation"], plan.settings["gradient_tolerance"]
-
-    def draw(at: list[int]) -> list[np.ndarray]:
-        settings = found[at[0]].settings  # type: ignore[union-attr]
-        theta, _ = minimise(
-            site.target(), site.in_double, settings["regularisation"], tolerance=settings["gradient_tolerance"]
-        )
-        noise = [streams_of(trials[i].key)[0].noise for i in at]
-        return [
-            gaussian_release(theta, found[i].settings["noise_std"], key)[None]  # type: ignore[union-attr]
-            for i, key in zip(at, noise, strict=True)
-        ]
-
-    return _by_group(found, optimum, draw, report)
+def released(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]:
+    """Return what each plan releases."""
+    outcomes = []
+    for plan, trial in zip(found, trials, strict=True):
+        elapsed = clock()
+        if isinstance(plan, str):
+            outcomes.append(Outcome(None, None, 0.0, plan))
+        else:
+            done = release(plan, site.records, key=trial.key)
+            outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
+    return outcomes
 
 
-def certified(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def certified(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Certified OPS; its settings are ``steps``, ``prior_precision`` and ``step_fraction``."""
 
     def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
@@ -108,7 +88,7 @@ def certified(trials: Sequence[Trial], site: Site, report: Report) -> list[Outco
         drawn = last_iterates([found[i] for i in at], site.in_double, keys)  # type: ignore[misc]
         return list(np.asarray(drawn)[:, None])
 
-    return _by_group(found, lambda plan: plan.mechanism.steps, draw, report)
+    return _by_group(found, lambda plan: plan.mechanism.steps, draw)
 
 
 def ops(form: str) -> Run:
@@ -117,13 +97,13 @@ def ops(form: str) -> Run:
     def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
         return plan_of(OPS(form, **settings), epsilon, site)  # type: ignore[arg-type]
 
-    def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
-        return run_ops(plans(make, trials, site), trials, site, report)
+    def run(trials: Sequence[Trial], site: Site) -> list[Outcome]:
+        return run_ops(plans(make, trials, site), trials, site)
 
     return run
 
 
-def run_ops(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def run_ops(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """One draw for each trial, those of one ball in one batch of NUTS chains.
 
     Trials of one posterior and one repeat, which differ in what follows the draw, share it.
@@ -150,17 +130,17 @@ def run_ops(found: Found, trials: Sequence[Trial], site: Site, report: Report) -
         }
         return [by_trial[i] for i in at]
 
-    return _by_group(found, lambda plan: plan.mechanism.radius, draw, report)
+    return _by_group(found, lambda plan: plan.mechanism.radius, draw)
 
 
 def _posterior(plan: MechanismPlan) -> tuple[float, float, float]:
     """(temper, prior precision, power of the prior)."""
     own = plan.mechanism.prior_precision
     precision = plan.target.prior_precision if own is None else own
-    return plan.settings["temper"], precision, plan.settings["prior_temper"]
+    return plan.settings["temper"], precision, plan.settings.get("prior_temper", 1.0)
 
 
-def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def hybrid(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """OPS under Gaussian DP, then SGLD; settings are SGLD's, ``share`` and ``start_precision``."""
 
     def make(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
@@ -177,18 +157,16 @@ def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]
             site.target(), num_records=site.num_records, epsilon=epsilon, delta=site.delta, adjacency=site.adjacency
         )
 
-    return run_hybrids(plans(make, trials, site), trials, site, report)
+    return run_hybrids(plans(make, trials, site), trials, site)
 
 
-def run_hybrids(
-    found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site, report: Report
-) -> list[Outcome]:
+def run_hybrids(found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """All posterior draws, then all runs from there."""
     firsts = [plan if isinstance(plan, str) else plan.start for plan in found]
-    drawn = run_ops(firsts, trials, site, lambda share: report(share / 2))  # type: ignore[arg-type]
+    drawn = run_ops(firsts, trials, site)  # type: ignore[arg-type]
     runs = [plan if isinstance(plan, str) else plan.chain for plan in found]
     starts = [jnp.asarray(o.draws) for o in drawn if o.draws is not None]
-    outcomes = run_plans(runs, trials, site, lambda share: report(0.5 + share / 2), starts)  # type: ignore[arg-type]
+    outcomes = run_plans(runs, trials, site, starts)  # type: ignore[arg-type]
     return [
         Outcome(run.draws, run.guarantee, run.seconds + first.seconds, run.problem or first.problem)
         for run, first in zip(outcomes, drawn, strict=True)
@@ -199,7 +177,6 @@ def _by_group(
     found: Found,
     group: Callable[[MechanismPlan], Hashable],
     draw: Callable[[list[int]], list[np.ndarray]],
-    report: Report,
 ) -> list[Outcome]:
     """Draws, (1, d) each, of trials that are alike in ``group``, one group after the other."""
     outcomes = [Outcome(None, None, 0.0, str(plan)) for plan in found]
@@ -207,13 +184,10 @@ def _by_group(
     for i, plan in enumerate(found):
         if not isinstance(plan, str):
             groups.setdefault(group(plan), []).append(i)
-    done = 0
     for at in groups.values():
         elapsed = clock()
         drawn = draw(at)
         share = elapsed() / len(at)
         for i, draws in zip(at, drawn, strict=True):
             outcomes[i] = Outcome(draws, found[i].guarantee, share)  # type: ignore[union-attr]
-        done += len(at)
-        report(done / len(found))
     return outcomes

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 
 from dpmcmc.diagnostics import reference
-from dpmcmc.mechanisms.minimise import HuberisedLogistic, minimise
-from dpmcmc.storage.files import opened
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
+from dpmcmc.mechanisms.minimise import minimise
+from dpmcmc.storage.files import open_regular
 from experiments.nuts import nuts_posterior
 from experiments.panel.config import Panel
 from experiments.panel.trial import Site, seed_of
@@ -24,7 +25,7 @@ def nuts(panel: Panel, site: Site, encoding: str, folder: Path) -> np.ndarray:
     path = folder / f"posterior_{encoding}.npz"
     length = json.dumps([panel.reference.model_dump(), panel.seed])
     if path.exists():
-        with opened(path) as stream, np.load(stream, allow_pickle=False) as kept:
+        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as kept:
             if str(kept["length"]) == length:
                 return kept["draws"]
     r = panel.reference

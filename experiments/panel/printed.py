@@ -7,6 +7,8 @@ noise has variance
 
 * DP-SGLD: θ' = θ − η g + N(0, max(V η², η)): the pair (η, η) keeps temperature 1/2, not 1;
 * DP-SGNHT: friction a and step η with 2a/η >= V;
+* OPS (Algorithm 2): one draw from exp(−ρΣℓ_i)·π^ρ on ‖θ‖ <= R, |ℓ| <= B there. Replacing a record moves ρΣℓ by at most
+  2ρB at every θ, so the density by e^{2ρB} and its normaliser by as much: 4ρB-DP. The prior is tempered too;
 * hybrid: one OPS draw at ε/2, then DP-SGNHT from there with ε/2.
 
 Noise, batches and number of steps are as printed; the dynamics of DP-SGNHT, alone and in the hybrid, are the library's
@@ -23,19 +25,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.perturbation import OutputPerturbation
-from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.mechanisms.output_perturbation import OutputPerturbation
+from dpmcmc.privacy import Event, Guarantee
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.gaussian_release import gaussian_event
+from dpmcmc.targets import Target
 from experiments.panel import one_shot
 from experiments.panel.config import Settings
 from experiments.panel.samplers import plans, runner
-from experiments.panel.trial import Outcome, Report, Site, Trial
+from experiments.panel.trial import Outcome, Site, Trial
 
 _CONSTANT = 128.0
 #: Draws kept of a chain, at most.
@@ -100,15 +104,55 @@ sgld = runner(_sgld)
 sgnht = runner(_sgnht)
 
 
+def ops_plan(radius: float, target: Target, epsilon: float, **promise: Any) -> MechanismPlan:
+    """OPS as printed on ‖θ‖ <= radius, ``promise`` as of ``OPS.plan``: form ``range`` at the printed temper and price.
+
+    Without a replaced record the potential changes by one record's loss, and the price is that of form ``range``.
+    """
+    plan = OPS("range", radius=radius).plan(target, epsilon=epsilon, **promise)
+    given = plan.guarantee
+    unit = plan.settings["epsilon_per_draw"] / plan.settings["temper"]
+    if given.adjacency == Adjacency.REPLACE_ONE:
+        unit = 4.0 * plan.settings["loss_bound"]
+    temper = min(1.0, epsilon / unit)
+    guarantee = Guarantee.from_events(
+        (Event("pure", 0.0, 1.0, 1, epsilon=unit * temper),),
+        delta=given.delta,
+        adjacency=given.adjacency,
+        accountant=given.accountant,
+        release=given.release,
+        assumptions=given.assumptions,
+    )
+    found = {"temper": temper, "prior_temper": temper, "epsilon_per_draw": unit * temper}
+    return dataclasses.replace(plan, guarantee=guarantee, settings=plan.settings | found)
+
+
+def _ops(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+    """OPS; its settings are ``radius``."""
+    return ops_plan(
+        settings["radius"],
+        site.target(),
+        epsilon,
+        num_records=site.num_records,
+        delta=site.delta,
+        adjacency=site.adjacency,
+    )
+
+
+def ops(trials: Sequence[Trial], site: Site) -> list[Outcome]:
+    """One draw of OPS as printed."""
+    return one_shot.run_ops(plans(_ops, trials, site), trials, site)
+
+
 def _hybrid(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
     """The draw and the run, each at ε/2; settings are ``radius`` and those of DP-SGNHT."""
-    first = one_shot.plan_of(OPS("printed", radius=settings["radius"]), epsilon / 2, site)
+    first = _ops(settings, epsilon / 2, site)
     return _plan(_sgnht_sampler(settings, epsilon / 2, site), site, burn_in=0.0, after=first)
 
 
-def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def hybrid(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """One OPS draw at ε/2, then DP-SGNHT with ε/2."""
-    return one_shot.run_hybrids(plans(_hybrid, trials, site), trials, site, report)
+    return one_shot.run_hybrids(plans(_hybrid, trials, site), trials, site)
 
 
 def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
@@ -127,6 +171,6 @@ def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
     return dataclasses.replace(tight, guarantee=guarantee, settings={**tight.settings, "noise_std": noise_std})
 
 
-def output(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+def output(trials: Sequence[Trial], site: Site) -> list[Outcome]:
     """Output perturbation with the classic Gaussian noise; its settings are ``regularisation``."""
-    return one_shot.run_outputs(plans(_output, trials, site), trials, site, report)
+    return one_shot.released(plans(_output, trials, site), trials, site)

@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine.life import sample_all
+from dpmcmc.engine.plans_together import sample_all
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.accounting.sampling import Sampling
 from experiments.panel.config import Settings
-from experiments.panel.trial import Outcome, Report, Site, Trial
+from experiments.panel.trial import Outcome, Site, Trial
 
 #: Draws kept of a chain, at most.
 _DRAWS = 100
@@ -43,7 +42,7 @@ def planner(make: Callable[[Settings, float], Any]) -> Planner:
     """Plans of a sampler that ``make(settings, prior precision)`` builds."""
 
     def plan(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
-        target = site.target(settings.get("prior_scale"), of_sampler=True)
+        target = site.target(settings.get("prior_scale"))
         return dpmcmc.plan(
             target,
             num_records=site.num_records,
@@ -79,12 +78,12 @@ SGFS = planner(
 )
 
 
-def runner(make_plan: Planner) -> Callable[[Sequence[Trial], Site, Report], list[Outcome]]:
+def runner(make_plan: Planner) -> Callable[[Sequence[Trial], Site], list[Outcome]]:
     """Runs trials of one planner."""
 
-    def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    def run(trials: Sequence[Trial], site: Site) -> list[Outcome]:
         found = plans(make_plan, trials, site)
-        return run_plans(found, trials, site, report)
+        return run_plans(found, trials, site)
 
     return run
 
@@ -105,7 +104,7 @@ def plans(make_plan: Callable[..., Any], trials: Sequence[Trial], site: Site) ->
 
 
 def run_plans(
-    found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site, report: Report, starts: Any = None
+    found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site, starts: Any = None
 ) -> list[Outcome]:
     """Run plans as one sweep.
 
@@ -113,7 +112,6 @@ def run_plans(
         found: one for each trial; a sentence where there is none.
         trials: for their keys.
         site: where.
-        report: told the share of steps done.
         starts: private starting points, one for each plan that is one.
     """
     at = [i for i, plan in enumerate(found) if isinstance(plan, dpmcmc.Plan)]
@@ -122,7 +120,6 @@ def run_plans(
         [found[i] for i in at],  # type: ignore[misc]
         site.records,
         keys=[trials[i].key for i in at],
-        progress=lambda done, total: report(done / total),
         **options,
     )
     outcomes = [Outcome(None, None, 0.0, str(problem)) for problem in found]
@@ -134,8 +131,3 @@ def run_plans(
             draws = np.asarray(result.flat_draws())
             outcomes[i] = Outcome(draws, guarantee, sum(result.wall_seconds.values()))
     return outcomes
-
-
-def key_data(trials: Sequence[Trial]) -> jax.Array:
-    """(trials,) keys."""
-    return jax.vmap(jax.random.key)(np.array([trial.seed for trial in trials]))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.privacy.accounting.events import round_up
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 from experiments.panel.cells import Row
 
 
@@ -44,23 +44,19 @@ class Mean:
 
 def summarised(rows: Iterable[Row]) -> list[Mean]:
     """Return the means of ``results.csv``, in its order."""
-    groups: dict[tuple[str, str, str, float], list[Row]] = {}
-    for row in rows:
-        if row["accuracy"] != "":
-            key = (row["encoding"], row["version"], row["method"], float(row["epsilon"]))
-            groups.setdefault(key, []).append(row)
+    frame = pd.DataFrame(list(rows)).replace("", np.nan).dropna(subset="accuracy")
+    numbers = frame.reindex(columns=["epsilon", "accuracy", "guarantee_epsilon", "crps"]).astype(float)
+    frame[numbers.columns] = numbers
     out = []
-    for key, those in groups.items():
-        accuracy = np.array([float(row["accuracy"]) for row in those])
-        scored = [float(row["crps"]) for row in those if row.get("crps")]
+    for key, those in frame.groupby(["encoding", "version", "method", "epsilon"], sort=False):
         out.append(
             Mean(
                 *key,
                 runs=len(those),
-                accuracy=round(float(accuracy.mean()), 5),
-                std=round(float(accuracy.std(ddof=1)), 5) if len(those) > 1 else 0.0,
-                proved=float(round_up(float(those[0]["guarantee_epsilon"] or "nan"))),
-                crps=float(f"{np.mean(scored):.4g}") if scored else float("nan"),
+                accuracy=round(float(those["accuracy"].mean()), 5),
+                std=round(float(those["accuracy"].std()), 5) if len(those) > 1 else 0.0,
+                proved=float(round_up(those["guarantee_epsilon"].iloc[0])),
+                crps=float(f"{those['crps'].mean():.4g}"),
             )
         )
     return out
@@ -68,10 +64,7 @@ def summarised(rows: Iterable[Row]) -> list[Mean]:
 
 def write(path: Path, means: Iterable[Mean]) -> None:
     """Write a summary as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow([field.name for field in fields(Mean)])
-        table.writerows([[getattr(mean, field.name) for field in fields(Mean)] for mean in means])
+    pd.DataFrame(means).to_csv(path, index=False, na_rep="nan")
 
 
 def read(path: Path, option: str) -> list[Mean]:
@@ -81,16 +74,12 @@ def read(path: Path, option: str) -> list[Mean]:
         CommandError: it is none; named by the option that it was found by.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            found = [
-                Mean(*(kind(row[name]) for name, kind in _KINDS.items()))  # type: ignore[arg-type]
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError):
+        columns = pd.read_csv(path, dtype=_KINDS, usecols=list(_KINDS))[list(_KINDS)]
+    except (OSError, ValueError):
         raise CommandError(f"{option}: {path} is no summary of a panel; make it anew.") from None
-    if not found:
+    if columns.empty:
         raise CommandError(f"{option}: {path} holds no row; make it anew.")
-    return found
+    return [Mean(*row) for row in columns.itertuples(index=False, name=None)]
 
 
 _KINDS = {

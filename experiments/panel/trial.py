@@ -16,10 +16,6 @@ import numpy as np
 from dpmcmc.privacy import Guarantee
 from dpmcmc.targets import LogisticRegression
 from experiments.panel.config import Panel, Settings
-from experiments.panel.rehearsal import Rehearsal
-
-#: Called with the share of the work that is done, in [0, 1].
-Report = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,6 @@ class Site:
         prior_scale: of the panel's model.
         transitions: of NUTS before a one-sample draw.
         printed_passes: of the printed samplers.
-        rehearsal: whether the samplers' target is one without exact sums.
     """
 
     records: dict[str, np.ndarray]
@@ -82,8 +77,7 @@ class Site:
     prior_scale: float
     transitions: int
     printed_passes: float
-    rehearsal: bool = False
-    _targets: dict[Any, LogisticRegression] = field(default_factory=dict)
+    _targets: dict[float, LogisticRegression] = field(default_factory=dict)
 
     @classmethod
     def of(cls, panel: Panel, records: dict[str, np.ndarray], row_bound: float) -> Site:
@@ -96,14 +90,13 @@ class Site:
         """N."""
         return len(self.records["y"])
 
-    def target(self, prior_scale: float | None = None, of_sampler: bool = False) -> LogisticRegression:
+    def target(self, prior_scale: float | None = None) -> LogisticRegression:
         """The model, bound to its public facts; the same object for the same prior."""
         scale = self.prior_scale if prior_scale is None else prior_scale
-        kind = Rehearsal if of_sampler and self.rehearsal else LogisticRegression
-        if (kind, scale) not in self._targets:
+        if scale not in self._targets:
             size = self.records["x"].shape[1]
-            self._targets[kind, scale] = kind(scale, num_features=size, row_bound=self.row_bound)
-        return self._targets[kind, scale]
+            self._targets[scale] = LogisticRegression(scale, num_features=size, row_bound=self.row_bound)
+        return self._targets[scale]
 
     @functools.cached_property
     def in_double(self) -> dict[str, np.ndarray]:

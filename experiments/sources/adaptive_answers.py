@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.privacy import Guarantee, round_up
-from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.accounting.gaussian import draws_event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.noise_tables import draws_event
+from dpmcmc.privacy.query.chacha import new_key
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release
-from dpmcmc.privacy.query.randomness import new_key
 from experiments.arguments import of_source
 from experiments.commands import command, folder_for
 from experiments.figure_files import report, write_table

@@ -2,10 +2,8 @@
 
 ``comparators``  dpmcmc against what users would otherwise run: blackjax, jax-privacy, Opacus (``opacus_worker``)
 ``growth``       a step as records, features, batch, chains and steps grow
-``sweep``        many plans as one program against one by one
 ``compiling``    from cold, and from the persistent cache
 ``memory``       peak of each shipped configuration
-``bandwidth``    a step against what memory could do
 ``safeguards``   what each of privacy's safeguards costs
 ``networks``     per-record clipping of a Flax network
 ``commands``     a configuration run in a process of its own

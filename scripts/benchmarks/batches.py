@@ -18,8 +18,9 @@ import numpy as np
 from benchmarks.problem import CLIP, Size
 from benchmarks.report import Table
 from benchmarks.timing import in_turn, ratio, scanned
-from dpmcmc.engine.compilation import compiler_options
-from dpmcmc.privacy.query.exact_sums import fraction_bits, traced_for
+from dpmcmc.engine.sizes import compiler_options
+from dpmcmc.privacy.query.exact_sums import fraction_bits
+from dpmcmc.privacy.query.platforms import traced_for
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.targets import LogisticRegression, PoissonRegression, SoftmaxRegression
 
@@ -47,7 +48,6 @@ SHIPPED = {
     "adult (all records, label-blind)": Shape("logistic", 32_561, 109, 32_561, label_blind=True),
     "abalone (all records)": Shape("logistic", 3_133, 10, 3_133),
     "breast_cancer (all records)": Shape("logistic", 426, 30, 426),
-    "digits_last_layer (all records)": Shape("softmax", 1_347, 128, 1_347),
 }
 BATCHES = (64, 180, 512, 1_024, 2_048, 4_096)
 

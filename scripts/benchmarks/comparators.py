@@ -25,7 +25,7 @@ from benchmarks.opacus_worker import Worker, WorkerError
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine.compilation import ONE_THREAD
+from dpmcmc.engine.sizes import ONE_THREAD
 
 #: Calls of these programs take a fraction of the steps: choice permutes all N records at every step.
 _SLOW = 60

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import jax.numpy as jnp
 import numpy as np
 from sklearn.datasets import load_digits
@@ -32,15 +30,12 @@ def tables(size: Size) -> list[Table]:
         "activations and back-propagated errors where the layers allow it (ghost norms); `plain` is a gradient of its "
         "own for every record. Ratios are to the step without privacy on the same batch.",
     )
-    switched = "per_record" in inspect.signature(dpmcmc.targets.from_flax).parameters
-    if not switched:
-        table.skipped.append("Ghost norms: this dpmcmc's `from_flax` has no `per_record`.")
     steps = max(size.steps // 20, 20)
     batches = {"128": dpmcmc.Poisson(128), f"{n:,} (full)": dpmcmc.Full()}
     for name, sampling in list(batches.items())[: 1 if size.quick else None]:
         clocks: dict[str, Clock] = {}
-        for how in ("no privacy", "auto", "plain") if switched else ("no privacy", "plain"):
-            more = {"per_record": how} if switched and how != "no privacy" else {}
+        for how in ("no privacy", "auto", "plain"):
+            more = {} if how == "no privacy" else {"per_record": how}
             plan = make_plan(
                 n,
                 d,

@@ -24,8 +24,8 @@ import dpmcmc
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine.compilation import ONE_THREAD
-from dpmcmc.engine.program import RARE
+from dpmcmc.engine.device_calls import RARE
+from dpmcmc.engine.sizes import ONE_THREAD
 from dpmcmc.privacy import GradientQuery
 from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.randomness import streams_of

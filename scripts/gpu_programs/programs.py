@@ -23,7 +23,7 @@ import dpmcmc
 from dpmcmc.engine.blocks import Blocks
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.hardware import DRAWN_STEPS
-from dpmcmc.privacy.accounting.gaussian import INDEX_BITS
+from dpmcmc.privacy.accounting.noise_tables import INDEX_BITS
 from dpmcmc.privacy.query.integer_noise import TIES
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree, num_bytes

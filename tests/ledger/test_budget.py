@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
-from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.cost_of_run import account
 from dpmcmc.privacy.ledger import file as store
 from dpmcmc.privacy.ledger.book import _Sum
 from tests.ledger.ledgers import TERMS, release

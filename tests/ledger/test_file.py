@@ -1,21 +1,29 @@
-"""One file, whatever it is called: full disks, links, moves, kills between two writes, older versions."""
+"""One file, whatever it is called: full disks, links, moves, kills between two writes, older versions.
+
+A ledger that was edited, rolled back or cut short is noticed, and what is no ledger is refused.
+
+``dpmcmc ledger``: init, show and history.
+"""
 
 import contextlib
 import errno
 import fcntl
-import hashlib
 import itertools
+import json
 import os
+import random
+import re
 import resource
-import sqlite3
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
-from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, OverBudget
-from dpmcmc.privacy.ledger import BrokenChain, chain, file
+from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError
+from dpmcmc.privacy.ledger import BrokenChain, Receipt, file
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
-from tests.ledger.ledgers import TERMS, refused, release
+from tests.ledger.ledgers import ROOT, TERMS, call, edited, refused, release
 
 #: Rows and tables of a ledger that version 2 wrote.
 OLD = Path(__file__).with_name("version_2.sql")
@@ -158,171 +166,15 @@ def test_a_kill_between_any_two_writes_leaves_all_or_nothing(used, path, tmp_pat
     assert (True, len(before) + 1) in seen
 
 
-def database(path, version=2):
-    """Write a ledger as version 2 left it: a table of entries. Its rows are those that version 2 wrote."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.executescript(OLD.read_text())
-        db.execute("PRAGMA application_id = 0x64704c67")
-        db.execute(f"PRAGMA user_version = {version}")
-        path.write_bytes(db.serialize())
-    path.chmod(0o600)
-
-
-def settled(db):
-    """Enter that a run is done, as older versions did."""
-    entries = [chain.Entry(*row) for row in db.execute("SELECT * FROM entries ORDER BY sequence")]
-    entry = chain.following(entries, "settle", entries[1].run, {"outcome": "released"})
-    db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", tuple(entry.__dict__.values()))
-    db.execute("UPDATE head SET sequence = ?, hash = ?", (entry.sequence, entry.hash))
-
-
-def first_version(path, *, logged):
-    """Write one as version 1 left it: a write-ahead log beside it, with an entry in it where it was killed."""
-    database(path, 1)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        if not logged:
-            return
-        db.execute("BEGIN")
-        settled(db)
-        db.execute("COMMIT")
-        left = {name: Path(f"{path}{name}").read_bytes() for name in ("", "-wal")}
-    for name, body in left.items():
-        Path(f"{path}{name}").write_bytes(body)
-
-
-#: What the runs in ``OLD`` have spent.
-SPENT = 0.3860464664659356
-
-
-def test_a_database_of_version_2_is_read_as_it_is_and_becomes_lines_with_its_next_change(path):
-    database(path)
-    whole, ledger = path.read_bytes(), Ledger(path)
-    before, state = ledger.history(), ledger.state()
-    assert (len(before), state.spent, [run.label for run in state.open]) == (5, SPENT, [f"run {k}" for k in range(4)])
-    assert path.read_bytes() == whole
-    fifth = release(ledger.terms.additive.gaussian(ledger.terms.budget / 5.5))
-    receipt = ledger.reserve(fifth, "next")
-    assert path.read_bytes().startswith(b'{"format": "dpmcmc ledger", "version": 3, ')
-    assert ledger.history()[:5] == before
-    assert Ledger(path)._key == ledger._key
-    ledger.confirm(receipt)
-    with pytest.raises(OverBudget):
-        ledger.reserve(fifth, "beyond")
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-    with contextlib.closing(sqlite3.connect(path)) as db, pytest.raises(sqlite3.DatabaseError):
-        db.execute("PRAGMA user_version").fetchone()  # as older libraries do
-
-
-def test_a_database_whose_change_was_killed_holds_what_was_told(path):
-    """Version 2 appended the new database, with a footer once it was whole, before it went over the old one."""
-    database(path)
-    old = path.read_bytes()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        settled(db)
-    new = path.read_bytes()
-    start = max(len(old), len(new))
-    footer = file._FOOTER.pack(start, len(new), hashlib.sha256(new).digest(), file._MAGIC)
-    appendix = bytes(start - len(old)) + new + footer
-    for cut, there in ((0, 6), (1, 5), (len(footer), 5), (len(appendix) // 2, 5), (len(appendix), 5)):
-        path.write_bytes(old + appendix[: len(appendix) - cut])
-        assert len(Ledger(path).history()) == there
-        Ledger(path).reserve(release(1e-3), "next")
-        assert len(Ledger(path).history()) == there + 1
-
-
-@pytest.mark.parametrize("logged", [None, False])
-def test_a_kill_while_an_older_ledger_becomes_lines_leaves_all_or_nothing(path, logged, monkeypatch):
-    """Of version 2 with the change that it is made for, and of version 1 as it is opened."""
-    for moment in itertools.count():
-        for other in path.parent.iterdir():
-            other.unlink()
-        database(path) if logged is None else first_version(path, logged=logged)
-        told = None
-        with monkeypatch.context() as patch, contextlib.suppress(Killed):
-            kill_at(patch, moment)
-            told = Ledger(path).reserve(release(1e-3), "killed")
-        state = Ledger(path).state()
-        assert state.spent >= SPENT
-        assert len(state.runs) in ({5} if told else {4, 5})
-        if told is not None:
-            break
-    assert moment > 20
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM entries WHERE sequence = 3",
-        "DELETE FROM entries WHERE sequence = 5",
-        "UPDATE entries SET text = replace(text, '\"cost\": 0.', '\"cost\": 0.0') WHERE sequence = 3",
-        "UPDATE head SET sequence = 4",
-        "DELETE FROM head",
-        "DELETE FROM secret",
-        "UPDATE secret SET key = x'00'",
-    ],
-)
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_ledger_that_was_edited_is_refused_and_left_as_it_was(path, statement, version):
-    database(path, version)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            db.execute(f"DROP TRIGGER {name}")
-        db.execute(statement)
-    for _ in range(2):
-        with pytest.raises(BrokenChain):
-            Ledger(path)
-    if "SET key" not in statement:
-        assert path.read_bytes().startswith(b"SQLite format 3\0")
-
-
-@pytest.mark.parametrize("how", ["version", "other", "cut", "header", "page"])
-def test_a_database_that_is_damaged_or_no_ledger_is_refused_in_one_sentence(path, how):
-    database(path)
-    body = bytearray(path.read_bytes())
-    if how == "version":
-        body[60:64] = (3).to_bytes(4, "big")
-    elif how == "other":
-        body[68:72] = (1).to_bytes(4, "big")
-    elif how == "page":
-        body[4096:8192] = bytes(4096)
-    path.write_bytes(body[: {"cut": len(body) - 1, "header": 50}.get(how)])
-    with pytest.raises(LedgerError) as refusal:
+def test_a_database_of_an_older_version_is_refused_and_left_as_it_was(path):
+    path.write_bytes(b"SQLite format 3\0" + bytes(4080))
+    with pytest.raises(LedgerError, match="is a database, as ledgers of versions 1 and 2 were"):
         Ledger(path)
-    assert str(path) in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("logged", [False, True])
-def test_a_ledger_of_version_1_becomes_lines_with_its_log(path, logged):
-    first_version(path, logged=logged)
-    assert Path(f"{path}-wal").exists() == logged
-    ledger = Ledger(path)
-    assert len(ledger.history()) == 5 + logged
-    assert ledger.state().spent == SPENT
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-    # Older libraries, which would lock it by SQLite alone, refuse it.
-    with contextlib.closing(sqlite3.connect(path)) as db, pytest.raises(sqlite3.DatabaseError):
-        db.execute("PRAGMA user_version").fetchone()
-    ledger.reserve(release(1e-3), "next")
-    assert len(ledger.history()) == 6 + logged
-
-
-def test_an_older_ledger_in_use_or_mounted_alone_is_refused(path, monkeypatch):
-    first_version(path, logged=False)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match="older version of this library is using"):
-            Ledger(path)
-    monkeypatch.setattr(file, "_mounted", lambda path: True)
-    with pytest.raises(LedgerError, match="mounted as a single file"):
-        Ledger(path)
-    monkeypatch.undo()
-    assert len(Ledger(path).history()) == 5
+    assert path.read_bytes() == b"SQLite format 3\0" + bytes(4080)
 
 
 def test_a_ledger_that_cannot_be_written_is_read_and_not_spent_from(used, path, fifth, monkeypatch):
-    """On a mount that is read-only; also a database, which stays one."""
+    """On a mount that is read-only."""
     real = os.open
 
     def read_only(name, flags, *mode):
@@ -330,7 +182,7 @@ def test_a_ledger_that_cannot_be_written_is_read_and_not_spent_from(used, path, 
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return real(name, flags, *mode)
 
-    for made, runs in ((lambda: None, 4), (lambda: database(path), 4)):
+    for made, runs in ((lambda: None, 4),):
         made()
         whole = path.read_bytes()
         with monkeypatch.context() as patch:
@@ -340,3 +192,198 @@ def test_a_ledger_that_cannot_be_written_is_read_and_not_spent_from(used, path, 
             with pytest.raises(LedgerError, match="cannot be changed"):
                 ledger.reserve(fifth, "run")
         assert path.read_bytes() == whole
+
+
+def renumbered(entries):
+    for place, entry in enumerate(entries, start=1):
+        entry["sequence"] = place
+
+
+def replaced(entry, old, new):
+    assert old in entry["text"]
+    entry["text"] = entry["text"].replace(old, new)
+
+
+EDITS = {
+    "third removed": lambda first, entries: entries.pop(2),
+    "last removed": lambda first, entries: entries.pop(),
+    "all but the terms removed": lambda first, entries: entries.__delitem__(slice(1, None)),
+    "all removed": lambda first, entries: entries.clear(),
+    "third removed, others renumbered": lambda first, entries: (entries.pop(2), renumbered(entries)),
+    "last removed, head set back": lambda first, entries: (entries.pop(), first.update(entries=4)),
+    "second repeated at the end": lambda first, entries: entries.append(entries[1] | {"sequence": 6}),
+    "second repeated, head moved": lambda first, entries: (entries.append(dict(entries[1])), first.update(entries=6)),
+    "order changed": lambda first, entries: entries.reverse(),
+    "cost lowered": lambda first, entries: replaced(entries[2], '"cost": 0.', '"cost": 0.0'),
+    "budget raised": lambda first, entries: replaced(entries[0], '"budget": 0.', '"budget": 9.'),
+    "kind changed": lambda first, entries: entries[3].update(kind="settle"),
+    "time changed": lambda first, entries: entries[4].update(time="2000-01-01"),
+    "nonce changed": lambda first, entries: entries[1].update(nonce=""),
+    "head changed": lambda first, entries: first.update(hash="x"),
+    "head removed": lambda first, entries: (first.pop("entries"), first.pop("hash")),
+    "key removed": lambda first, entries: first.pop("key"),
+    "key changed": lambda first, entries: first.update(key="00"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_was_edited_is_noticed(used, path, fifth, edit):
+    receipt = Receipt(used.history()[-1].run, 5, used.history()[-1].hash, path)
+    edited(path, EDITS[edit])
+    with pytest.raises(BrokenChain):
+        Ledger(path)
+    if edit != "key changed":
+        for call in (used.check, used.state, lambda: used.reserve(fifth, "x"), lambda: used.settle(receipt, "void")):
+            with pytest.raises(BrokenChain):
+                call()
+
+
+def test_the_same_lines_written_again_pass(used, path):
+    edited(path, lambda first, entries: None)
+    used.check()
+
+
+def test_an_old_copy_is_noticed_by_a_receipt(ledger, path, fifth, tmp_path):
+    first = ledger.reserve(fifth, "first")
+    shutil.copy(path, tmp_path / "old")
+    second = ledger.reserve(fifth, "second")
+    ledger.confirm(first)
+    ledger.confirm(second)
+    shutil.copy(tmp_path / "old", path)
+    old = Ledger(path)
+    old.confirm(first)
+    with pytest.raises(BrokenChain, match="old copy"):
+        old.confirm(second)
+    # Gone on with, it has as many entries, but not those.
+    old.reserve(fifth, "second")
+    with pytest.raises(BrokenChain, match="old copy"):
+        old.confirm(second)
+    with pytest.raises(BrokenChain):
+        old.settle(second, "void")
+
+
+def test_every_entry_has_a_nonce_of_its_own(used):
+    entries = used.history()
+    assert len({e.nonce for e in entries}) == len(entries)
+    assert min(len(e.nonce) for e in entries) == 32
+
+
+TEXTS = {"empty": b"", "text": b"epsilon: 1.0\n" * 100, "json": b"{}\n", "list": b"[1]\n", "deep": b"[" * 10**5 + b"\n"}
+
+
+@pytest.mark.parametrize("how", ["missing", *TEXTS, "other", "version", "cut", "folder"])
+def test_what_is_not_a_ledger_is_refused_in_one_sentence(used, path, how):
+    body = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how in TEXTS or how == "cut":
+        path.write_bytes(TEXTS.get(how, body[: len(body) // 2]))
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        edited(path, lambda first, entries: first.update({"format": "x"} if how == "other" else {"version": 4}))
+    with pytest.raises(LedgerError) as refusal:
+        Ledger(path)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(LedgerError):
+        used.reserve(release(1e-3), "run")
+
+
+def test_a_name_that_no_file_can_have_is_no_ledger():
+    with pytest.raises(LedgerError, match="no such ledger"):
+        Ledger("a\0b")
+
+
+def test_a_damaged_ledger_is_refused_in_a_sentence(ledger, fifth, tmp_path):
+    """Cut short anywhere, or with bytes changed: one kind of error, and never another run's budget."""
+    ledger.settle(ledger.reserve(fifth, "run"), "released")
+    content, path, spent = ledger.path.read_bytes(), tmp_path / "damaged", ledger.state().spent
+    source, said = random.Random(0), []
+    ends = [place + step for place, byte in enumerate(content) if byte == ord("\n") for step in (0, 1)]
+    cuts = {*range(0, len(content), 17), *range(len(content) - 64, len(content)), *ends} - {len(content)}
+    spoilt = [content[:n] for n in cuts]
+    for _ in range(300):
+        changed = bytearray(content)
+        for _ in range(source.choice((1, 4, 50))):
+            changed[source.randrange(len(changed))] = source.randrange(256)
+        spoilt.append(bytes(changed))
+    for one in spoilt:
+        path.write_bytes(one)
+        try:
+            found = Ledger(path).state().spent
+        except LedgerError as error:
+            said.append(str(error))
+        else:
+            assert (found, len(one)) == (spent, len(content))
+    assert len(said) > 200
+    assert not any("\n" in sentence for sentence in said)
+
+
+def test_the_command_makes_shows_and_lists_a_ledger(path, capsys, fifth, tmp_path):
+    path = tmp_path / "adult.ledger"
+    assert call("init", path, "--epsilon", 1, "--delta", "1e-6", "--num-records", 32561) == 0
+    assert "ε 1, δ 1e-06, replace_one; 32,561 records" in capsys.readouterr().out
+    ledger = Ledger(path)
+    assert ledger.terms.name == "adult"
+    receipt = ledger.reserve(fifth, "first run")
+    assert call("show", path) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^run .*running or crashed  first run$", shown, re.MULTILINE)
+    assert re.search(r"^spent .*next run up to ε [\d.]+$", shown, re.MULTILINE)
+    assert call("show", path, "--json") == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["spent"] == ledger.state().spent
+    assert body["epsilon_left"] < body["epsilon"] == 1.0
+    assert call("history", path) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert call("history", path, "--json") == 0
+    (init, entry) = json.loads(capsys.readouterr().out)
+    assert init["kind"] == "init"
+    assert entry["hash"] == receipt.hash
+    assert entry["body"]["events"] == [e.to_json() for e in fifth.events]
+
+
+def test_the_command_checks_receipts(ledger, path, capsys, tmp_path, fifth):
+    shutil.copy(path, tmp_path / "old")
+    receipt = ledger.reserve(fifth, "run")
+    assert "path" not in receipt.to_json()
+    alone, folder = tmp_path / "receipt.json", tmp_path / "privacy.json"
+    alone.write_text(json.dumps(receipt.to_json()))
+    folder.write_text(json.dumps({"epsilon": 1.0, "ledger": receipt.to_json()}))
+    assert call("history", path, "--receipt", alone, "--receipt", folder) == 0
+    capsys.readouterr()
+    shutil.copy(tmp_path / "old", path)
+    assert "old copy" in refused(capsys, 1, "show", path, "--receipt", folder)
+    folder.write_text("{}")
+    assert "no receipt" in refused(capsys, 2, "show", path, "--receipt", folder)
+    assert "cannot be read" in refused(capsys, 2, "show", path, "--receipt", tmp_path / "none.json")
+
+
+def test_the_command_refuses_in_one_sentence(ledger, path, capsys, tmp_path):
+    assert "no such ledger" in refused(capsys, 2, "show", tmp_path / "none")
+    (tmp_path / "text").write_text("hello" * 1000)
+    assert "not a ledger" in refused(capsys, 2, "history", tmp_path / "text")
+    assert "exists" in refused(capsys, 2, "init", path, "--epsilon", 1, "--delta", "1e-6")
+    assert "order" in refused(capsys, 2, "init", tmp_path / "a", "--epsilon", 0.1, "--delta", "1e-6", "--order", 2)
+    edited(path, lambda first, entries: first.update(hash="x"))
+    assert "do not spend" in refused(capsys, 1, "show", path)
+
+
+def test_the_command_plans_a_programme_from_configs(tmp_path, capsys):
+    body = yaml.safe_load((ROOT / "configs" / "breast_cancer.yaml").read_text())
+    body["run"] = {"steps": 40, "chains": 1, "burn_in": 0.5, "thin": 2}
+    config = tmp_path / "small.yaml"
+    config.write_text(yaml.safe_dump(body))
+    path = tmp_path / "programme"
+    terms = ["--epsilon", 3, "--delta", body["privacy"]["delta"], "--programme", config, "--programme", config]
+    assert call("init", path, *terms, "--set", "privacy.epsilon=1.0") == 0
+    assert "0 of 2 runs" in capsys.readouterr().out
+    assert len(Ledger(path).terms.items) == 2
+    assert 1.0 < Ledger(path).terms.joint_epsilon < 2.0
+    missing = refused(capsys, 2, "init", tmp_path / "b", *terms, "--set", "privacy=null")
+    assert "no guarantee" in missing
+    assert not (tmp_path / "b").exists()
+    typical = ["--epsilon", 3, "--delta", 1e-4, "--typical", config]
+    assert call("init", tmp_path / "typical", *typical) == 0

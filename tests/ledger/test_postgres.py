@@ -14,10 +14,11 @@ import pytest
 
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import dump
-from dpmcmc.engine.reservation import Reservation, check_apart
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.saving import check_apart
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
-from dpmcmc.privacy.ledger import BrokenChain, file, postgres
+from dpmcmc.privacy.ledger import BrokenChain, file, postgres, postgres_refusals
 from dpmcmc.privacy.ledger.place import Address, place
 from tests.ledger.ledgers import ROOT, TERMS, call, refused, release
 from tests.ledger.proxy import Proxy
@@ -76,9 +77,6 @@ def forgotten():
     for session in postgres._SESSIONS.values():
         session.drop()
     postgres._SESSIONS.clear()
-
-
-# The same ledger as in a file
 
 
 def lives(where, fifth):
@@ -555,9 +553,6 @@ def test_a_client_that_takes_a_lost_reply_for_no_change_is_caught(shared, server
     assert len(shared.history()) == 3
 
 
-# Roles
-
-
 def statements(role):
     """GRANTs of a role that the guide gives."""
     guide = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
@@ -595,9 +590,6 @@ def test_an_analyst_reserves_and_an_auditor_reads(server, fifth, capsys, tmp_pat
     assert "CREATE on it" in refused(
         capsys, 2, "init", server.url("auditor", schema="x"), "--epsilon", 1, "--delta", "1e-6"
     )
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
@@ -670,7 +662,7 @@ def test_what_is_no_ledger_is_refused_in_one_sentence(shared, url, server, schem
 def test_a_ledger_that_others_keep_locked_is_said_to_be(shared, server, schema, fifth, monkeypatch):
     import psycopg
 
-    monkeypatch.setattr(postgres, "_LOCK", postgres._LOCK.replace(f"'{postgres._PATIENCE}s'", "'100ms'"))
+    monkeypatch.setattr(postgres, "_LOCK", postgres._LOCK.replace(f"'{postgres_refusals.PATIENCE}s'", "'100ms'"))
     with psycopg.connect(server.url()) as other:
         other.execute(f"SELECT * FROM {schema}.head FOR UPDATE")
         with pytest.raises(LedgerError, match="kept the ledger locked"):

@@ -1,7 +1,5 @@
 """What a malformed input is, and the small good ones that are spoilt."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import io

@@ -23,10 +23,6 @@ from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
 FIGURES = (
-    "adaops",
-    "adaptive_answers",
-    "already_private",
-    "bandits",
     "coverage",
     "efficiency",
     "fig3_1",
@@ -35,12 +31,9 @@ FIGURES = (
     "fig_pdp_1",
     "fig_per_record",
     "intervals",
-    "recommender",
-    "sparsity",
 )
 _SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
-_ENTRY = "--registry --name a --curator b --use c --region d --description e --published 2026-01-02 --author f"
 INPUTS = (
     "plan IN",
     "suggest IN",
@@ -52,7 +45,6 @@ INPUTS = (
     "per_record IN --out HERE/out",
     "verify IN",
     "verify IN --json",
-    "export IN --registry",
     "receipt IN --record HERE/me.npz",
     "receipt HERE/objective --record IN",
     "ledger show IN",
@@ -67,8 +59,7 @@ INPUTS = (
     "fig3_2 --panel IN --out HERE/out",
     "fig3_2 choose --panel IN --out HERE/out",
     "headline --config IN --results HERE --out HERE/out",
-    "settings choose IN --grid sampler.step_size=1",
-    "settings report IN",
+    "settings IN",
 )
 #: Names of bad inputs; ``_before`` makes them.
 BAD_INPUTS = (
@@ -93,7 +84,6 @@ OUTPUTS = (
     "data HERE/rows.parquet OUT --x a --y b",
     f"ledger init OUT {_BUDGET}",
     "schema --out OUT",
-    f"export HERE/released {_ENTRY} --out OUT",
     "receipt HERE/objective --record HERE/me.npz --out OUT",
     *(f"{name} --quick --out OUT" for name in FIGURES),
     "fig3_2 --panel two_normals --quick --out OUT",
@@ -125,13 +115,12 @@ NUMBERED = (
     "audit HERE/ops.yaml --records NUMBER",
     "audit HERE/ops.yaml --features NUMBER",
     "audit HERE/ops.yaml --steps NUMBER",
-    "per_record HERE/config.yaml --out HERE/out --every NUMBER",
     "receipt HERE/objective --record HERE/me.npz --failure NUMBER",
     "suggest --num-records NUMBER --num-features 3 --epsilon 1",
     "suggest --num-records 5000 --num-features NUMBER --epsilon 1",
     "suggest --num-features 3 --epsilon NUMBER --num-records 5000",
     "suggest --delta NUMBER HERE/config.yaml",
-    "settings report HERE/config.yaml --runs NUMBER",
+    "settings HERE/config.yaml --runs NUMBER",
 )
 #: Ledgers in databases that cannot be reached.
 _URLS = (
@@ -162,10 +151,6 @@ FLAGS = (
     *(f"ledger show {url}" for url in _URLS),
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
-    "adaops",
-    *("export", "export a", "export a b", "export HERE/released", "export HERE/released --registry --nonsense"),
-    *(f"export HERE/released {_ENTRY} --{more}" for more in ("published x", "sector Games", "name EMPTY")),
-    "export HERE/released --registry",
     *("receipt", "receipt a", "receipt HERE/objective", "receipt HERE/objective --record"),
     *(
         f"receipt HERE/{run} --record HERE/me.npz{more}"
@@ -185,9 +170,7 @@ FLAGS = (
     *(f"fig3_2{name} --panel two_normals --out HERE/out --encodings none" for name in ("", " choose")),
     *("headline", "headline --results HERE", "headline --out HERE/out", "headline --nonsense", "headline extra"),
     *(f"headline --results HERE/{place} --out HERE/out" for place in ("nowhere", "file", "pipe.yaml", "bad", "piped")),
-    *("settings", "settings guess", "settings choose", "settings report", "settings report --nonsense"),
-    *("settings choose HERE/config.yaml --grid a", "settings choose HERE/config.yaml --grid a.b=1"),
-    *("settings report HERE/ops.yaml", "settings report HERE/config.yaml"),
+    *("settings", "settings guess", "settings --nonsense", "settings HERE/ops.yaml", "settings HERE/config.yaml"),
 )
 _OPS = """
 name: ops

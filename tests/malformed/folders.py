@@ -1,7 +1,5 @@
 """--out, --confidential and --resume on what is no place for a run, and command lines that are none."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """privacy.json, and a folder of a result, spoilt, for ``verify``."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random
@@ -15,7 +13,7 @@ import numpy as np
 from dpmcmc import SGLD, Poisson, Privacy, sample, targets
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.planning.making import plan
-from dpmcmc.report.page import privacy_json
+from dpmcmc.report.privacy_json import privacy_json
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, changed, leaves, plant, tree, without
 
 _NUMBERS: list[Any] = [True, 0, -1, 1.5, 1e300, -1e300, 10**30, 10**400, float("nan"), float("inf")]

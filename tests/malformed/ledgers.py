@@ -1,7 +1,5 @@
 """privacy.ledger, and the ledger command, on files that are no ledgers and numbers that make no budget."""
 
-from __future__ import annotations
-
 import functools
 import random
 import tempfile

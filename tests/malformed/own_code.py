@@ -1,7 +1,5 @@
 """Targets and samplers of one's own that are missing, raise, or return nonsense."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data files: a user's .npz that is damaged, foreign, or of the wrong shape, type or values; wrong official files."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """Configs with values of wrong types, odd numbers, keys left out, unknown, given twice, or of another config."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

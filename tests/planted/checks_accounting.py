@@ -28,10 +28,10 @@ from dpmcmc.privacy import (
     UnsupportedCombination,
     calibrate,
 )
-from dpmcmc.privacy.accounting import events, objective, rdp
-from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.report.page import privacy_json
+from dpmcmc.privacy.accounting import grouping, objective, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.cost_of_run import account
+from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.targets import LogisticRegression
 from tests import test_objective_perturbation as exact_minimisers
 from tests import test_pair_deviations as pairs
@@ -116,20 +116,20 @@ def saved_guarantees_are_verified(scene: Scene) -> None:
         require(code == 0, f"{bench}: verify rejects the run's own privacy.json")
 
 
-def cells_of_a_sweep_cost_all_together(scene: Scene) -> None:
-    """Full-batch Gaussian cells of z_i and T steps are one release of mu = 2 sqrt(sum T / z_i^2) under replace_one."""
+def configs_of_a_sweep_cost_all_together(scene: Scene) -> None:
+    """Full-batch configs of z_i and T steps are one release of mu = 2 sqrt(sum T / z_i^2) under replace_one."""
     steps = 4
     multipliers = (10.0, 14.0, 30.0)
     terms = {"steps": steps, "sampling": Full(), "num_records": 1000, "delta": DELTA}
     config = types.SimpleNamespace(privacy=None)
-    cells = [
+    configs = [
         (
             types.SimpleNamespace(number=at, config=config),
             types.SimpleNamespace(guarantee=account(z, **terms), unit="record"),
         )
         for at, z in enumerate(multipliers)
     ]
-    said, why = sweep.together(cells)
+    said, why = sweep.together(configs)
     exact = gaussian_epsilon(2 * math.sqrt(sum(steps / z**2 for z in multipliers)), DELTA)
     require(said is not None and said.epsilon >= exact * (1 - 1e-9), f"{said or why}, and all cost {exact:.6g}")
 
@@ -236,6 +236,6 @@ def many_kinds_in_groups_cost_at_least_what_each_does(scene: Scene) -> None:
     for adjacency in ADJACENCIES:
         costs = [
             sum(e.count * rdp.one_step(e, adjacency, orders) for e in events)
-            for events in (one_by_one, events.grouped(one_by_one))
+            for events in (one_by_one, grouping.grouped(one_by_one))
         ]
         require(bool(np.all(costs[1] >= costs[0])), f"{adjacency}: groups are charged less than their members cost")

@@ -15,7 +15,7 @@ import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.errors import InputError
 from dpmcmc.estimators import PrivateLinearRegression, PublicKFold
-from dpmcmc.mechanisms import Exponential, SufficientStatistics
+from dpmcmc.mechanisms import SufficientStatistics
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query import integer_noise
 from dpmcmc.targets import LinearRegression
@@ -100,14 +100,3 @@ def too_many_numbers_cost_nothing(scene: Scene) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_noise, "MOST_NUMBERS", 2)
         _refused_unspent(scene, "numbers", act)
-
-
-def hypotheses_that_fit_no_parameters_cost_nothing(scene: Scene) -> None:
-    """Public facts that a draw would fail on are looked at before the budget is spent."""
-
-    def act(ledger: Ledger) -> None:
-        mechanism = Exponential(hypotheses=np.zeros((3, 9)), loss_bound=1.0)
-        plan = mechanism.plan(_TARGET, num_records=_N, epsilon=2.0, delta=1e-6)
-        dpmcmc.sample(plan, {"x": _X, "y": _X[:, 0]}, ledger=ledger)
-
-    _refused_unspent(scene, "hypotheses", act)

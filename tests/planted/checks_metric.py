@@ -7,7 +7,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.privacy.query.gaussian_release import GramRelease
+from dpmcmc.privacy.query.gram_release import GramRelease
 from tests import in_metric
 from tests.planted import Scene, require
 

@@ -8,15 +8,17 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import poisson
 
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference import denoised_moment, normal_law
+from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.curvature import ScoredRows
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
-from dpmcmc.inference.scores import Counts, Logistic, Softmax
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
+from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware.gradients import Bounds, Design
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression
 from tests import extreme_rows
 from tests.bounded_rows import Reading
@@ -32,8 +34,8 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
     start = Gaussian(np.zeros(_D), np.eye(_D))
     for _ in range(_TABLES):
         truth = rng.normal(size=_D)
-        noisy = NoisyGram(exact + std * noise_aware.symmetric_noise(rng, _D), std, float(_N), 0.0)
-        gram, error = noise_aware.denoised(noisy, None, rng=rng)
+        noisy = NoisyGram(exact + std * normal_law.symmetric_noise(rng, _D), std, float(_N), 0.0)
+        gram, error = denoised_moment.denoised(noisy, None, rng=rng)
         # Curvatures at the truth: how they are found is the path's part.
         right, known = (
             ScoredRows(Logistic(), one, _N, np.zeros(_D), 0.6, law).local(truth)
@@ -41,7 +43,7 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
         )
         gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.score)
         seen = GradientRelease(np.zeros(_D), gradient, np.zeros((_D, _D)))
-        now = noise_aware.posterior(seen, known, np.eye(_D), start, rounds=12)
+        now = normal_law.posterior(seen, known, np.eye(_D), start, rounds=12)
         inside.append(np.abs(now.mean - truth) < 1.6449 * np.sqrt(np.diag(now.covariance)))
     share = float(np.mean(inside))
     require(0.85 < share < 0.99, f"90 % intervals cover {share:.3f}")
@@ -50,12 +52,12 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
 def the_error_of_the_curvature_is_as_long_as_stated(scene: Scene) -> None:
     """E‖(H(Ĝ) − H(G))u‖² over simulated releases, near θ = 0, where H = cG."""
     rng, exact, std, u = np.random.default_rng(2), np.eye(_D) * _N / _D, 30.0, np.ones(_D)
-    theta, error = np.full(_D, 1e-3), noise_aware.isotropic_error(std)
+    theta, error = np.full(_D, 1e-3), normal_law.isotropic_error(std)
 
     def near(gram: np.ndarray) -> Local:
         return ScoredRows(Logistic(), gram, _N, np.zeros(_D), 0.6, error).local(theta)
 
-    noisy = [exact + std * noise_aware.symmetric_noise(rng, _D) for _ in range(400)]
+    noisy = [exact + std * normal_law.symmetric_noise(rng, _D) for _ in range(400)]
     found = np.mean([np.sum(((near(one).curvature - near(exact).curvature) @ u) ** 2) for one in noisy])
     stated = float(np.trace(near(exact).curvature_error(np.outer(u, u))))
     require(0.75 < stated / found < 1.33, f"the error is {found:.4g}, and {stated:.4g} is stated")
@@ -90,9 +92,9 @@ def scores_of_counts_are_bounded_and_have_mean_zero(scene: Scene) -> None:
 
 def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None:
     """Rows at right angles lie farthest apart."""
-    rows = gaussian_release.RowFacts(num_records=2, size=2, row_bound=1.0)
-    one, two = (gaussian_release.gram_of(np.eye(2)[[k, 0]], 1.0).floats for k in (0, 1))
-    moved = float(np.linalg.norm(gaussian_release.svec(one) - gaussian_release.svec(two)))
+    rows = gram_release.RowFacts(num_records=2, size=2, row_bound=1.0)
+    one, two = (gram_release.gram_of(np.eye(2)[[k, 0]], 1.0).floats for k in (0, 1))
+    moved = float(np.linalg.norm(gram_release.svec(one) - gram_release.svec(two)))
     charged = rows.moved(Adjacency.REPLACE_ONE)[0]
     require(moved <= charged * (1 + 1e-12), f"a replaced row moves it by {moved:.4g}, and {charged:.4g} is charged")
 

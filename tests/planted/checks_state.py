@@ -21,8 +21,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data.partitions import partitioned
-from dpmcmc.engine import compilation
+from dpmcmc.data.partitions import find_partitions
+from dpmcmc.engine import kept_partitions, sizes
 from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
@@ -33,7 +33,7 @@ from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter, test_partitions
 from tests.planted import Scene, require
@@ -242,7 +242,7 @@ def _copied(scene: Scene, copied_at_end: bool) -> tuple[int, int]:
     folders = ((kept, copied), (twin, None)) if copied_at_end else ((kept, copied), (kept, None), (twin, None))
     for folder, progress in folders:
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Stop, LedgerError):
-            patch.setattr(compilation, "_CHUNK_STEPS", 3)
+            patch.setattr(sizes, "_CHUNK_STEPS", 3)
             patch.setattr(checkpoint, "_OVERHEAD", 1e9)
             dpmcmc.sample(_tiny(), _RECORDS, ledger=held, checkpoint=folder, progress=progress)
             released += 1
@@ -299,7 +299,7 @@ def _moved_run(scene: Scene) -> tuple[list[str], list[str], int, int]:
     """(keys before, keys after, queries charged, chunks of three steps that were taken twice) of a run that moves."""
     made, folder = _tiny(), _folder(scene)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compilation, "_CHUNK_STEPS", 3)
+        patch.setattr(sizes, "_CHUNK_STEPS", 3)
         patch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
         def keys_when_stopped(chunk: int) -> list[str]:
@@ -437,8 +437,8 @@ def no_record_counts_twice(scene: Scene) -> None:
             (files / "1.parquet").unlink()
             (files / "1.parquet").symlink_to(files / "0.parquet")
         with contextlib.suppress(InputError, LostPartition), pytest.MonkeyPatch.context() as patch, workers() as crew:
-            patch.setenv(partitioned_room.KEEP_MB, "0")
-            table = partitioned(files, test_partitions.SCHEMA)
+            patch.setenv(kept_partitions.KEEP_MB, "0")
+            table = find_partitions(files, test_partitions.SCHEMA)
             records = partitioned_room.PartitionedRecords(table, crew)
             records = records.checked(test_partitions.fine, test_partitions.N)
             if happens == "rewrite":

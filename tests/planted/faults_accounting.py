@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc.cli import sweep
+from dpmcmc.cli import sweep_cost
 from dpmcmc.mechanisms import OPS, checked_records
-from dpmcmc.mechanisms.base import PrivacySpec
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, events, group, objective, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.group import GroupGuarantee
-from dpmcmc.privacy.calibration import numeric
+from dpmcmc.privacy.calibration import numeric, remembered
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
 from tests.planted import checks_query as checks
@@ -46,12 +46,12 @@ def _kept_steps_alone(patch: Patch) -> None:
 
 
 def _charged_before_rounding(patch: Patch) -> None:
-    real = noise.charged
+    real = noise.charge_noise
 
     def charged(noise_std: np.ndarray, *more: Any) -> Any:
         return real(np.nextafter(noise_std, np.float32(np.inf)), *more)
 
-    patch.setattr(noise, "charged", charged)
+    patch.setattr(noise, "charge_noise", charged)
 
 
 def _second_for_free(patch: Patch) -> None:
@@ -85,13 +85,13 @@ def _stale_accountant(patch: Patch) -> None:
 
 
 def _stale_calibration(patch: Patch) -> None:
-    real = numeric._full
-    patch.setattr(numeric, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
+    real = remembered._full
+    patch.setattr(remembered, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
     own = numeric.noise_multiplier
 
     def trusting(*settings: Any) -> float:
         with pytest.MonkeyPatch.context() as inner:
-            if any(numeric.cache_folder().rglob("*.json")):
+            if any(remembered.cache_folder().rglob("*.json")):
                 # Without accounting the remembered number again.
                 inner.setattr(numeric, "base_epsilon", lambda *_: 0.0)
             return own(*settings)
@@ -100,7 +100,7 @@ def _stale_calibration(patch: Patch) -> None:
 
 
 def _costs_its_largest_cell(patch: Patch) -> None:
-    patch.setattr(sweep, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
+    patch.setattr(sweep_cost, "composed", lambda guarantees: max(guarantees, key=lambda one: one.epsilon))
 
 
 def _composes_anything(patch: Patch) -> None:
@@ -208,10 +208,10 @@ FAULTS = (
         (accounting.a_plan_meets_its_epsilon_whatever_was_planned_before,),
     ),
     Fault(
-        "a sweep costs its largest cell",
-        "The page of a sweep states the largest of the epsilons, as if nobody saw more than one cell.",
+        "a sweep costs its largest config",
+        "The page of a sweep states the largest of the epsilons, as if nobody saw more than one config.",
         _costs_its_largest_cell,
-        (accounting.cells_of_a_sweep_cost_all_together,),
+        (accounting.configs_of_a_sweep_cost_all_together,),
     ),
     Fault(
         "adjacencies mixed in a composition",

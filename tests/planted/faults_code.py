@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpmcmc.config import file as config_file
-from dpmcmc.config import sections
+from dpmcmc.config import named_code
 from tests.planted import Fault
 from tests.planted import checks_code as checks
 
@@ -13,7 +13,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _declaration_not_checked(patch: Patch) -> None:
-    patch.setattr(sections, "_missing", lambda *_: "")
+    patch.setattr(named_code, "_missing", lambda *_: "")
 
 
 def _resume_trusts_the_folder(patch: Patch) -> None:

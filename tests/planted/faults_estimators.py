@@ -8,7 +8,6 @@ import pytest
 from sklearn.model_selection import StratifiedKFold
 
 from dpmcmc.estimators import PublicKFold, fitting, regressions, suggestion
-from dpmcmc.mechanisms import Exponential
 from dpmcmc.mechanisms import base as one_shot
 from dpmcmc.mechanisms import ops as certified
 from tests.planted import Fault
@@ -42,10 +41,6 @@ def _numbers_counted_when_they_are_drawn(patch: Patch) -> None:
         patch.setattr(room, "check_numbers", lambda _: None)
 
 
-def _hypotheses_looked_at_in_the_draw(patch: Patch) -> None:
-    patch.setattr(Exponential, "check", lambda *_: None)
-
-
 FAULTS = (
     Fault(
         "folds stratified by private labels",
@@ -76,11 +71,5 @@ FAULTS = (
         "A release of more numbers than integer noise is charged for is charged, and fails.",
         _numbers_counted_when_they_are_drawn,
         (checks.too_many_numbers_cost_nothing,),
-    ),
-    Fault(
-        "public hypotheses looked at in the draw",
-        "Hypotheses of other shapes than the parameters are charged, and fail.",
-        _hypotheses_looked_at_in_the_draw,
-        (checks.hypotheses_that_fit_no_parameters_cost_nothing,),
     ),
 )

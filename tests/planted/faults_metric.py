@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.engine import chains
+from dpmcmc.engine import stages_before
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts, gram_of
-from dpmcmc.targets.glm import LinearPredictor
-from dpmcmc.targets.transformed import WhitenedRows
+from dpmcmc.privacy.query.gram_release import RowFacts, gram_of
+from dpmcmc.targets.linear_predictor import LinearPredictor
+from dpmcmc.targets.whitened import WhitenedRows
 from tests.planted import Fault
 from tests.planted import checks_metric as checks
 
@@ -27,14 +27,14 @@ def _moves_as_if_added(patch: Patch) -> None:
 
 
 def _metric_of_the_records(patch: Patch) -> None:
-    real = chains.Metric.made
+    real = stages_before.Metric.made
 
-    def of_records(self: chains.Metric, *given: Any) -> Any:
+    def of_records(self: stages_before.Metric, *given: Any) -> Any:
         metric = real(self, *given)
         gram = gram_of(np.asarray(self._records["x"]), 1.0).floats
         return dataclasses.replace(metric, noisy=metric.noisy._replace(gram=gram), root=None)
 
-    patch.setattr(chains.Metric, "made", of_records)
+    patch.setattr(stages_before.Metric, "made", of_records)
 
 
 def _norms_of_rows_as_they_are(patch: Patch) -> None:

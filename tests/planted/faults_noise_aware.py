@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference import normal_law
+from dpmcmc.inference.bounded_score import Law
+from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
-from dpmcmc.inference.noise_aware import Local
-from dpmcmc.inference.scores import Counts, Huber, Law, Logistic, Softmax
-from dpmcmc.mechanisms.noise_aware import gradients, model
+from dpmcmc.inference.linear_score import Huber
+from dpmcmc.inference.logistic_score import Logistic
+from dpmcmc.inference.normal_law import Local
+from dpmcmc.inference.softmax_score import Softmax
+from dpmcmc.mechanisms.noise_aware import gradients, model_rows
 from dpmcmc.mechanisms.noise_aware.gradients import Spread
 from dpmcmc.mechanisms.noise_aware.releases import Releases
-from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS, Learnt, Scale
+from dpmcmc.mechanisms.noise_aware.residuals import DEVIATIONS
+from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import RowFacts
+from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.privacy.query.integer_rows import MOMENT_BITS
 from tests.planted import Fault
 from tests.planted import checks_noise_aware as checks
@@ -24,7 +29,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _exact_gram(patch: Patch) -> None:
-    patch.setattr(noise_aware, "bootstrapped_error", lambda errors: np.zeros_like)
+    patch.setattr(normal_law, "bootstrapped_error", lambda errors: np.zeros_like)
 
 
 def _unsquared(patch: Patch) -> None:
@@ -62,7 +67,7 @@ def _blocks_decide(patch: Patch) -> None:
     def law(self: Counts, eta: np.ndarray, limit: np.ndarray) -> Law:
         return real(self, eta, np.asarray(limit) if np.isinf(limit).all() else np.where(np.isinf(limit), 1e300, limit))
 
-    patch.setattr(model, "_finite", finite)
+    patch.setattr(model_rows, "_finite", finite)
     patch.setattr(Counts, "law", law)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.data.user_file import MASK
+from dpmcmc.data.owners import MASK
 from dpmcmc.engine import program as program_room
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import integer_noise, query, randomness, selection
+from dpmcmc.privacy.query import chacha, integer_noise, query, randomness, selection
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from tests.planted import Fault
@@ -96,22 +96,22 @@ def _one_key_for_batch_and_noise(patch: Patch) -> None:
 def _fold_in_forgets(patch: Patch) -> None:
     def fold_in(key: Any, data: Any) -> Any:
         # A nonce of the wrong width: the counter falls off its end.
-        return randomness.block(key, jnp.asarray(data).astype(jnp.uint32)[None] * np.uint32(0), (3, 0, 0))[:8, 0]
+        return chacha.block(key, jnp.asarray(data).astype(jnp.uint32)[None] * np.uint32(0), (3, 0, 0))[:8, 0]
 
     real = Streams.at
 
     def at(self: Streams, chain: Any, step: Any) -> Streams:
-        if not randomness.is_chacha(self.noise):
+        if not chacha.is_chacha(self.noise):
             return real(self, chain, step)
         folded = [fold_in(fold_in(jax.random.key_data(key), chain), step) for key in self]
-        return Streams(*(jax.random.wrap_key_data(words, impl=randomness.CHACHA20) for words in folded))
+        return Streams(*(jax.random.wrap_key_data(words, impl=chacha.CHACHA20) for words in folded))
 
     patch.setattr(Streams, "at", at)
 
 
 def _seeded_keys(patch: Patch) -> None:
     def entropy(private: bool) -> Any:
-        return randomness.new_key(bytes(32)) if private else jax.random.key(0)
+        return chacha.new_key(bytes(32)) if private else jax.random.key(0)
 
     patch.setattr(randomness, "_entropy", entropy)
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from dpmcmc.cli import run, saved
 from dpmcmc.inference import predictive
-from dpmcmc.report import console
-from dpmcmc.report.console import PublicFacts
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.report import progress
+from dpmcmc.report.public_facts import PublicFacts
+from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
 from tests.planted import checks_release as checks
 
@@ -49,7 +49,7 @@ def _everything_is_publishable(patch: Patch) -> None:
 
 
 def _log_tells_seconds(patch: Patch) -> None:
-    real = console._log
+    real = progress._log
 
     @contextlib.contextmanager
     def log(run: Any, shown: Any) -> Iterator[Any]:
@@ -58,7 +58,7 @@ def _log_tells_seconds(patch: Patch) -> None:
             yield report
         shown.print(f"took {time.perf_counter_ns() - began} ns")
 
-    patch.setattr(console, "_log", log)
+    patch.setattr(progress, "_log", log)
 
 
 def _page_scores_private_rows(patch: Patch) -> None:

@@ -8,7 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpmcmc.data import DataError, Levels, Range, Schema, base, column_kinds, schema, tables, user_file
+from dpmcmc.data import (
+    DataError,
+    Levels,
+    Range,
+    Schema,
+    base,
+    column_kinds,
+    containers,
+    schema,
+    tables,
+    user_file,
+    values,
+)
 from tests.planted import Fault
 from tests.planted import checks_schema as checks
 
@@ -37,9 +49,9 @@ def _compares_levels_as_they_are_stored(patch: Patch) -> None:
 
 
 def _compares_levels_as_floats(patch: Patch) -> None:
-    def rounded(cell: Any) -> Any:
-        number = tables.number(cell)
-        return cell if isinstance(cell, bool) or number != number else number
+    def rounded(value: Any) -> Any:
+        number = values.number(value)
+        return value if isinstance(value, bool) or number != number else number
 
     codes = Levels.codes
 
@@ -52,12 +64,12 @@ def _compares_levels_as_floats(patch: Patch) -> None:
 
 
 def _takes_the_last_entry_for_a_null(patch: Patch) -> None:
-    patch.setattr(tables, "_arrow", lambda column: (np.asarray(column).astype(object), None))
+    patch.setattr(containers, "_arrow", lambda column: (np.asarray(column).astype(object), None))
 
 
 def _ignores_masks(patch: Patch) -> None:
-    read = tables._numpy
-    patch.setattr(tables, "_numpy", lambda array: read(np.asarray(array)))
+    read = containers._numpy
+    patch.setattr(containers, "_numpy", lambda array: read(np.asarray(array)))
 
 
 def _rounds_the_scale_to_nearest(patch: Patch) -> None:
@@ -86,7 +98,7 @@ def _quotes_rows(patch: Patch) -> None:
 
 
 def _quotes_owners(patch: Patch) -> None:
-    checked = user_file.checked_owner
+    checked = user_file.read_owner
 
     def quoting(owner: np.ndarray, *arguments: Any) -> np.ndarray:
         try:
@@ -94,7 +106,7 @@ def _quotes_owners(patch: Patch) -> None:
         except DataError as error:
             raise DataError(f"{error} The largest is {owner.max()}.") from None
 
-    patch.setattr(user_file, "checked_owner", quoting)
+    patch.setattr(user_file, "read_owner", quoting)
 
 
 def _takes_any_name(patch: Patch) -> None:

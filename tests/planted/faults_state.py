@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import run, verify
-from dpmcmc.data import columnar
+from dpmcmc.data import table_files
 from dpmcmc.engine import chains, life
 from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import program as traced_room
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
-from dpmcmc.privacy.ledger import LedgerError, Receipt, book, file, filters
+from dpmcmc.privacy.ledger import LedgerError, Receipt, book, event_cost, filters, locked_file
 from dpmcmc.privacy.ledger.book import Book
-from dpmcmc.storage import checkpoint
-from dpmcmc.storage import files as run_folder
-from dpmcmc.storage.files import RunFolder
+from dpmcmc.storage import checkpoint, released_files, surroundings
+from dpmcmc.storage.run_folder import RunFolder
 from tests.ledger.ledgers import edited
 from tests.planted import Fault
 from tests.planted import checks_state as checks
@@ -72,7 +71,7 @@ def _reads_before_the_transaction(patch: Patch) -> None:
 
 
 def _locked_by_name(patch: Patch) -> None:
-    real = file.lock
+    real = locked_file.lock
 
     def lock(handle: int, patience: float = 0.0) -> None:
         name = os.readlink(f"/proc/self/fd/{handle}") + ".lock"
@@ -81,14 +80,17 @@ def _locked_by_name(patch: Patch) -> None:
         real(beside, patience)
 
     beside_of: dict[int, int] = {}
-    patch.setattr(file, "lock", lock)
-    patch.setattr(file, "unlock", lambda handle: os.close(beside_of.pop(handle)))
+    patch.setattr(locked_file, "lock", lock)
+    patch.setattr(locked_file, "unlock", lambda handle: os.close(beside_of.pop(handle)))
 
 
 def _best_order_in_hindsight(patch: Patch) -> None:
     def cost(self: filters.Renyi, events: Any, adjacency: str) -> float:
         orders = (2, 4, self.order)
-        return min(filters.total(events, adjacency, lambda e, a=a: filters.renyi(e, adjacency, a)) for a in orders)
+        return min(
+            event_cost.sum_costs(events, adjacency, lambda e, a=a: event_cost.renyi_cost(e, adjacency, a))
+            for a in orders
+        )
 
     patch.setattr(filters.Renyi, "cost", cost)
 
@@ -154,7 +156,7 @@ def _draws_first(patch: Patch) -> None:
 
 
 def _digests_not_compared(patch: Patch) -> None:
-    for room in (verify, run_folder):
+    for room in (verify, released_files):
         patch.setattr(room, "discrepancy", lambda *_: None)
 
 
@@ -230,13 +232,13 @@ FAULTS = (
     Fault(
         "hard links of a ledger not counted",
         "A ledger of two names is opened, and the first tool that breaks the link makes two budgets of it.",
-        lambda patch: patch.setattr(file.Inode, "check_links", lambda self: None),
+        lambda patch: patch.setattr(locked_file.Inode, "check_links", lambda self: None),
         (checks.a_ledger_with_two_hard_links_is_refused,),
     ),
     Fault(
         "ledger overwritten in place",
         "The new content goes over the old one before it is safe anywhere else, and a kill leaves half of each.",
-        lambda patch: patch.setattr(file.Inode, "replace", file.Inode._overwrite),
+        lambda patch: patch.setattr(locked_file.Inode, "replace", locked_file.Inode._overwrite),
         (checks.a_kill_leaves_a_ledger_whole,),
     ),
     Fault(
@@ -326,7 +328,7 @@ FAULTS = (
     Fault(
         "result saved in a checkpoint",
         "result.save(folder) is given the folder of a run that was stopped, and publishes keys with the draws.",
-        lambda patch: patch.setattr(run_folder, "_is_checkpoint", lambda folder: False),
+        lambda patch: patch.setattr(surroundings, "_is_checkpoint", lambda folder: False),
         (checks.nothing_is_saved_among_keys,),
     ),
     Fault(
@@ -356,7 +358,7 @@ FAULTS = (
     Fault(
         "a file under two names",
         "Somebody links a file into its own folder, and each of its records is summed twice.",
-        lambda patch: patch.setattr(columnar, "_check_once", lambda parts: None),
+        lambda patch: patch.setattr(table_files, "_check_once", lambda parts: None),
         (checks.no_record_counts_twice,),
     ),
     Fault(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpmcmc.planning import verdict
+from dpmcmc.planning import obstacles
 from tests.planted import Fault
 from tests.planted import checks_verdict as checks
 
@@ -12,11 +12,11 @@ Patch = pytest.MonkeyPatch
 
 
 def _ignores_time(patch: Patch) -> None:
-    patch.setattr(verdict, "_mixing", lambda plan, known: None)
+    patch.setattr(obstacles, "_mixing", lambda plan, known: None)
 
 
 def _ignores_clipping(patch: Patch) -> None:
-    patch.setattr(verdict, "_clipping", lambda plan, known: None)
+    patch.setattr(obstacles, "_clipping", lambda plan, known: None)
 
 
 FAULTS = (

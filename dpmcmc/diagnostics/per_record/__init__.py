@@ -3,11 +3,8 @@
 CONFIDENTIAL: computed from every record at every step, without privacy. It belongs in ``confidential/``, never in a
 released folder, and must not be used to set noise.
 
-``account``     the sum over steps, and the ε read off it: what is claimed, and what is not
-``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps; the sum over steps
-            of a step's Rényi divergence for a record that moves the sum by less than the clip norm
-
-The histogram is in ``report/per_record.py``.
+``account``  norms of gradients at every step, the sum over steps, the ε read off it, and what that claims
+``step``     Rényi divergence of one step for a record that moves the sum by less than the clip norm
 """
 
 from dpmcmc.diagnostics.per_record.account import (

@@ -24,7 +24,11 @@ is therefore the *smallest budget whose filter would have let the record through
 order fixed before the run, the filter would have changed nothing for this record. No run here applies a filter. A run's
 guarantee to everybody is its plan's.
 
-**Grid.** D_α increases with the norm (``norms.py``). Under sampling, norms are rounded UP to a geometric grid of
+**Norms.** The gradient of every record is computed at every position, as the run clips it: N gradients a step, N/b
+times as many as a run with batches of b computes. Each norm is enlarged by a part in 2^15 of C, for rounding in
+float32.
+
+**Grid.** D_α increases with the norm (``step.py``). Under sampling, norms are rounded UP to a geometric grid of
 ratio e^-``STEP``, and a record's account holds how often its norm fell on each point. At rate 1 norms are not rounded.
 
 A record whose gradient is not finite contributes nothing to the run, and is charged C.
@@ -32,20 +36,22 @@ A record whose gradient is not finite contributes nothing to the run, and is cha
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from dpmcmc import targets
-from dpmcmc.diagnostics.per_record import norms as divergence
-from dpmcmc.diagnostics.per_record.norms import Tally, norms_of, trajectory
-from dpmcmc.engine.chains import check_records
+from dpmcmc.diagnostics.per_record import step
+from dpmcmc.engine.chain_checks import check_records
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
@@ -55,23 +61,37 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.stages import Private
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import overflow_probability, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.deviations import with_deviations
+from dpmcmc.privacy.accounting.events import KAPPA, bucket_down
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.privacy.query.exact_sums import row_norms
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.blas import on_one_blas_thread
-from dpmcmc.storage.files import write_atomically
-from dpmcmc.storage.fingerprint import check_not_forked
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.fork import check_not_forked
+from dpmcmc.storage.pytree import PyTree, size_of
+from dpmcmc.targets.base import Target, shared_by_equal_targets
 
 #: Bytes of a block of records' gradients at one position, and most records of a block.
 _BLOCK_BYTES = 32 << 20
 _MOST_ROWS = 2048
-#: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
-_INFO_BYTES = 64
-_FILE_BYTES = 1 << 18
+#: Steps taken together.
+_STEPS = 512
+#: Log-spacing and size of the grid of norms. A norm below the smallest, C/1000, is charged as C/1000.
+STEP = 0.0136
+_GRID = 512
+#: Factor that enlarges norms, for the rounding of float32 norms and logarithms.
+_SLACK = 2.0**-14
 #: Stride in the accountant's orders, and the largest order as a multiple of the worst case's.
 _EVERY_ORDER = 5
 _REACH = {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
+#: Columns of the table of an account.
+COLUMNS = ("record", "epsilon", "clipped_share", "worst_case", "delta")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,13 +100,12 @@ class PerRecord:
 
     Attributes:
         epsilon: ε_i at ``delta``, (N,) float64, from above.
-        clipped_share: share of steps at which the record's norm (its upper bound, where ``every`` > 1) reached C, (N,).
+        clipped_share: share of steps at which the record's norm reached C, (N,).
         orders: α, (K,).
         renyi: realised individual Rényi loss at each order, (N, K), from above.
         worst_case: ε of a record that is clipped at every step, by the same accountant.
         delta: total, that of the plan.
         adjacency: of the plan; under ``replace_one`` the record that comes in its place is arbitrary.
-        every: steps between checks; 1: every norm was computed.
 
     Example:
         >>> import dpmcmc
@@ -114,18 +133,19 @@ class PerRecord:
     worst_case: float
     delta: float
     adjacency: str
-    every: int
 
     def __repr__(self) -> str:
-        return f"PerRecord(<confidential: {len(self.epsilon)} records, every={self.every}>)"
+        return f"PerRecord(<confidential: {len(self.epsilon)} records>)"
 
     def save(self, path: Path) -> None:
-        """Write an .npz that only its owner can read."""
-        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """Write a table (CSV) that only its owner can read: a row a record, in the order of the data."""
 
         def write(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                np.savez(file, **arrays)
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                table = csv.writer(file)
+                table.writerow(COLUMNS)
+                for record, cost in enumerate(zip(self.epsilon, self.clipped_share, strict=True)):
+                    table.writerow([record, *map(float, cost), self.worst_case, self.delta])
 
         write_atomically(path, write, 0o600)
 
@@ -135,7 +155,6 @@ def sample_and_account(
     data: PyTree,
     *,
     key: Key = None,
-    every: int = 1,
     ledger: Reservation | Ledger | str | Path | None = None,
 ) -> tuple[Result, PerRecord]:
     """Run a plan, and account for every record along the way that the run took.
@@ -143,7 +162,6 @@ def sample_and_account(
     Args:
         plan: from :func:`dpmcmc.plan`.
         data, key, ledger: as of :func:`dpmcmc.sample`.
-        every: as of :func:`per_record_epsilon`.
 
     Returns:
         (Result with EVERY step's draw, PerRecord). The result is covered by the plan's guarantee; the account is
@@ -153,7 +171,7 @@ def sample_and_account(
         ValueError, UnsupportedCombination: see :func:`per_record_epsilon`; before anything is charged.
         DivergedError, LedgerError: as of :func:`dpmcmc.sample`.
     """
-    account = Account(plan, data, every)
+    account = Account(plan, data)
     with Life(every_step(plan), key=key, ledger=ledger) as life:
         life.read(data)
         start = account.start(life.streams)
@@ -176,7 +194,7 @@ def before_each_step(start: PyTree, after: PyTree) -> PyTree:
 
 
 @on_one_blas_thread
-def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree, *, every: int = 1) -> PerRecord:
+def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree) -> PerRecord:
     """Realised individual Rényi loss of every record, and the ε read off it. CONFIDENTIAL.
 
     Args:
@@ -184,22 +202,20 @@ def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree, *, every: in
         data: pytree of arrays with leading axis N.
         positions: of every step of every chain BEFORE the step was taken, leaves (chains, steps, ...): the start first,
             the last position left out. ``sample_and_account`` makes them.
-        every: norms of all records are computed at every so many step, at most the plan's steps, and bounded in between
-            (``norms.py``).
 
     Raises:
         ValueError: a plan without privacy, or after a private start; positions of another shape; records that
-            :func:`dpmcmc.sample` would refuse; ``every`` > 1 without a bound on the target's curvature.
+            :func:`dpmcmc.sample` would refuse.
         UnsupportedCombination: fixed-size batches.
     """
-    return Account(plan, data, every).of(data, positions)
+    return Account(plan, data).of(data, positions)
 
 
 class Account:
     """The account of a plan, made before the run is charged, so that every refusal comes before the charge.
 
     Args:
-        plan, every: as of :func:`per_record_epsilon`.
+        plan: as of :func:`per_record_epsilon`.
         data: records, of which only shapes and types are looked at.
 
     Raises:
@@ -217,20 +233,20 @@ class Account:
         ...     privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
         ... )
         >>> records = {"x": np.linspace(-1, 1, 200).reshape(100, 2), "y": np.zeros(100, int)}
-        >>> Account(plan, records).num_bytes > 0
-        True
+        >>> positions = np.zeros((1, 10, 2), np.float32)
+        >>> Account(plan, records).of(records, positions).epsilon.shape
+        (100,)
     """
 
-    def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:
+    def __init__(self, plan: Plan, data: PyTree) -> None:
         check_not_forked()
-        private = check(plan, every)
+        private = check(plan)
         guarantee = private.guarantee
         self._guarantee = guarantee
         self.plan = plan
-        self.every = every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
-        metric = plan.sampler_offers.metric
-        self._norms = norms_of(self._target, metric, private.promise.clip, every, plan.label_blind)
+        self._position = jax.eval_shape(self._target.init, jax.random.key(0))
+        self._norms = _norms_of(self._target, plan.sampler_offers.metric, private.promise.clip, plan.label_blind)
         self._worst = Guarantee.from_events(
             guarantee.events,
             delta=guarantee.delta,
@@ -238,16 +254,8 @@ class Account:
             accountant="rdp",
             release=guarantee.release,
         ).epsilon
-        self._tally = Tally(plan, private, _orders(guarantee, self._worst))
-
-    @property
-    def num_bytes(self) -> int:
-        """Approximate size on disk of the kept draws, of the account, and of all positions in a checkpoint."""
-        shapes = jax.eval_shape(self._target.init, jax.random.key(0))
-        draw = sum(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes)) + _INFO_BYTES
-        record = 8 * (len(self._tally.orders) + 2)
-        kept = (self.plan.num_draws + self.plan.steps) * self.plan.chains
-        return kept * draw + self.plan.num_records * record + _FILE_BYTES
+        self._orders = _orders(guarantee, self._worst)
+        self._losses, self._kind_of_step = _losses(plan, private, self._orders)
 
     def start(self, streams: Streams) -> PyTree:
         """Return the position that the engine starts each chain from under these keys, leaves (chains, ...)."""
@@ -260,72 +268,166 @@ class Account:
 
     def of(self, data: PyTree, positions: PyTree) -> PerRecord:
         """Return the cost to each record of the run that was in these positions; see :func:`per_record_epsilon`."""
-        plan = self.plan
-        records = check_records(plan, data, host=True)
-        return self._of(records, plan.num_records, positions)
+        return self._of(data, self.plan, positions)
 
     def of_one(self, record: PyTree, positions: PyTree) -> PerRecord:
-        """Return what :meth:`of` returns of one record, which is all that it reads.
+        """Return what :meth:`of` returns of one record, leaves (1, ...), which is all that it reads.
 
         A record's loss depends on the positions and on the record alone, not on the others. The numbers are the same
         bit for bit, since the record is computed in a block of the same shape as theirs (``_of``).
-
-        Args:
-            record: leaves (1, ...).
-            positions: as of :func:`per_record_epsilon`.
-
-        Raises:
-            ValueError: as :func:`per_record_epsilon`.
         """
-        alone = dataclasses.replace(self.plan, num_records=1)
-        return self._of(check_records(alone, record, host=True), 1, positions)
+        return self._of(record, dataclasses.replace(self.plan, num_records=1), positions)
 
-    def _of(self, records: PyTree, num_records: int, positions: PyTree) -> PerRecord:
-        """Return the cost to checked records, leaves (num_records, ...), block by block.
+    def _of(self, data: PyTree, held: Plan, positions: PyTree) -> PerRecord:
+        """Return the cost to the records that a plan may hold, block by block.
 
         The last bits of a compiled product depend on the shape of the block, and as ``tests/test_receipt.py`` checks
         not on a row's place in it. All blocks have one shape, that of the plan, whoever computes: the last row is
         repeated to fill one up.
         """
+        records = check_records(held, data, host=True)
+        num_records = held.num_records
         plan = self.plan
-        tally = self._tally
-        norms = self._norms
         guarantee = self._guarantee
-        steps = trajectory(plan, self._target, positions, self.every, norms.rounding)
-        count = min(plan.num_records, max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes)))
+        joined = self._joined(positions)
+        row_bytes = 8 * size_of(self._position)
+        count = min(plan.num_records, max(1, min(_MOST_ROWS, _BLOCK_BYTES // row_bytes)))
         losses = []
         clipped = []
         for first in range(0, num_records, count):
             places = np.minimum(np.arange(first, first + count), num_records - 1)
             rows = jax.tree.map(lambda leaf, places=places: _on_device(leaf[places]), records)
-            loss, reached = tally.of(norms, rows, steps)
+            loss, reached = self._of_block(rows, count, joined)
             losses.append(loss)
             clipped.append(reached)
         renyi = np.concatenate(losses)[:num_records]
         return PerRecord(
-            _epsilon(
-                tally.orders,
-                renyi,
-                guarantee.delta,
-                overflow_probability(guarantee.events),
-            ),
+            _epsilon(self._orders, renyi, guarantee),
             np.concatenate(clipped)[:num_records] / (plan.steps * plan.chains),
-            tally.orders,
+            self._orders,
             renyi,
             self._worst,
             guarantee.delta,
             str(guarantee.adjacency),
-            self.every,
         )
 
+    def _joined(self, positions: PyTree) -> PyTree:
+        """Return positions of all chains one after another, leaves (chains·steps, ...).
 
-def check(plan: Plan, every: int) -> Private:
+        Raises:
+            ValueError: positions of another shape.
+        """
+        plan = self.plan
+        wanted = jax.tree.map(lambda leaf: (plan.chains, plan.steps, *leaf.shape), self._position)
+        found = jax.tree.map(np.shape, positions)
+        if wanted != found:
+            raise InputError(f"positions: must have shapes {wanted}, one of each chain before each step, got {found}")
+        return jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), positions)
+
+    def _of_block(self, rows: PyTree, count: int, joined: PyTree) -> tuple[np.ndarray, np.ndarray]:
+        """Return (R_i(α) (count, K), steps at which the norm reached C (count,)) of a block of records."""
+        kind_of_each = np.tile(self._kind_of_step, self.plan.chains)
+        loss = np.zeros((count, len(self._orders)))
+        clipped = np.zeros(count)
+        for kind, loss_of in enumerate(self._losses):
+            steps = np.flatnonzero(kind_of_each == kind)
+            # Blocks of one size, so that they share what is compiled.
+            size = min(_STEPS, len(steps))
+            for first in range(0, len(steps), size):
+                here = steps[first : first + size]
+                padded = np.resize(here, size)
+                norms = self._norms(jax.tree.map(lambda leaf, padded=padded: leaf[padded], joined), rows)
+                share = np.asarray(norms, np.float64)[:, : len(here)]
+                clipped += (share >= 1).sum(axis=1)
+                loss += loss_of(share)
+        return loss, clipped
+
+
+@shared_by_equal_targets(maxsize=8)
+def _norms_of(
+    target: Target, metric: PublicMatrix | None, clip: float, label_blind: bool
+) -> Callable[[PyTree, PyTree], jax.Array]:
+    """Return the function (positions (S, ...), rows (n, ...)) -> norms over C, at most 1, from above, (n, S)."""
+    gradients = PerRecordGradients(target, 1, 1, clip, None, metric=metric, label_blind=label_blind)
+
+    @jax.jit
+    def norms(positions: PyTree, rows: PyTree) -> jax.Array:
+        each = jax.lax.map(lambda params: row_norms(gradients.scores(params, rows)), positions).T
+        share = (each / clip + KAPPA) * (1 + _SLACK)
+        return jnp.where(jnp.isfinite(share), jnp.minimum(share, 1.0), 1.0)
+
+    return norms
+
+
+def _losses(plan: Plan, private: Private, orders: np.ndarray) -> tuple[list[_StepLoss], np.ndarray]:
+    """Return the loss of each kind of step of a plan, and the kind of each step, (steps,)."""
+    # As the plan's events have them: a long schedule's rounded down within groups.
+    charged = plan.schedule.charged
+    asks = plan.schedule.asks
+    values = bucket_down(charged, np.ones(charged.size))[0]
+    noise = private.noise_multipliers / (1 + KAPPA)
+    each = np.where(asks, np.multiply.outer(multiples(plan.second), noise), noise)
+    group = np.searchsorted(values, each, side="right") - 1
+    kinds, of_step = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
+    full = plan.sampling.mechanism(plan.num_records) == "gaussian"
+    rate = plan.sampling.charged_rate(plan.num_records)
+    adjacency = Adjacency(private.promise.adjacency)
+    losses = []
+    for asked, *groups in kinds.T:
+        # A step without a second moment has one query, of the gradient.
+        queries = values[groups if asked else groups[:1]]
+        losses.append(_StepLoss(plan.second if asked else None, queries, full, rate, adjacency, orders))
+    return losses, of_step.reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class _StepLoss:
+    """Sum of D_α over steps that cost alike.
+
+    Attributes:
+        second: the second moment that they ask for, or None.
+        noise: charged noise multiplier of each of their queries, (queries,).
+        full: whether every record takes part.
+        rate, adjacency, orders: as ``step.renyi`` takes them.
+    """
+
+    second: SecondMoment | None
+    noise: np.ndarray
+    full: bool
+    rate: float
+    adjacency: Adjacency
+    orders: np.ndarray
+
+    def __call__(self, share: np.ndarray) -> np.ndarray:
+        """Return the sum for records whose norms over C are ``share`` (n, S), (n, K)."""
+        if self.full:
+            moved = step.sensitivities(share, self.second)
+            apart = [step.distance(w, self.adjacency) / z for w, z in zip(moved, self.noise, strict=True)]
+            return np.multiply.outer(np.square(apart).sum(axis=(0, 2)), self.orders / 2)
+        count = len(share)
+        place = np.clip(np.floor(-np.log(share) / STEP), 0, _GRID - 1).astype(np.int64)
+        place += _GRID * np.arange(count)[:, None]
+        often = np.bincount(place.ravel(), minlength=count * _GRID).reshape(count, _GRID)
+        table = np.zeros((_GRID, len(self.orders)))
+        for used in np.flatnonzero(often.any(axis=0)):
+            table[used] = self._at(int(used))
+        # Sparse, so that a record's sum has its own terms in one order, whatever the others' terms are.
+        total: np.ndarray = csr_array(often) @ table
+        return total
+
+    @functools.cache  # noqa: B019
+    def _at(self, place: int) -> np.ndarray:
+        """Return D_α of one step at a place of the grid, (K,)."""
+        moved = step.sensitivities(np.exp(-STEP * np.array([place])), self.second)
+        each = zip(moved, self.noise, strict=True)
+        return np.sum([step.renyi(float(w[0]), z, self.rate, self.adjacency, self.orders) for w, z in each], axis=0)
+
+
+def check(plan: Plan) -> Private:
     """Refuse a plan without an account, and return its private part.
 
     See :func:`per_record_epsilon`.
     """
-    if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or not 1 <= every <= plan.steps:
-        raise InputError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
     private = plan.private
     if private is None:
         raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
@@ -333,7 +435,7 @@ def check(plan: Plan, every: int) -> Private:
         raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     if plan.metric is not None:
         raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
-    divergence.check(plan.sampling.mechanism(plan.num_records))
+    step.check(plan.sampling.mechanism(plan.num_records))
     return private
 
 
@@ -348,36 +450,16 @@ def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
     assert composed is not None
     orders, loss = composed
     left = guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(guarantee.events)
-    best = int(np.argmin(_converted(orders, loss[None], np.array([max(left, 0.0)]))[0]))
+    best = int(np.argmin([rdp.certified(*one, left) for one in zip(orders[:, None], loss[:, None], strict=True)]))
     end = np.searchsorted(orders, _REACH[guarantee.adjacency] * orders[best])
     return orders[best : max(end, best + 1) : _EVERY_ORDER]
 
 
-def _epsilon(orders: np.ndarray, renyi: np.ndarray, delta: float, beta: float) -> np.ndarray:
-    """Smallest ε of each record with δ_base(ε) + (1 + e^ε)β <= δ, from below, as ``deviations.with_deviations``."""
-    epsilon = _converted(orders, renyi, np.full(len(renyi), delta)).min(axis=1)
-    for _ in range(100 if beta > 0 else 0):
-        left = delta - (1 + np.exp(np.minimum(epsilon, 700))) * beta
-        following = _converted(orders, renyi, np.maximum(left, 0.0)).min(axis=1)
-        if np.all(following <= epsilon * (1 + 1e-12)):
-            return np.maximum(epsilon, following)
-        epsilon = np.maximum(epsilon, following)
-    return epsilon if beta == 0 else np.full(len(renyi), math.inf)
+def _epsilon(orders: np.ndarray, renyi: np.ndarray, guarantee: Guarantee) -> np.ndarray:
+    """Return the accountant's ε of each record, (N,), from its Rényi losses (N, K)."""
+    beta = overflow_probability(guarantee.events)
 
+    def of_one(loss: np.ndarray) -> float:
+        return with_deviations(lambda delta: rdp.certified(orders, loss, delta), beta, guarantee.delta)
 
-def _converted(orders: np.ndarray, renyi: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """ε at δ that each order gives, (n, K): Canonne, Kamath and Steinke 2020, Proposition 12; 0 by Pinsker's bound.
-
-    Args:
-        orders: (K,).
-        renyi: (n, K).
-        delta: (n,); 0 gives infinity.
-    """
-    with np.errstate(divide="ignore"):
-        log_delta = np.log(delta)[:, None]
-    value = np.where(
-        orders > 1.01,
-        renyi + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1),
-        math.inf,
-    )
-    return np.where(delta[:, None] ** 2 + np.expm1(-renyi) > 0, 0.0, np.maximum(value, 0.0))
+    return np.array([of_one(loss) for loss in renyi])

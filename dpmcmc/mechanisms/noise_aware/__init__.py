@@ -11,6 +11,6 @@
 """
 
 from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
-from dpmcmc.mechanisms.noise_aware.prior import Normal
+from dpmcmc.mechanisms.noise_aware.options import Normal
 
 __all__ = ["NoiseAware", "Normal"]

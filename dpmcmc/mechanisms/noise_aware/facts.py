@@ -10,24 +10,18 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from dpmcmc.inference.bounded_score import BoundedScore
+from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts
-from dpmcmc.mechanisms.noise_aware.gradients import (
-    Design,
-    multipliers,
-    shares,
-)
+from dpmcmc.mechanisms.noise_aware.descent import multipliers, shares
+from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import floor_of
-from dpmcmc.mechanisms.noise_aware.prior import (
-    Options,
-    Prior,
-)
+from dpmcmc.mechanisms.noise_aware.options import Options
+from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.noise_aware.scale import Scale
-from dpmcmc.privacy.query.gaussian_release import (
-    RowFacts,
-)
+from dpmcmc.privacy.query.gram_release import RowFacts
 from dpmcmc.targets.base import require_bound
-from dpmcmc.targets.glm import GeneralisedLinear
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 
 #: Most numbers d·K whose curvature is released; a release for more would be noise (docs/uncertainty.md).
 MOST_RELEASED = 100

@@ -1,7 +1,36 @@
-r"""A regression's access to records: bounded scores, their curvature and variance, each summed in a public metric.
+"""A regression's access to records: bounded scores, their curvature and variance, each summed in a public metric.
 
 Everything is summed at a public position θ, in a public metric F, with public bounds. Sums leave with Gaussian noise
 (``regression.py``), and nothing else of a record does.
+
+Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
+adds
+
+    u z ψ  to the gradient,     u² ψ² z zᵀ  to the spread,     v Λ z zᵀ  to the curvature,
+
+    ‖ψ‖ <= C/(u‖z‖),     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),
+
+u in [0, 1] the row's own public-range weight, times min(1, 8c/‖z‖) with c a length at which a row's limit is the
+typical one. So u and v see x and θ alone, and no label:
+
+* ‖u z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
+* the spread is a Gram matrix of rows within C: it moves by √2·C² at most;
+* the curvature is one of rows within √L, where L bounds v tr(Λ)‖z‖² (``BoundedScore.leverage``, or the weight): √2·L.
+
+B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature. In rows beyond R or L it is smaller, so
+that intervals are wider. Weights v in the equation itself would move its solution where the model is wrong for long
+rows: one coefficient of a real table then had a coverage of .1. An owner's k rows have C/k each, and together add a
+curvature of trace m·L at most (``owners.py``).
+
+Sums are exact (``record_sums.py``). x, θ and F⁻¹ are on public grids on which x·θ and z are exact
+(``integer_rows.py``). All that follows is computed of one record's own numbers, element by element. It is then
+rounded to integers, and a hard clip on the integers stands behind each bound: neither rounding nor a label that the
+model does not know moves a record beyond it.
+
+* The gradient is F⁻¹ Σ x r of integers r = uψ/C. Each |r| is at most C⁻¹ of the limit, rounded down, so that the
+  whitened x r is within 1.
+* Spread and curvature are second moments of rows √h·z, rounded to integers whose norm is within the bound exactly.
+* Statistics of labels are rounded toward zero, which keeps them within their range. Those of a row of zeros are 0.
 """
 
 from __future__ import annotations
@@ -13,12 +42,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.decompositions import eigh
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local
-from dpmcmc.inference.scores import FARTHEST_ROW, BoundedScore
+from dpmcmc.inference.linear_score import FARTHEST_ROW
 from dpmcmc.mechanisms.rows import FINE_BITS, Whitened
-from dpmcmc.privacy.query.gaussian_release import within
 from dpmcmc.privacy.query.integer_rows import (
     IN_CACHE,
     MOMENT_BITS,
@@ -35,37 +62,6 @@ from dpmcmc.privacy.query.integer_rows import (
     weighted_sum,
 )
 from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.report import console
-
-# ----------------------------------------------------------------------------------------------------
-# Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
-# adds
-#
-#     u z ψ  to the gradient,     u² ψ² z zᵀ  to the spread,     v Λ z zᵀ  to the curvature,
-#
-#     ‖ψ‖ <= C/(u‖z‖),     v = u·min(1, R²/‖z‖²)·min(1, L/leverage),
-#
-# u in [0, 1] the row's own public-range weight, times min(1, 8c/‖z‖) with c a length at which a row's limit is the
-# typical one. So u and v see x and θ alone, and no label:
-#
-# * ‖u z ψ‖ <= C: a replaced record moves the whitened sum by 2C at most, and an added or removed one by C;
-# * the spread is a Gram matrix of rows within C: it moves by √2·C² at most;
-# * the curvature is one of rows within √L, where L bounds v tr(Λ)‖z‖² (``BoundedScore.leverage``, or the weight): √2·L.
-#
-# B is the variance of the estimating equation Σ u z ψ = 0, and H its curvature. In rows beyond R or L it is smaller, so
-# that intervals are wider. Weights v in the equation itself would move its solution where the model is wrong for long
-# rows: one coefficient of a real table then had a coverage of .1. An owner's k rows have C/k each, and together add a
-# curvature of trace m·L at most (``owners.py``).
-#
-# Sums are exact (``record_sums.py``). x, θ and F⁻¹ are on public grids on which x·θ and z are exact
-# (``integer_rows.py``). All that follows is computed of one record's own numbers, element by element. It is then
-# rounded to integers, and a hard clip on the integers stands behind each bound: neither rounding nor a label that the
-# model does not know moves a record beyond it.
-#
-# * The gradient is F⁻¹ Σ x r of integers r = uψ/C. Each |r| is at most C⁻¹ of the limit, rounded down, so that the
-#   whitened x r is within 1.
-# * Spread and curvature are second moments of rows √h·z, rounded to integers whose norm is within the bound exactly.
-# * Statistics of labels are rounded toward zero, which keeps them within their range. Those of a row of zeros are 0.
 
 #: A typical whitened row is taken for no shorter than this, whatever was released.
 _SHORTEST = 0.1
@@ -277,7 +273,6 @@ class BoundedGradient:
         (total,) = records.total(of)
         return Exact(total, 4.0**-MOMENT_BITS)
 
-    # ------------------------------------------------------------------------------------------------
     # Numbers of one row, each by itself.
 
     def predictors(self, records: Any, columns: np.ndarray) -> np.ndarray:
@@ -566,71 +561,3 @@ def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
     # The margin keeps rounding of norm and product below the limit.
     shrunk = np.where(norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-200), 1.0)
     return scores * shrunk[:, None]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Private gradients one after the other, each at the posterior's mean given those before it.
-#
-# Later gradients get more of the budget, since they are taken nearer to where the posterior ends. The mean of the
-# latest ones is what a posterior is concluded from (``inference/noise_aware.py``).
-
-#: Gradients that the position settles in, at least.
-FEWEST_STEPS = 16
-
-
-def shares(steps: int, growth: float) -> np.ndarray:
-    """Return the part of all gradients' μ² that each one gets, (steps,), each ``growth`` times the one before it."""
-    parts = growth ** np.arange(steps, dtype=np.float64)
-    return parts / parts.sum()
-
-
-def multipliers(first: float, shares: np.ndarray) -> np.ndarray:
-    """Return noise multipliers of gradients with these shares, (steps,), given the first's; never less than asked."""
-    return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Public facts of the gradients.
-
-    Attributes:
-        stds: s_k, (steps,): the noise of gradient k has covariance s_k² F².
-        square: F² of the metric, (d, d).
-        precision: P of the prior N(0, P⁻¹), (d, d).
-        local: model of the gradients, given a posterior's mean.
-        latest: after each gradient, the part of those before it that a posterior is made of, (steps,).
-        radius: how far from 0 a position may lie.
-    """
-
-    stds: np.ndarray
-    square: np.ndarray
-    precision: np.ndarray
-    local: Callable[[np.ndarray], Local]
-    latest: np.ndarray
-    radius: float = math.inf
-
-    def carry_out(
-        self,
-        gradient: Callable[[int, np.ndarray], np.ndarray],
-        now: Gaussian,
-        done: int,
-        steps: int,
-    ) -> tuple[Gaussian, GradientRelease]:
-        """Release the gradients; return the last posterior, and the mean of the latest gradients.
-
-        Args:
-            gradient: (k, position) -> gradient k, released there.
-            now: the posterior to begin with.
-            done: gradients before these, of the run.
-            steps: gradients of the run.
-        """
-        positions, gradients = np.zeros((2, len(self.stds), len(now.mean)))
-        for k, part in enumerate(self.latest):
-            positions[k] = within(now.mean[None], self.radius)[0]
-            gradients[k] = gradient(k, positions[k])
-            window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
-            precisions = self.stds[window] ** -2.0
-            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, self.square)
-            now = noise_aware.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
-            console.report_steps(done + k + 1, steps)
-        return now, release

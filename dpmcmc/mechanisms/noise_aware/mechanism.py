@@ -19,105 +19,33 @@ added on a grid (``gaussian_release.py``). A row beyond its bound is refused bef
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
-import jax
-import numpy as np
-
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference.curvature import confirmed
-from dpmcmc.inference.noise_aware import GradientRelease, Local, denoised, shrunk
-from dpmcmc.inference.scores import SCORES, Counts, score_of
-from dpmcmc.mechanisms.base import MechanismPlan, OneShot, PrivacySpec, ReleasedDraws
+from dpmcmc.inference.count_score import Counts
+from dpmcmc.inference.scores import SCORES, score_of
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.dispersion import Dispersion
 from dpmcmc.mechanisms.noise_aware.model import ModelGradients
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
-from dpmcmc.mechanisms.noise_aware.prior import (
-    Calibrated,
-    Concluded,
-    Options,
-    Prior,
-    Strategy,
-)
 from dpmcmc.mechanisms.noise_aware.regression import Regression
-from dpmcmc.mechanisms.noise_aware.scale import Dispersion, Residuals, Scale
-from dpmcmc.mechanisms.sufficient import (
-    calibrate_statistics,
-    release_statistics,
-)
-from dpmcmc.planning.description import BEST_FIT, IF_TRUE, REFUSED, Use
+from dpmcmc.mechanisms.noise_aware.residuals import Residuals
+from dpmcmc.mechanisms.noise_aware.scale import Scale
+from dpmcmc.mechanisms.noise_aware.statistics import Statistics
+from dpmcmc.mechanisms.noise_aware.strategy import Strategy
+from dpmcmc.mechanisms.one_shot import OneShot, PrivacySpec, ReleasedDraws
+from dpmcmc.planning.permitted_uses import BEST_FIT, IF_TRUE, REFUSED, Use
 from dpmcmc.planning.verdict import FEWEST_DRAWS
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.record_sums import Records
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound, target_offers
-from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, PoissonRegression
+from dpmcmc.targets.counts import PoissonRegression
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.ordinal import OrdinalRegression
-from dpmcmc.targets.transformed import PerOwner
-
-# ----------------------------------------------------------------------------------------------------
-# Linear regression: G and Xᵀy, |y| <= Y, in one release; −Xᵀy/noise_scale² is the gradient at θ = 0.
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Strategy for linear regression.
-
-    Attributes:
-        options: of the mechanism.
-        target: with its public bounds.
-        together: m, rows that an owner may have; 1 where records are rows.
-    """
-
-    options: Options
-    target: LinearRegression
-    together: int = 1
-
-    def calibrate(self, spec: PrivacySpec) -> Calibrated:
-        """Return what (svec G, w Xᵀy) cost, and their settings."""
-        event, settings = calibrate_statistics(self.target, spec, spec.mu, 1.0, "noise_aware", self.together)
-        return (event,), settings
-
-    def refusal(self, plan: MechanismPlan) -> str | None:
-        """Return None: intervals hold."""
-        return None
-
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
-        """Return posterior draws, (draws, d), with their evidence."""
-        noisy, found = self.conclude(plan, records, streams.noise)
-        # The number of owners' rows is not released, and the Gram matrix says little without it.
-        gram = noisy if self.together == 1 else None
-        evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
-        return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
-
-    def conclude(self, plan: MechanismPlan, records: Records, key: jax.Array) -> tuple[NoisyGram, Concluded]:
-        """Release G and Xᵀy; return G and what follows."""
-        target = self.target
-        noise_std = plan.settings["noise_std"]
-        assert target.row_bound is not None
-        assert target.label_bound is not None
-        released, moment = release_statistics(records, target, plan.settings, key)
-        d = len(moment)
-        variance = target.noise_scale**2
-        trace = float(
-            np.clip(
-                np.trace(released),
-                noise_std,
-                self.together * plan.num_records * target.row_bound**2,
-            )
-        )
-        noisy = NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d))
-        gram, error = denoised(shrunk(noisy), self.options.structure)
-        local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
-        noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
-        release = GradientRelease(np.zeros(d), -moment / variance, noise)
-        prior = Prior.of(self.options, target)
-        found = prior.concluded(lambda now: (release, local), prior.gaussian, plan.num_records)
-        least = confirmed(gram, released, noise_std, np.zeros_like(gram))
-        evidence = dataclasses.replace(found.evidence, least=least / variance)
-        return noisy, found._replace(evidence=evidence)
+from dpmcmc.targets.per_owner import PerOwner
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.schema import RowStructure
-from dpmcmc.inference.curvature import Corrected, corrected, normal_rows
+from dpmcmc.data.structure import RowStructure
+from dpmcmc.inference.bounded_score import BoundedScore
+from dpmcmc.inference.corrected_matrix import Corrected, corrected
+from dpmcmc.inference.curvature import normal_rows
 from dpmcmc.inference.decompositions import roots
-from dpmcmc.inference.noise_aware import Denoised, GradientRelease, Local
+from dpmcmc.inference.denoised_moment import Denoised
+from dpmcmc.inference.linear_score import Huber
+from dpmcmc.inference.normal_law import GradientRelease, Local
 from dpmcmc.inference.released_metric import metric_floor
-from dpmcmc.inference.scores import BoundedScore, Huber
 
 #: R² in units of a typical ‖z‖², and added to it; the same of the square of the length up to which a row has Huber's
 #: bound. A longer row has a smaller bound, which costs less than a smaller one for all.

@@ -30,16 +30,15 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference.scores import BoundedScore, Law
-from dpmcmc.mechanisms.base import PrivacySpec
+from dpmcmc.inference.bounded_score import BoundedScore, Law
+from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import GeneralisedLinear
-from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.ordinal import OrdinalRegression
-from dpmcmc.targets.transformed import PerOwner
+from dpmcmc.targets.per_owner import PerOwner
 
 #: Share of μ² for the counts.
 COUNT_SHARE = 0.01
@@ -62,10 +61,10 @@ def row_model(target: Target) -> tuple[Target, int]:
             "records_per_owner",
         )
     model = target.target
-    if isinstance(model, LastLayer) or not isinstance(model, GeneralisedLinear):
+    if not isinstance(model, GeneralisedLinear):
         raise UnsupportedCombination(
-            f"noise_aware takes owners with several rows for regressions whose features are in the rows, and the model "
-            f"of a row is {type(model).__name__}; keep one record of each owner, or use a sampler, whose draws are for "
+            f"noise_aware takes owners with several rows for regressions, and the model of a "
+            f"row is {type(model).__name__}; keep one record of each owner, or use a sampler, whose draws are for "
             "prediction."
         )
     return model, target.records_per_owner

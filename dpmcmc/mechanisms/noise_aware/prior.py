@@ -1,4 +1,28 @@
-"""The prior of a noise-aware posterior, and how a posterior is concluded under it."""
+"""The prior, and the posterior that follows under it.
+
+``prior_scale: evidence`` takes the prior of all coefficients but the intercept, and but those with a prior of their
+own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a standard deviation of _LOG_SCALE_STD of
+its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
+over candidates of f, by these densities.
+
+Two priors have such a factor: one of effects that are alike over the declared ranges of their columns, and one of
+effects that are alike per standard deviation of them (``metric.spreads``). A column that fills a twentieth of its
+range needs a coefficient many times as large for the same effect on a record. Both are as likely before the release.
+
+One fact of the predictors η = x·θ is public: those of real labels within ±B have a mean square of at most B² over the
+rows, if θ fits best, and logits and logarithms of means are seldom beyond six. So under ``evidence`` a prior N(0, D)
+has the density N(θ; 0, D)·exp(−½‖Rθ‖²), ‖Rθ‖² being that mean square over its bound's square, by the released second
+moment. It says as much as one record does. Where noise hides the records it keeps predictions in their range.
+
+Where H is released, it may be any of the matrices that its release leaves possible (``inference/curvature.py``), and
+the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows alone
+tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is right if
+it is true. One of the widest f for all of them would have directions that the releases say nothing of so uncertain
+that it hid every other.
+
+Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
+``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
+"""
 
 from __future__ import annotations
 
@@ -6,90 +30,22 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
 from scipy.linalg import solve_triangular
 
-from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
-from dpmcmc.inference import noise_aware
+from dpmcmc.inference import normal_law
 from dpmcmc.inference.decompositions import eigh
 from dpmcmc.inference.evidence import Evidence, prior_covariance
-from dpmcmc.inference.noise_aware import Gaussian, GradientRelease, Local, Whitening
-from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
-from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.query.gaussian_release import (
-    standard_normal,
-)
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local, Whitening
+from dpmcmc.mechanisms.noise_aware.options import Options
+from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.targets.base import Positive
-from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
-
-# ----------------------------------------------------------------------------------------------------
-# Options of the noise-aware release, which each of its ways reads.
-
-
-class Normal(NamedTuple):
-    """A normal prior of one coefficient.
-
-    Attributes:
-        mean: of the coefficient.
-        std: its standard deviation, > 0.
-
-    Example:
-        >>> from dpmcmc.mechanisms.noise_aware import Normal
-        >>> Normal(0.0, 0.05)
-        Normal(mean=0.0, std=0.05)
-    """
-
-    mean: float
-    std: float
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of :class:`dpmcmc.mechanisms.NoiseAware`, which says what each one is."""
-
-    draws: Annotated[int, Gt(0)] = 1000
-    steps: Annotated[int, Ge(4), Le(100)] = 32
-    gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
-    prior_scale: Literal["target", "evidence"] = "target"
-    covariance: Literal["model", "sandwich"] = "model"
-    intercept_scale: Positive | None = None
-    coefficients: tuple[Normal | None, ...] | None = field(default=None, kw_only=True)
-    group_effects: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
-    structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The prior, and the posterior that follows under it.
-#
-# ``prior_scale: evidence`` takes the prior of all coefficients but the intercept, and but those with a prior of their
-# own, for N(0, (f·scale)²) with an unknown factor f, log-normal about 1 with a standard deviation of _LOG_SCALE_STD of
-# its logarithm. The released u = Hθ̄ − ḡ has the law N(H m₀, 𝒞 + H P(f)⁻¹ H) given f, and the posterior is the mixture
-# over candidates of f, by these densities.
-#
-# Two priors have such a factor: one of effects that are alike over the declared ranges of their columns, and one of
-# effects that are alike per standard deviation of them (``metric.spreads``). A column that fills a twentieth of its
-# range needs a coefficient many times as large for the same effect on a record. Both are as likely before the release.
-#
-# One fact of the predictors η = x·θ is public: those of real labels within ±B have a mean square of at most B² over the
-# rows, if θ fits best, and logits and logarithms of means are seldom beyond six. So under ``evidence`` a prior N(0, D)
-# has the density N(θ; 0, D)·exp(−½‖Rθ‖²), ‖Rθ‖² being that mean square over its bound's square, by the released second
-# moment. It says as much as one record does. Where noise hides the records it keeps predictions in their range.
-#
-# Where H is released, it may be any of the matrices that its release leaves possible (``inference/curvature.py``), and
-# the posterior is the mixture over these too: each has a posterior of its own, without an error of H. Where rows alone
-# tell H, 𝒞 has the error of H times the distance of θ* from θ̄, which depends on f. So each f has the 𝒞 that is right if
-# it is true. One of the widest f for all of them would have directions that the releases say nothing of so uncertain
-# that it hid every other.
-#
-# Effects that differ by group have a normal prior with an unknown standard deviation in the same way, one for each of
-# ``group_effects``: a hierarchical model, whose only hyperparameters are these, so that the mixture is exact.
+from dpmcmc.targets.generalised_linear import GeneralisedLinear
+from dpmcmc.targets.linear import LinearRegression
 
 #: Iterations of the posterior given the last release, and those under one law of it.
 _ROUNDS, _INNER = 12, 4
@@ -304,7 +260,7 @@ class Prior:
         """Return the prior with the factor that a release favours, for the next position."""
         if not self.free.any() or self.size > _MANY:
             return self
-        covariance = noise_aware.total_covariance(release, local, now)
+        covariance = normal_law.total_covariance(release, local, now)
         factors, logs = self._weighed(release, local, [(one, covariance) for one in self._common])
         return self.with_factors(factors[int(np.argmax(logs))])
 
@@ -378,7 +334,7 @@ class Prior:
 
     def concluded(
         self,
-        law: noise_aware.Releases,
+        law: normal_law.Releases,
         at: Gaussian,
         num_records: int,
     ) -> Concluded:
@@ -406,7 +362,7 @@ class Prior:
             release, local = law(self.moved(now))
             return self.about_zero(release), local
 
-        near = noise_aware.conclude(
+        near = normal_law.conclude(
             centred,
             self.precision,
             at._replace(mean=at.mean - self.means),
@@ -415,7 +371,7 @@ class Prior:
         )
         at = self.moved(near)
         release, local = law(at)
-        covariance = noise_aware.total_covariance(release, local, at)
+        covariance = normal_law.total_covariance(release, local, at)
         evidence = self._evidence(release, local, covariance, num_records)
         return Concluded(Mixture(np.ones(1), (evidence.gaussian(self.scales),)), evidence)
 
@@ -442,7 +398,7 @@ class Prior:
                 weights.append(float(own[k]))
                 total[factors[k]] = total.get(factors[k], 0.0) + own[k]
         likeliest = self.with_factors(max(total, key=total.__getitem__))
-        added = noise_aware.error_of_curvatures(self.about_zero(release), local, local.curvatures, likeliest.precision)
+        added = normal_law.error_of_curvatures(self.about_zero(release), local, local.curvatures, likeliest.precision)
         evidence = likeliest._evidence(release, local, covariance + added, num_records)
         shares = np.array(weights) / np.sum(weights)
         return Concluded(
@@ -472,10 +428,10 @@ class Prior:
         for common in self._common:
             prior = self.with_factors(common._replace(groups=self._groups))
             for _ in range(1 if self.size > _MANY else _INNER):
-                covariance = noise_aware.total_covariance(release, local, away)
+                covariance = normal_law.total_covariance(release, local, away)
                 left = np.linalg.inv(prior.precision + h @ np.linalg.solve(covariance, h))
                 away = away._replace(covariance=(left + left.T) / 2)
-            models.append((common, noise_aware.total_covariance(release, local, away)))
+            models.append((common, normal_law.total_covariance(release, local, away)))
         factors, logs = self._weighed(release, local, models)
         weights = np.exp(logs - logs.max())
         kept = np.flatnonzero(weights > _LEAST_WEIGHT)
@@ -521,27 +477,3 @@ class Prior:
     def moved(self, found: Gaussian) -> Gaussian:
         """Return a posterior of coefficients less their prior means as one of the coefficients."""
         return found._replace(mean=found.mean + self.means)
-
-
-# ------------------------------------------------------------------------------------
-# Strategy of a family: how its records are released, and how a posterior follows from the releases.
-#
-# A new strategy is one file with a class of the protocol :class:`Strategy`, and one line of ``strategy_of`` in
-# ``mechanism.py``.
-
-
-#: Events and settings.
-Calibrated = tuple[tuple[Event, ...], dict[str, float]]
-
-
-class Strategy(Protocol):
-    """How records of a family are released, and what follows from it."""
-
-    def calibrate(self, spec: PrivacySpec) -> Calibrated:
-        """Return what the releases cost, and public numbers that they rest on; reads no record."""
-
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
-        """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
-
-    def refusal(self, plan: MechanismPlan) -> str | None:
-        """Return why intervals of the draws do not hold, a clause, or None where they do."""

@@ -32,17 +32,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import (
-    average_law,
-)
-from dpmcmc.inference.noise_aware import (
-    Local,
-    denoised,
-    spiked,
-)
-from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts, Huber
-from dpmcmc.mechanisms.base import MechanismPlan, PrivacySpec, ReleasedDraws
+from dpmcmc.inference import normal_law, predicted_width
+from dpmcmc.inference.bounded_score import BoundedScore
+from dpmcmc.inference.count_score import CLIPS, Counts
+from dpmcmc.inference.denoised_moment import denoised, spiked
+from dpmcmc.inference.linear_score import Huber
+from dpmcmc.inference.normal_law import Local
+from dpmcmc.inference.several_predictors import average_law
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, multipliers
 from dpmcmc.mechanisms.noise_aware.facts import (
     MOST_RELEASED,
     Facts,
@@ -52,11 +50,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     releases_curvature,
     steps_of,
 )
-from dpmcmc.mechanisms.noise_aware.gradients import (
-    FEWEST_STEPS,
-    Design,
-    multipliers,
-)
+from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.mechanisms.noise_aware.metric import (
     Planned,
     clip_of,
@@ -68,19 +62,14 @@ from dpmcmc.mechanisms.noise_aware.owners import (
     Sharing,
     calibrate_counts,
 )
-from dpmcmc.mechanisms.noise_aware.prior import Calibrated
 from dpmcmc.mechanisms.noise_aware.releases import SCALE_NAMES, SCALE_PARTS, Releases
-from dpmcmc.mechanisms.noise_aware.scale import DEVIATIONS
+from dpmcmc.mechanisms.noise_aware.residuals import DEVIATIONS
+from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
+from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gaussian_release import (
-    GramRelease,
-    NoisyGram,
-    RowFacts,
-    SumRelease,
-    entries,
-    mu_std,
-)
+from dpmcmc.privacy.query.gaussian_release import mu_std
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, RowFacts, SumRelease, entries
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.record_sums import Records, asked
 
@@ -126,14 +115,13 @@ _HIDDEN = 2.0
 class Regression(Facts):
     """Strategy for regressions whose score is bounded; attributes are those of :class:`Facts`."""
 
-    # ------------------------------------------------------------------------------------------------
     # Planning, from public facts alone.
 
     def calibrate(self, spec: PrivacySpec) -> Calibrated:
         """Return what all releases cost, and their settings."""
         design = self.design(spec.most_records)
         size = design.size * self.score.size
-        most = noise_aware.MOST_COEFFICIENTS
+        most = normal_law.MOST_COEFFICIENTS
         if self.score.size > 1 and size > most:
             raise UnsupportedCombination(
                 f"noise_aware inverts dense matrices of at most {most:,} coefficients of several predictors, and there "
@@ -188,7 +176,6 @@ class Regression(Facts):
             return f"{self.options.steps} steps are too few; take {FEWEST_STEPS} or more."
         return None
 
-    # ------------------------------------------------------------------------------------------------
     # The releases.
 
     def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
@@ -299,8 +286,8 @@ class _Budget:
         d = design.size
         scale = strategy.target.prior_scale**2
         rng = np.random.default_rng(0)
-        spectrum = noise_aware.usual_spectrum(d, design.largest_trace)
-        std = noise_aware.noise_left(self.gram(share).noise_std, strategy.options.structure)
+        spectrum = predicted_width.usual_spectrum(d, design.largest_trace)
+        std = predicted_width.noise_left(self.gram(share).noise_std, strategy.options.structure)
         moment = np.diag(spectrum)
         seen: Planned | None = None
         if self.curvature:
@@ -312,12 +299,12 @@ class _Budget:
                     self.std(strategy.whitened(design), design.size, self.shares.again),
                     design.num_records,
                     design.row_bound,
-                    noise_aware.isotropic_error(std),
+                    normal_law.isotropic_error(std),
                 )
             gram, square, norm, longest = moment, seen.square, seen.norm, seen.longest
         else:
             noisy = NoisyGram(
-                moment + std * noise_aware.symmetric_noise(rng, d),
+                moment + std * normal_law.symmetric_noise(rng, d),
                 std,
                 design.largest_trace,
                 0.0,
@@ -360,7 +347,7 @@ class _Budget:
         # Bounds aside, information is the curvature squared over the score's variance.
         information = unbounded.curvature**2 / unbounded.score
         alone = np.diag(1 / (1 / scale + information * spectrum))
-        return noise_aware.predicted(local, noise, precision, alone).width()
+        return predicted_width.predicted(local, noise, precision, alone).width()
 
     def events(self, share: float, clip: float, width: float) -> Calibrated:
         """Return all charges in the order of the releases, and the settings."""

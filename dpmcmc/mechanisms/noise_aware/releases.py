@@ -9,28 +9,17 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import (
-    Corrected,
-    ScoredRows,
-    SeveralPredictors,
-    confirmed,
-    corrected,
-    exchangeable,
-    mean_row,
-)
+from dpmcmc.inference import denoised_moment, normal_law
+from dpmcmc.inference.corrected_matrix import Corrected, confirmed, corrected, exchangeable
+from dpmcmc.inference.count_score import Counts
+from dpmcmc.inference.curvature import ScoredRows, mean_row
+from dpmcmc.inference.denoised_moment import Denoised, denoised, spiked
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.noise_aware import (
-    Denoised,
-    Gaussian,
-    GradientRelease,
-    Local,
-    denoised,
-    spiked,
-)
+from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.rare_levels import rare_levels
-from dpmcmc.inference.scores import Counts
+from dpmcmc.inference.several_predictors import SeveralPredictors
 from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.descent import multipliers
 from dpmcmc.mechanisms.noise_aware.facts import (
     FIRST,
     LAST,
@@ -44,11 +33,7 @@ from dpmcmc.mechanisms.noise_aware.facts import (
     releases_curvature,
     steps_of,
 )
-from dpmcmc.mechanisms.noise_aware.gradients import (
-    BoundedGradient,
-    Bounds,
-    multipliers,
-)
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
 from dpmcmc.mechanisms.noise_aware.metric import (
     again_within,
     clip_of,
@@ -61,19 +46,14 @@ from dpmcmc.mechanisms.noise_aware.metric import (
 )
 from dpmcmc.mechanisms.noise_aware.owners import Sharing, release_counts
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
-from dpmcmc.mechanisms.noise_aware.scale import Learnt, Residuals, Scale
+from dpmcmc.mechanisms.noise_aware.residuals import Residuals
+from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
 from dpmcmc.mechanisms.rows import Rows
-from dpmcmc.privacy.query.gaussian_release import (
-    GramRelease,
-    SumRelease,
-    gaussian_release,
-    symmetric,
-    trace_of,
-    within,
-)
+from dpmcmc.privacy.query.gaussian_release import gaussian_release
+from dpmcmc.privacy.query.gram_release import GramRelease, SumRelease, symmetric, trace_of, within
 from dpmcmc.privacy.query.integer_rows import Exact, svec_of
 from dpmcmc.privacy.query.record_sums import Records
-from dpmcmc.report import console
+from dpmcmc.report import progress
 
 #: Parts of the gradients before a scale is released, and of a scale's budget that each release gets.
 _SCALES, SCALE_PARTS = (0.25, 0.45), (0.15, 0.15, 0.7)
@@ -127,7 +107,7 @@ class _Path(NamedTuple):
 
     def mean(self, count: int, square: np.ndarray) -> GradientRelease:
         """Return the mean of the last ``count``, weighted by their precision."""
-        return noise_aware.weighted_mean(
+        return normal_law.weighted_mean(
             np.array(self.positions[-count:]),
             np.array(self.gradients[-count:]),
             np.array(self.stds[-count:]) ** -2.0,
@@ -180,10 +160,9 @@ class Releases:
             part = FIRST if released else LAST_OF_NORMAL
             count = max(1, min(math.ceil(part * len(path.stds)), last))
             now = self._next(path, count, now, at)
-            console.report_steps(k + 1, steps)
+            progress.report_steps(k + 1, steps)
         return self._concluded(path, last, now, released)
 
-    # ------------------------------------------------------------------------------------------------
     # Rows, and the bounds that they set.
 
     def _release_rows(self) -> None:
@@ -255,7 +234,7 @@ class Releases:
             self.gram.gram,
             longest**2 * self._noisy(exact, std),
             longest**2 * std,
-            self.gram.error if grouped else noise_aware.error_of_noise(self.noisy, structure),
+            self.gram.error if grouped else denoised_moment.error_of_noise(self.noisy, structure),
             count,
             lengthened,
         )
@@ -294,7 +273,6 @@ class Releases:
             self.offset,
         )
 
-    # ------------------------------------------------------------------------------------------------
     # Releases at a position.
 
     def _learn(self, scale: Scale, position: np.ndarray, noise_std: float) -> None:
@@ -351,7 +329,7 @@ class Releases:
             model,
             released,
             most * std,
-            noise_aware.bootstrapped_error(inverse @ errors @ inverse),
+            normal_law.bootstrapped_error(inverse @ errors @ inverse),
         )
         row = self._mean_row(self.least)
         fewest = dataclasses.replace(known, gram=self.least, mean=row).local(position)
@@ -426,7 +404,6 @@ class Releases:
             ]
         return []
 
-    # ------------------------------------------------------------------------------------------------
     # Conclusions.
 
     def _seen(self, found: Corrected, scores: np.ndarray, curvature: np.ndarray) -> Local:
@@ -468,11 +445,11 @@ class Releases:
             local = dataclasses.replace(exact, gram=square).local(now.mean)
         else:
             std = self.settings["gram_noise_std"]
-            known = dataclasses.replace(known, error=noise_aware.isotropic_error(std))
+            known = dataclasses.replace(known, error=normal_law.isotropic_error(std))
             local = known.local(now.mean)
             prior = self.prior.best(release, local, now)
         found = prior.moved(
-            noise_aware.posterior(
+            normal_law.posterior(
                 prior.about_zero(release),
                 local,
                 prior.precision,

@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, rdp
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, own, pld, pure, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
     OBJECTIVES,
-    Adjacency,
     Event,
-    UnsupportedCombination,
     overflow_probability,
     query_events,
     run_length,
@@ -43,7 +43,7 @@ ACCOUNTANTS: dict[str, ModuleType] = {
     "one_sample": one_sample,
 }
 #: Relations of neighbours that differ in a whole record.
-ADJACENCIES = tuple(one for one in Adjacency if one.of_records)
+ADJACENCIES = tuple(one for one in Adjacency if one != Adjacency.ONE_LABEL)
 #: Those of a sampler's trace, each able to check the others.
 TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
 #: Releases: every iterate; the last iterate of a descent; posterior draws; a point estimate; randomised labels.
@@ -81,14 +81,19 @@ def accountant_for(
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
-        _check_scope(release, events, Adjacency(adjacency))
+        if ("labels" in release.split(" + ")) != (Adjacency(adjacency) == Adjacency.ONE_LABEL):
+            raise UnsupportedCombination(
+                f"adjacency one_label is of randomised labels (release labels) and of nothing else: not of release "
+                f"{release} under {adjacency}.",
+                "adjacency",
+            )
     if name != "one_sample" and any(e.mechanism in OBJECTIVES for e in events):
         raise UnsupportedCombination(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.",
             "accountant",
         )
     module = own.OwnAccountant(name) if own.is_ones_own(name) else ACCOUNTANTS[name]
-    module.check(one_sample.split(events)[1], Adjacency(adjacency))
+    module.check(pure.split(events)[1], Adjacency(adjacency))
     return module
 
 
@@ -117,19 +122,6 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
         raise UnsupportedCombination("release last_iterate charges no descent.")
 
 
-def _check_scope(release: str, events: list[Event], adjacency: Adjacency) -> None:
-    """Refuse labels beside whole records: randomised labels are pure, and the only promise about one label."""
-    labels = "labels" in release.split(" + ")
-    if adjacency.of_records and not labels:
-        return
-    if adjacency.of_records or release != "labels" or any(e.mechanism != "pure" for e in events):
-        raise UnsupportedCombination(
-            f"adjacency one_label is of randomised labels (release labels, pure events) alone, not of release "
-            f"{release} under {adjacency}: it promises nothing about features or whole records.",
-            "adjacency",
-        )
-
-
 def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """ε of everything but deviations (overflow, approximate draws), pure releases composed with the rest.
 
@@ -139,11 +131,11 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
     events = list(events)
     adjacency = Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
-    releases, rest = one_sample.split(events)
+    releases, rest = pure.split(events)
     value = float(module.epsilon(rest, adjacency, delta))
     if not releases:
         return value
-    return one_sample.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
+    return pure.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
 
 
 def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
@@ -151,7 +143,7 @@ def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon
     events = list(events)
     adjacency = Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
-    releases, rest = one_sample.split(events)
+    releases, rest = pure.split(events)
     if not releases:
         return float(module.delta(rest, adjacency, epsilon))
-    return one_sample.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)
+    return pure.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)

@@ -24,8 +24,7 @@ A teaching baseline: valid, and one to four orders of magnitude looser than ``pl
 
 Claim: Sampling at rate q turns (ε₀, δ₀) into (log(1 + q(e^{ε₀} − 1)), qδ₀), for a replaced record too.
 Proof: advanced joint convexity (Balle, Barthe and Gaboardi 2018), with a distance of 2C.
-Held by: test_accountants_stand_in_order, test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip,
-test_opendp_has_our_amplification_of_one_batch
+Held by: test_accountants_stand_in_order, test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip
 """
 
 from __future__ import annotations
@@ -37,8 +36,12 @@ import numpy as np
 import scipy
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting.events import Adjacency, Event, grouped, queries, spend
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian_queries import queries
+from dpmcmc.privacy.accounting.grouping import grouped
+from dpmcmc.privacy.accounting.work import spend
 
 # Shares of δ given to the composition slack δ'; the rest goes to the steps.
 _SHARES = tuple(np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geomspace(0.4, 1e-4, 10)]))

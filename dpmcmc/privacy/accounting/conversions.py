@@ -53,18 +53,13 @@ import numpy as np
 from scipy.special import expit, ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.privacy.accounting import base_delta, base_epsilon, one_sample, pld, rdp
-from dpmcmc.privacy.accounting.events import (
-    OBJECTIVES,
-    Adjacency,
-    Event,
-    gaussian_parameter,
-    grouped,
-    overflow_probability,
-    queries,
-    smallest,
-)
+from dpmcmc.privacy.accounting import base_delta, base_epsilon, pld, pure, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.bisection import smallest
+from dpmcmc.privacy.accounting.events import OBJECTIVES, Event, overflow_probability
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
+from dpmcmc.privacy.accounting.grouping import grouped
 
 #: Share of a guarantee's δ that a Gaussian trade-off may leave out, unless another is asked for.
 _SLACK_SHARE = 0.01
@@ -176,14 +171,14 @@ def gdp(
         InputError: a slack that is negative, or 0 where there are pure releases or none is proved without.
     """
     deviation = overflow_probability(events)
-    releases, rest = one_sample.split(events)
+    releases, rest = pure.split(events)
     parts = queries(rest)
     if not releases and all(e.mechanism == "gaussian" for e in parts):
         mu = gaussian_parameter(parts, adjacency) * (1 + 1e-14)
         return GaussianDP(mu, slack or 0.0, deviation)
     if slack is None and delta == 0:
         # All releases are pure, and the trade-off of ε-DP touches this Gaussian's where its two pieces meet.
-        most = 2 * ndtri(expit(one_sample.total(releases))) * (1 + 1e-12)
+        most = 2 * ndtri(expit(pure.total(releases))) * (1 + 1e-12)
         return GaussianDP(float(most), 0.0, deviation)
     if slack is None:
         slack = _SLACK_SHARE * delta
@@ -228,7 +223,7 @@ def zcdp(events: Iterable[Event], adjacency: Adjacency) -> ConcentratedDP:
     """
     events = list(events)
     _refuse_objectives(events, "zCDP")
-    parts = queries(one_sample.split(events)[1])
+    parts = queries(pure.split(events)[1])
     rdp.check(parts, adjacency)
     # A sampled step costs at most what it costs with every record in it.
     whole = [Event("gaussian", e.noise_multiplier, 1.0, e.count) for e in parts]
@@ -286,7 +281,7 @@ def renyi(events: Iterable[Event], adjacency: Adjacency, orders: Sequence[float]
     alpha = np.asarray(orders, np.float64)
     if alpha.ndim != 1 or not np.all(np.isfinite(alpha) & (alpha > 1)):
         raise InputError(f"orders must be numbers above 1, got {orders!r}")
-    parts = queries(one_sample.split(events)[1])
+    parts = queries(pure.split(events)[1])
     rdp.check(parts, adjacency)
     fixed = any(e.mechanism == "fixed_size_gaussian" for e in parts)
     if fixed and np.any(alpha != np.round(alpha)):

@@ -27,8 +27,6 @@ the first lines is proved: δ(ε) = δ_base(ε) + (1 + e^ε)β for one step, so 
 
 * ``PrivateSelection``: an (ε, δ)-DP pair has an ε-DP pair near by (Dwork and Roth 2014, Lemma 3.17), which is another
   one for every pair.
-* ``AdaOPS``: its ideal draw is restricted to slabs around the records in which the two data sets differ, and returns
-  a constant where a bound fails on one of the two.
 
 (ε, δ)-DP and nothing else is a deviation of a pair: ``pure`` ε with β = δ/(1 + e^ε). P_j(s) = δ(1 + e^ε + … +
 e^{(j−1)ε}) of one output s, for j marked records, is such a mechanism, and k records differ by all of P_k(s). The

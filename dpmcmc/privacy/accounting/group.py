@@ -29,17 +29,17 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.deviations import of_pairs
-from dpmcmc.privacy.accounting.events import DEVIATIONS, Event, round_up
+from dpmcmc.privacy.accounting.events import DEVIATIONS, Event
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
-if TYPE_CHECKING:
-    from dpmcmc.privacy.accounting.guarantee import Guarantee
-
+#: A ``Guarantee`` for one record; its file imports this one.
+Guarantee: TypeAlias = Any
 #: Releases of which k records are charged as one record of k times the sensitivity.
 _SCALED = ("gaussian", "posterior_draw", "noisy_descent", "pure")
 #: Beyond it e^ε overflows.

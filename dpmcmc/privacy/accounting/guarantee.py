@@ -31,6 +31,7 @@ from dpmcmc.privacy.accounting import (
     own,
     run_length,
 )
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.conversions import (
     Bracket,
     ConcentratedDP,
@@ -38,12 +39,8 @@ from dpmcmc.privacy.accounting.conversions import (
     RenyiDP,
 )
 from dpmcmc.privacy.accounting.deviations import with_deviations
-from dpmcmc.privacy.accounting.events import (
-    Adjacency,
-    Event,
-    overflow_probability,
-    round_up,
-)
+from dpmcmc.privacy.accounting.events import Event, overflow_probability
+from dpmcmc.privacy.accounting.shown_numbers import round_up
 
 
 def check_delta(events: tuple[Event, ...], delta: float) -> None:
@@ -279,11 +276,6 @@ def composed(guarantees: Sequence[Guarantee], delta: float | None = None) -> Gua
     """
     first = guarantees[0]
     for other in guarantees[1:]:
-        if other.adjacency.of_records != first.adjacency.of_records:
-            raise UnsupportedCombination(
-                "cannot compose a guarantee about one label, whose features are taken as public, with one about whole "
-                "records: no sum of the two epsilons protects a record; state the two promises side by side."
-            )
         if other.adjacency != first.adjacency:
             raise UnsupportedCombination(
                 f"cannot compose a guarantee under {first.adjacency} with one under {other.adjacency}: they "

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting.events import Adjacency, Event, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
 
 
 def check(events: Iterable[Event], adjacency: Adjacency) -> None:

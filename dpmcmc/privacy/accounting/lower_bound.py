@@ -32,18 +32,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import composition, pld
+from dpmcmc.privacy.accounting import composition, hockey_stick, pld
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.composition import Composed, Curve
-from dpmcmc.privacy.accounting.events import (
-    QUERIES,
-    Adjacency,
-    Event,
-    bucket_down,
-    gaussian_parameter,
-    queries,
-    spend,
-)
+from dpmcmc.privacy.accounting.events import QUERIES, Event, bucket_down
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter, queries
+from dpmcmc.privacy.accounting.work import spend
 
 #: Kinds of step that are told apart.
 _MOST_KINDS = 64
@@ -88,10 +83,10 @@ def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> floa
     interval = pld.grid_interval(sampled, adjacency, guess, log_tail)
     # Fine enough for the losses of those whose records do not take part, as far as memory allows.
     bulk = min(-math.log1p(-e.rate) for e in sampled) / 2
-    span = max(high - low for z, q, _ in kinds for low, high in [pld.loss_range(z, q, "remove", log_tail)])
+    span = max(high - low for z, q, _ in kinds for low, high in [hockey_stick.loss_range(z, q, "remove", log_tail)])
     interval = min(interval, max(bulk, min(span, 2 * _MOST_LOSS) / _STEP_POINTS * 2))
     # One order is enough where ε > 0; and a record may also be replaced by one whose gradient is 0.
-    for direction in dict.fromkeys((pld.pair_directions(adjacency)[0], "remove")):
+    for direction in dict.fromkeys((hockey_stick.pair_directions(adjacency)[0], "remove")):
         for halved in range(_GRIDS):
             composed = _composed(kinds, mu, direction, interval / 2**halved, log_tail)
             if composed is None:
@@ -131,7 +126,8 @@ def _composed(
         steps.append((1 / mu, 1.0, "remove", 1))
     for _ in range(16):
         spans = [
-            (high - low) / interval for low, high in (pld.loss_range(z, q, way, log_tail) for z, q, way, _ in steps)
+            (high - low) / interval
+            for low, high in (hockey_stick.loss_range(z, q, way, log_tail) for z, q, way, _ in steps)
         ]
         if max(spans) > _STEP_POINTS or sum(spans) > _ALL_POINTS:
             interval *= 2
@@ -150,7 +146,7 @@ def one_step(z: float, q: float, direction: str, interval: float, log_tail: floa
     """A curve on the grid that one sampled Gaussian step dominates."""
     from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
-    low, high = pld.loss_range(z, q, direction, log_tail)
+    low, high = hockey_stick.loss_range(z, q, direction, log_tail)
     first = min(math.floor(max(low, -_MOST_LOSS) / interval), -2)
     last = max(math.ceil(min(high, _MOST_LOSS) / interval), 2)
     losses = interval * np.arange(first, last + 1)
@@ -185,7 +181,7 @@ def one_step(z: float, q: float, direction: str, interval: float, log_tail: floa
 def _points_below(losses: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
     """Points, (n,), between which chords lie nowhere above g = δ − (1 − e^ε)₊."""
     middle = (losses[:-1] + losses[1:]) / 2
-    values, _ = pld.curve(losses, z, q, direction)
+    values, _ = hockey_stick.curve(losses, z, q, direction)
     left, right = _line(middle, losses, z, q, direction)
     fine = (left >= _FINE * values[:-1]) & (right >= _FINE * values[1:])
     fine &= np.minimum(left, right) >= 0
@@ -205,13 +201,13 @@ def _line(touch: np.ndarray, losses: np.ndarray, z: float, q: float, direction: 
         losses: ends of the cells, (n,).
         z, q, direction: of the step.
     """
-    values, errors = pld.curve(touch, z, q, direction)
-    x = pld.observation(touch, z, q, direction)
+    values, errors = hockey_stick.curve(touch, z, q, direction)
+    x = hockey_stick.observation(touch, z, q, direction)
     side = np.where(losses[:-1] >= 0, -1.0, 1.0)
     # No loss lies below log(1 − q) where P is the mixture, nor above −log(1 − q) where Q is.
     x = np.where(np.isnan(x), np.inf * -side, x)
-    above = pld.log_tails(x, z, q, direction, -1.0)[1]
-    below = pld.log_tails(x, z, q, direction, 1.0)[1]
+    above = hockey_stick.log_tails(x, z, q, direction, -1.0)[1]
+    below = hockey_stick.log_tails(x, z, q, direction, 1.0)[1]
     slopes = side * np.exp(np.where(side < 0, above, below))
 
     def at(ends: np.ndarray) -> np.ndarray:

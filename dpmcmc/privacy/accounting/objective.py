@@ -74,7 +74,8 @@ import numpy as np
 import scipy
 from scipy.special import log_ndtr
 
-from dpmcmc.privacy.accounting.events import Adjacency, Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 #: Relative room for the rounding of float64.

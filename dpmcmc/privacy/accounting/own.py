@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dpmcmc.errors import InputError, UnsupportedCombination, quoted
-from dpmcmc.privacy.accounting.events import QUERIES, Adjacency, Event, queries
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import QUERIES, Event
+from dpmcmc.privacy.accounting.gaussian_queries import queries
 
 #: −log of the smallest δ that is looked for, and the halvings of that.
 _MOST = 700.0

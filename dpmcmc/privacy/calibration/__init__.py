@@ -15,16 +15,10 @@ from typing import Literal
 import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError, quoted
-from dpmcmc.privacy.accounting.charging import (
-    Accountant,
-    AdjacencyName,
-    CalibratorName,
-    Privacy,
-    Schedule,
-    check_counts,
-    per_step,
-)
+from dpmcmc.privacy.accounting.charging import Schedule
+from dpmcmc.privacy.accounting.cost_of_run import check_counts, per_step
 from dpmcmc.privacy.accounting.own import named
+from dpmcmc.privacy.accounting.promise import Accountant, AdjacencyName, CalibratorName, Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import closed_form, numeric
 

@@ -26,8 +26,9 @@ from __future__ import annotations
 import math
 
 from dpmcmc.errors import CalibrationError
-from dpmcmc.privacy.accounting.charging import Privacy, Schedule
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Poisson
 
 #: Corrected constant; the printed one is 128.

@@ -4,7 +4,7 @@ Every entry carries a random nonce, so that a hash that leaves with a run (a rec
 
 Claim: An entry that was edited, dropped or rolled back is noticed.
 Proof: each entry has the hash of the one before it, and a run's receipt has one that an older copy lacks.
-Held by: test_tampering.py::test_what_was_edited_is_noticed, test_an_old_copy_is_noticed_by_a_receipt,
+Held by: test_file.py::test_what_was_edited_is_noticed, test_an_old_copy_is_noticed_by_a_receipt,
 "ledger entry deleted", "ledger entry edited", "ledger rolled back"
 """
 

@@ -28,8 +28,8 @@ from dpmcmc.privacy.accounting import (
     run_length,
 )
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.ledger import chain, file, filters, postgres
-from dpmcmc.privacy.ledger.book import Book, Run, State, account, fold
+from dpmcmc.privacy.ledger import chain, file, largest_epsilon, postgres, programme
+from dpmcmc.privacy.ledger.book import Book, Run, fold
 from dpmcmc.privacy.ledger.chain import (
     BrokenChain,
     Entry,
@@ -39,8 +39,9 @@ from dpmcmc.privacy.ledger.chain import (
     Store,
     confirm,
 )
-from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Promise, fixed
 from dpmcmc.privacy.ledger.place import Address, Place, place
+from dpmcmc.privacy.ledger.state import State, account
+from dpmcmc.privacy.ledger.terms import BUDGET_OVERFLOW_SHARE, Promise, fix_terms
 
 OUTCOMES = ("released", "void")
 #: Seconds in which a change is tried again while its server is away.
@@ -170,7 +171,7 @@ class Ledger:
             filter,
             order,
         )
-        terms = fixed(promise, programme, like, overflow_share)
+        terms = fix_terms(promise, programme, like, overflow_share)
         key = secrets.token_bytes(32)
         body = terms.__dict__ | {
             "items": list(terms.items),
@@ -422,7 +423,7 @@ class Ledger:
         if len(found) > 1:
             raise LedgerError(f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id.")
         reserved = run_length(Event(**e) for e in found[0].body["events"])
-        if guarantee is not None and filters.item(guarantee.events) != filters.item(reserved):
+        if guarantee is not None and programme.key_of_run(guarantee.events) != programme.key_of_run(reserved):
             raise LedgerError(
                 f"{self.path}: run {label!r} was reserved with other noise or another length; resume it unchanged, or "
                 "start a new run."
@@ -443,7 +444,7 @@ class Ledger:
     def fitting_epsilon(self, guarantee: Guarantee) -> float | None:
         """ε to ask for so that a run of the same shape is admitted, at the guarantee's own δ and accountant.
 
-        Its noise is scaled up by one factor until it fits (``filters.py``). None where no noise is enough.
+        Its noise is scaled up by one factor until it fits (``largest_epsilon.py``). None where no noise is enough.
         """
         if self.terms.filter == "programme":
             return guarantee.epsilon if self.fits(guarantee) else None
@@ -453,16 +454,11 @@ class Ledger:
             cost, overflow = self._cost(events, guarantee.adjacency)
             return book.refusal({"cost": cost, "overflow": overflow}) is None
 
-        return filters.epsilon(guarantee, fits, planned_against=self.terms.epsilon)
+        return largest_epsilon.find_largest_epsilon(guarantee, fits, planned_against=self.terms.epsilon)
 
     def _charge(self, events: Sequence[Event], adjacency: Adjacency, label: str) -> dict:
         """Return an entry's fields about a cost."""
         terms = self.terms
-        if not adjacency.of_records:
-            raise LedgerError(
-                f"{self.path}: run {label!r} promises something about one label alone, and a ledger adds up promises "
-                "about whole records; leave the ledger out."
-            )
         if adjacency != terms.adjacency:
             raise LedgerError(
                 f"{self.path}: run {label!r} promises {adjacency} and the ledger {terms.adjacency}: different things; "
@@ -484,7 +480,7 @@ class Ledger:
             "overflow": overflow,
             "events": [e.to_json() for e in run_length(events)],
         }
-        return charge | ({"item": filters.item(events)} if terms.filter == "programme" else {})
+        return charge | ({"item": programme.key_of_run(events)} if terms.filter == "programme" else {})
 
     def _cost(self, events: Sequence[Event], adjacency: Adjacency) -> tuple[float, float]:
         overflow = overflow_probability(events)

@@ -37,7 +37,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dpmcmc.errors import redacted
 from dpmcmc.privacy.ledger import chain
 from dpmcmc.privacy.ledger.chain import (
     Append,
@@ -47,12 +46,22 @@ from dpmcmc.privacy.ledger.chain import (
     NotMade,
 )
 from dpmcmc.privacy.ledger.place import Address
+from dpmcmc.privacy.ledger.postgres_refusals import (
+    LOST,
+    NO_LEDGER,
+    PATIENCE,
+    import_psycopg,
+    is_lost,
+    reason_of,
+    refusing,
+    unknown_change,
+)
 
 #: Name of the format in ``head``, and its version.
 _FORMAT = "dpmcmc ledger"
 _VERSION = 1
-#: Seconds to wait for a connection, for the locked row, and for what became of a change whose reply was lost.
-_CONNECT, _PATIENCE, _RECONNECT = 10, 120, 60
+#: Seconds to wait for a connection, and for what became of a change whose reply was lost.
+_CONNECT, _RECONNECT = 10, 60
 #: Seconds after which the server ends a change whose client is silent.
 _STALLED = 30
 
@@ -78,7 +87,7 @@ SELECT pg_logical_emit_message(true, 'dpmcmc', ''),
 _HEAD = "SELECT format, version, sequence, hash, current_setting('fsync') FROM {schema}.head"
 _LOCK = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT set_config('lock_timeout', '{_PATIENCE}s', true), set_config('synchronous_commit', 'off', true),
+SELECT set_config('lock_timeout', '{PATIENCE}s', true), set_config('synchronous_commit', 'off', true),
     set_config('idle_in_transaction_session_timeout', '{_STALLED}s', true);
 {_HEAD} FOR UPDATE;
 SELECT {_FIELDS} FROM {{schema}}.entries WHERE sequence >= %s ORDER BY sequence;
@@ -96,10 +105,6 @@ _FILL = """
 INSERT INTO {schema}.head (format, version, sequence, hash) VALUES (%s, %s, %s, %s);
 INSERT INTO {schema}.secret (key) VALUES (%s);
 """
-
-
-# ----------------------------------------------------------------------------------------------------
-# The three functions of a store.
 
 
 def create(address: Address, key: bytes, entries: Sequence[Entry]) -> None:
@@ -120,7 +125,7 @@ def making(address: Address, key: bytes) -> Iterator[Callable[[Sequence[Entry]],
         LedgerError: as :func:`create`; if the block raises, nothing is made.
     """
     session = _session(address)
-    with session.lock, _sentences(address, "make"):
+    with session.lock, refusing(address, "make"):
         session.drop()
         try:
             (((here,),),) = session.send("BEGIN; SELECT to_regnamespace(%s) IS NOT NULL", address.schema)
@@ -133,8 +138,8 @@ def making(address: Address, key: bytes) -> Iterator[Callable[[Sequence[Entry]],
             yield fill
             try:
                 session.send(f"COMMIT; {_FLUSH}")
-            except _library(address).Error as error:
-                raise _unknown(address, error) from None
+            except import_psycopg(address).Error as error:
+                raise unknown_change(address, error) from None
         finally:
             session.drop()
 
@@ -147,7 +152,7 @@ def read(address: Address) -> tuple[list[Entry], bytes | None]:
         BrokenChain: edited, truncated or put back.
     """
     session = _session(address)
-    with session.lock, _sentences(address, "read"):
+    with session.lock, refusing(address, "read"):
         return session.all()
 
 
@@ -160,7 +165,7 @@ def change(address: Address) -> Iterator[tuple[list[Entry], Append]]:
         LedgerError: as :func:`read`; a role that may only read; another process kept the ledger for too long.
     """
     session = _session(address)
-    with session.lock, _sentences(address, "change"):
+    with session.lock, refusing(address, "change"):
         entries = session.locked()
         before = len(entries)
 
@@ -177,10 +182,6 @@ def change(address: Address) -> Iterator[tuple[list[Entry], Append]]:
             session.commit(entries, before)
         else:
             session.rollback()
-
-
-# ----------------------------------------------------------------------------------------------------
-# One connection of a process to a ledger, and the entries that it has verified.
 
 
 class _Session:
@@ -210,7 +211,7 @@ class _Session:
                 if not cursor.nextset():
                     return found
         except BaseException as error:
-            if not isinstance(error, _library(self._address).Error) or _lost(error):
+            if not isinstance(error, import_psycopg(self._address).Error) or is_lost(error):
                 self.drop()  # nobody knows what it is about to say
             raise
 
@@ -219,9 +220,9 @@ class _Session:
         old = self._connection is not None
         try:
             heads, rows, ((may_read_key,),) = self.send(_READ)
-        except _library(self._address).Error as error:
+        except import_psycopg(self._address).Error as error:
             self.rollback()
-            if not (old and _lost(error)):
+            if not (old and is_lost(error)):
                 raise
             heads, rows, ((may_read_key,),) = self.send(_READ)
         entries = self._verified(heads, rows, [])
@@ -250,7 +251,7 @@ class _Session:
             NotMade: the server was lost, and they are not there.
             LedgerError: it was lost for so long that nobody knows.
         """
-        library = _library(self._address)
+        library = import_psycopg(self._address)
         try:
             self.add(entries[before:], f"{_MOVE}COMMIT;{_FLUSH}", *_head(entries)[2:])
         except library.Error as error:
@@ -261,7 +262,7 @@ class _Session:
                 return
             if known:  # the server answered: it refuses
                 raise
-            raise NotMade(f"{self._address}: {_LOST.format(_reason(error))}.") from None
+            raise NotMade(f"{self._address}: {LOST.format(reason_of(error))}.") from None
         self.entries = entries
 
     def add(self, entries: Sequence[Entry], after: str = "", *values: object) -> None:
@@ -274,7 +275,7 @@ class _Session:
         if self._connection is not None:
             try:
                 self.send("ROLLBACK")
-            except _library(self._address).Error:
+            except import_psycopg(self._address).Error:
                 self.drop()
 
     def drop(self) -> None:
@@ -284,12 +285,12 @@ class _Session:
             connection.close()
 
     def _connected(self) -> Any:
-        library = _library(self._address)
+        library = import_psycopg(self._address)
         try:
             given = library.conninfo.conninfo_to_dict(self._address.url)
         except library.ProgrammingError as error:
             raise LedgerError(
-                f"{self._address}: is no URL of a database ({_reason(error)}); give "
+                f"{self._address}: is no URL of a database ({reason_of(error)}); give "
                 "postgresql://USER@HOST:PORT/DATABASE."
             ) from None
         usual = {
@@ -314,7 +315,7 @@ class _Session:
             raise BrokenChain(f"{where}: the ledger's head was removed; {chain.MEND}")
         format_, version, sequence, hash_, fsync = heads[0]
         if format_ != _FORMAT:
-            raise LedgerError(f"{where}: {_NO_LEDGER}.")
+            raise LedgerError(f"{where}: {NO_LEDGER}.")
         if version != _VERSION:
             raise LedgerError(
                 f"{where}: is a ledger of version {version} and this library reads {_VERSION}; update it."
@@ -331,7 +332,7 @@ class _Session:
         try:
             chain.verify(entries, (sequence, hash_), where, seen=len(seen))
         except TypeError:  # columns of another type
-            raise LedgerError(f"{where}: {_NO_LEDGER}.") from None
+            raise LedgerError(f"{where}: {NO_LEDGER}.") from None
         return entries
 
     def _put_back(self) -> BrokenChain:
@@ -353,10 +354,10 @@ class _Session:
                 found = self.locked()
                 self.send(f"COMMIT;{_FLUSH}")
                 return len(found) >= entry.sequence and found[entry.sequence - 1] == entry
-            except _library(self._address).Error as error:
+            except import_psycopg(self._address).Error as error:
                 self.rollback()
-                if not _lost(error) or time.monotonic() > end:
-                    raise _unknown(self._address, error) from None
+                if not is_lost(error) or time.monotonic() > end:
+                    raise unknown_change(self._address, error) from None
             time.sleep(0.1)
 
 
@@ -377,96 +378,3 @@ def _close() -> None:
     for (process, _), session in _SESSIONS.items():
         if process == os.getpid():
             session.drop()
-
-
-# ----------------------------------------------------------------------------------------------------
-# Words of the server, as one sentence: what, where, how to mend.
-
-
-def _library(address: Address) -> Any:
-    try:
-        import psycopg
-    except ImportError:
-        raise LedgerError(
-            f"{address}: a ledger in a database needs psycopg, which is not installed; run pip install "
-            "'psycopg[binary]'."
-        ) from None
-    return psycopg
-
-
-#: Beginnings of the codes of a server that ends the connection or does not accept it.
-_ENDS = ("08", "28", "3D", "57P", "25P03", "25P04", "53300")
-
-
-def _lost(error: BaseException) -> bool:
-    """Whether a connection was not made, or has ended."""
-    import psycopg
-
-    if not isinstance(error, psycopg.OperationalError | psycopg.InternalError):
-        return isinstance(error, psycopg.InterfaceError)
-    return error.sqlstate is None or error.sqlstate.startswith(_ENDS)
-
-
-def _unknown(address: Address, error: Any) -> LedgerError:
-    return LedgerError(
-        f"{address}: the server was lost while a change was being made ({_reason(error)}), and nobody knows whether it "
-        "was; dpmcmc ledger history tells, once the server runs."
-    )
-
-
-def _reason(error: Any) -> str:
-    said = " ".join((error.diag.message_primary or str(error)).split())
-    return redacted(said if len(said) <= _LONGEST else f"{said[:_LONGEST]}...")
-
-
-@contextlib.contextmanager
-def _sentences(address: Address, doing: str) -> Iterator[None]:
-    library = _library(address)
-    try:
-        yield
-    except library.Error as error:
-        if _lost(error):
-            kind = NotMade if doing == "change" else LedgerError
-            raise kind(f"{address}: {_LOST.format(_reason(error))}.") from None
-        said = _REFUSALS.get(error.sqlstate, _OTHERWISE)
-        said = said[doing] if isinstance(said, dict) else said
-        raise LedgerError(f"{address}: {said.format(_reason(error))}.") from None
-
-
-_LONGEST = 240
-_LOST = (
-    "the server cannot be reached, and nothing was changed ({}); see that it runs and that host, port, database and "
-    "role are right (a password belongs in PGPASSWORD or PGPASSFILE)"
-)
-_OTHERWISE = "the database refuses ({}), and nothing was changed; ask its administrator"
-_NO_LEDGER = "is not a ledger of this library; make one with dpmcmc ledger init, in a schema of its own"
-_MISSING = "no such ledger; make one with dpmcmc ledger init"
-_THERE = (
-    "exists already, and a ledger's budget is fixed for good; name another schema, postgresql://.../DATABASE#SCHEMA"
-)
-_FULL = "the server's disk is full ({}), and the ledger is as it was before; free space and try again"
-#: By the code of SQL, and where it differs by what is being done.
-_REFUSALS: dict[str | None, str | dict[str, str]] = {
-    "42P01": _MISSING,
-    "3F000": _MISSING,
-    "42703": _NO_LEDGER,
-    "42809": _NO_LEDGER,
-    "42883": _NO_LEDGER,
-    "42P06": _THERE,
-    "42P07": _THERE,
-    "23505": {
-        "make": "was made by another process meanwhile; use that one",
-        "read": _OTHERWISE,
-        "change": _OTHERWISE,
-    },
-    "42501": {
-        "make": "your role may not make tables here ({}); ask the owner of the database for CREATE on it",
-        "read": "your role may not read this ledger ({}); ask its owner for SELECT (docs/ledger.md has the statements)",
-        "change": "your role may only read this ledger ({}); ask its owner for the rights to reserve (docs/ledger.md "
-        "has the statements)",
-    },
-    "55P03": f"other processes kept the ledger locked for {_PATIENCE} seconds; try again",
-    "25006": "the server only reads, as a standby does ({}); name the primary, or add "
-    "?target_session_attrs=read-write to the URL",
-    "53100": _FULL,
-}

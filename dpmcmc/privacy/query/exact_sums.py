@@ -1,16 +1,48 @@
-"""Rows of a batch, read where they are used: on a CPU without a copy of them.
+"""Exact sums of clipped vectors.
 
-A CPU that copies the rows of a batch and multiplies the copy twice moves them through its cache three times. Read in
-place, a row is in the cache from its margin on until its weighted sum. An accelerator reads them where they are for the
-margin and again for the sum, and keeps no copy.
+A float32 sum of n clipped gradients rounds differently on neighbouring datasets: measured replays moved by
+1e-6 (512 rows) to 1e-2 (10⁶ rows) of the clip norm beyond the sensitivity, and a worst-case bound for
+unknown summation order is far larger. Here each clipped coordinate is truncated toward zero to a multiple
+of the grid C·2^-p and added as an integer, so the sum is exact in any order, on any device, over any mesh.
+
+* The numbers whose norm is taken are the numbers that are scaled (:func:`materialised`).
+* Truncation toward zero only shortens a vector, so the float32 norm and factor are left to prove. Sums of squares
+  are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative error is at most
+  (3·256 + 2)u in ANY order within a block, u = 2^-24. The leaves of a pytree add log₂ of their number. The square
+  root halves this, and nine roundings of scalars and of the noise scale come to it: below ``KAPPA`` = 2^-15. The
+  smallest normal number, added per coordinate, covers squares that underflow.
+* Noise is integers on the same grid (``gaussian.py``), added BEFORE anything is rounded to float.
+* A row's rounding is taken not to depend on its place in the batch, for a record that is chosen moves the others by
+  one. Poisson batches have room in multiples of 8, for XLA multiplies what is left of one in another order; and
+  where a batch outgrows its usual room. 5e-6·C was seen. The proof here takes 2.4e-5 of ``KAPPA``, and leaves
+  6.5e-6.
+
+C may be traced, so that runs that differ in it share a program. It is then the same float32; the grid, a power of
+two times C, stays exact, and C² rounds once more, for which ``KAPPA`` has room.
+
+A sum is held in two int32 limbs, value = (high·2^16 + low)·grid, because a block of rows fits 31 bits and a
+million rows do not.
+
+Claim: One record moves the sum of clipped gradients by at most C, or by 2C under ``replace_one``.
+Proof: vectors are cut to C and to a grid, and added as integers. Float32 exceeds C by ``KAPPA`` of it at most,
+which is charged.
+Held by: test_query.py::test_neighbours_differ_by_at_most_the_sensitivity,
+test_neighbours_in_a_minibatch_differ_by_at_most_the_sensitivity,
+test_the_norm_of_every_clipped_row_is_within_kappa,
+test_query.py::test_huge_and_tiny_magnitudes_never_break_the_bound, test_sums_do_not_depend_on_row_order,
+"clip missing", "clip after the mean", "padded rows counted", "norm in the records' own integers"
+
+Claim: A row that is not finite adds zero.
+Proof: its factor is zero where its norm is not finite, and its numbers are left out before they are multiplied.
+Held by: test_query.py::test_rows_that_are_not_finite_contribute_exactly_zero,
+test_ghost_norms.py::test_rows_that_are_not_finite_contribute_exactly_zero, "non-finite row escapes the mask",
+"one branch for a whole block of records"
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -22,212 +54,8 @@ from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Num
-
-
-# ----------------------------------------------------------------------------------------------------
-# Two ways to the same numbers, one of them for a CPU.
-#
-# JAX traces both ways and leaves the choice to the compiler. Where it is known what a trace is for, only that
-# platform's way is traced, in about half the time.
-
-#: The platform that this thread traces for, None where that is not known.
-_platform: ContextVar[str | None] = ContextVar("platform", default=None)
-
-
-@contextlib.contextmanager
-def traced_for(platform: str | None) -> Iterator[None]:
-    """Trace for this platform alone: what is traced meanwhile must not be compiled for another."""
-    before = _platform.set(platform)
-    try:
-        yield
-    finally:
-        _platform.reset(before)
-
-
-def traced_platform() -> str | None:
-    """Return the platform that this thread traces for, None where that is not known."""
-    return _platform.get()
-
-
-def by_platform(*arguments: PyTree, cpu: Callable[..., PyTree], default: Callable[..., PyTree]) -> PyTree:
-    """Return what ``cpu`` makes of the arguments on a CPU, and ``default`` elsewhere: the same numbers."""
-    platform = traced_platform()
-    if platform is None:
-        return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
-    return (cpu if platform == "cpu" else default)(*arguments)
-
-
-#: Numbers that one vector instruction takes.
-LANES = 8
-#: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
-#: number, at half the speed of a library's product; a longer row pays for that product too.
-_WRITTEN_OUT = range(104, 513)
-#: Most rows of a block that an accelerator adds up. Its compiler makes such a sum of rows where they are. The products
-#: of more rows it would write to memory before it adds them up: three times the bytes.
-IN_PLACE = 64
-#: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times
-#: as long; and so many of a common length stay within a core's cache.
-_BLOCK = 256
-#: Blocks that are written out one after another: a CPU's loop over each of them takes as long as their work.
-_UNROLLED = 4
-
-
-class Rows(NamedTuple):
-    """Rows of a table.
-
-    Attributes:
-        table: (N, w), or (N, ...) where rows are only read.
-        at: places of the rows, (n,), all within the table; None for all rows.
-    """
-
-    table: Num[jax.Array, "N ..."]
-    at: jax.Array | None = None
-
-    def taken(self, indices: jax.Array) -> Rows:
-        """The rows at these places of a whole table."""
-        return Rows(self.table, indices)
-
-    def read(self, part: slice = slice(None)) -> Num[jax.Array, "m ..."]:
-        """Some of the rows, as an array."""
-        # Without the fill of places outside, a masked copy of the whole batch.
-        return self.table[part] if self.at is None else jnp.asarray(self.table).at[self.at[part]].get(mode="clip")
-
-    def margins(self, params: Float[jax.Array, " d"]) -> Float[jax.Array, " n"]:
-        """x·θ of every row, whose columns beyond the length of θ are left out, (n,)."""
-        theta = jnp.pad(params, (0, self.table.shape[1] - params.shape[0]))
-        if self.at is None or theta.size % LANES:
-            return self.read() @ theta
-        return by_platform(self.table, self.at, theta, cpu=_by_lanes, default=_product)
-
-
-def arrays(batch: PyTree) -> PyTree:
-    """Return a batch whose rows are read, for what takes one record at a time."""
-    return jax.tree.map(
-        lambda leaf: leaf.read() if isinstance(leaf, Rows) else leaf,
-        batch,
-        is_leaf=lambda node: isinstance(node, Rows),
-    )
-
-
-def _product(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
-    return Rows(table, at).read() @ theta
-
-
-@jax.custom_batching.custom_vmap
-def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
-    """x·θ of rows; they are read in place, a vector of each at a time, where that is fastest."""
-    if theta.size not in _WRITTEN_OUT:
-        return _product(table, at, theta)
-
-    def block(at: jax.Array) -> jax.Array:
-        x = Rows(table, at).read()
-        total = x[:, :LANES] * theta[:LANES]
-        for first in range(LANES, theta.size, LANES):
-            total += x[:, first : first + LANES] * theta[first : first + LANES]
-        return total.sum(axis=1)
-
-    size = at.shape[0]
-    if size <= _BLOCK:
-        return block(at)
-    margins = jax.lax.scan(lambda _, at: (None, block(at)), None, in_blocks(at), unroll=_UNROLLED)[1]
-    return margins.reshape(-1)[:size]
-
-
-@_by_lanes.def_vmap
-def _(cells: int, batched: list[bool], *arguments: jax.Array) -> tuple[jax.Array, bool]:
-    """One cell alone by lanes; of several XLA makes no vectors, and a library's product is faster."""
-    axes = [0 if each else None for each in batched]
-    if cells > 1:
-        return jax.vmap(_product, axes)(*arguments), True
-    return _by_lanes(*(leaf[0] if axis == 0 else leaf for leaf, axis in zip(arguments, axes, strict=True)))[None], True
-
-
-def truncated(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
-    """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
-    weight = weight[:, None]
-    return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
-
-
-def in_blocks(leaf: jax.Array) -> jax.Array:
-    """Return (n, ...) as (blocks, rows, ...): even blocks that suit a CPU, the last one filled up with zeros."""
-    size = leaf.shape[0]
-    blocks = -(-size // _BLOCK)
-    width = -(-size // (blocks * LANES)) * LANES
-    short = blocks * width - size
-    return jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1)).reshape(blocks, width, *leaf.shape[1:])
-
-
-def over_blocks(rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], total: PyTree) -> PyTree:
-    """Return ``total`` plus the sums of a batch's blocks, taken one after another.
-
-    A table of a whole batch in integers would leave a CPU's cache between its making and its sum.
-
-    Args:
-        rows, weight: of the batch, (n,).
-        summed: (rows and weights of a block, parts that it is added up in) -> their sum.
-        total: zero.
-    """
-    places = jnp.arange(weight.shape[0]) if rows.at is None else rows.at
-
-    def add(total: PyTree, block: tuple[jax.Array, jax.Array]) -> tuple[PyTree, None]:
-        at, weight = block
-        return total + summed(Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])), None
-
-    return jax.lax.scan(add, total, (in_blocks(places), in_blocks(weight)), unroll=_UNROLLED)[0]
-
-
-def parts_on_cpu(rows: int) -> int:
-    """Parts of a batch that a CPU adds up side by side, in vectors: of equal size, too many rows for one loop of it."""
-    parts = 1
-    while parts < 8 and rows % (2 * parts) == 0 and rows // (2 * parts) > 32:
-        parts *= 2
-    return parts
-
-
-# ------------------------------------------------------------------------------------
-# Exact sums of clipped vectors.
-#
-# A float32 sum of n clipped gradients rounds differently on neighbouring datasets: measured replays moved by
-# 1e-6 (512 rows) to 1e-2 (10⁶ rows) of the clip norm beyond the sensitivity, and a worst-case bound for
-# unknown summation order is far larger. Here each clipped coordinate is truncated toward zero to a multiple
-# of the grid C·2^-p and added as an integer, so the sum is exact in any order, on any device, over any mesh.
-#
-# * The numbers whose norm is taken are the numbers that are scaled (:func:`materialised`).
-# * Truncation toward zero only shortens a vector, so the float32 norm and factor are left to prove. Sums of squares
-#   are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative error is at most
-#   (3·256 + 2)u in ANY order within a block, u = 2^-24. The leaves of a pytree add log₂ of their number. The square
-#   root halves this, and nine roundings of scalars and of the noise scale come to it: below ``KAPPA`` = 2^-15. The
-#   smallest normal number, added per coordinate, covers squares that underflow.
-# * Noise is integers on the same grid (``gaussian.py``), added BEFORE anything is rounded to float.
-# * A row's rounding is taken not to depend on its place in the batch, for a record that is chosen moves the others by
-#   one. Poisson batches have room in multiples of 8, for XLA multiplies what is left of one in another order; and
-#   where a batch outgrows its usual room. 5e-6·C was seen. The proof here takes 2.4e-5 of ``KAPPA``, and leaves
-#   6.5e-6.
-#
-# C may be traced, so that runs that differ in it share a program. It is then the same float32; the grid, a power of
-# two times C, stays exact, and C² rounds once more, for which ``KAPPA`` has room.
-#
-# A sum is held in two int32 limbs, value = (high·2^16 + low)·grid, because a block of rows fits 31 bits and a
-# million rows do not.
-#
-# Claim: One record moves the sum of clipped gradients by at most C, or by 2C under ``replace_one``.
-# Proof: vectors are cut to C and to a grid, and added as integers. Float32 exceeds C by ``KAPPA`` of it at most,
-# which is charged.
-# Held by: test_query.py::test_neighbours_differ_by_at_most_the_sensitivity,
-# test_neighbours_in_a_minibatch_differ_by_at_most_the_sensitivity,
-# test_the_norm_of_every_clipped_row_is_within_kappa,
-# test_query.py::test_huge_and_tiny_magnitudes_never_break_the_bound, test_sums_do_not_depend_on_row_order,
-# "clip missing", "clip after the mean", "padded rows counted", "norm in the records' own integers"
-#
-# Claim: A row that is not finite adds zero.
-# Proof: its factor is zero where its norm is not finite, and its numbers are left out before they are multiplied.
-# Held by: test_query.py::test_rows_that_are_not_finite_contribute_exactly_zero,
-# test_ghost_norms.py::test_rows_that_are_not_finite_contribute_exactly_zero, "non-finite row escapes the mask",
-# "one branch for a whole block of records"
-
-
-# ----------------------------------------------------------------------------------------------------
-# Functions of rows that are batched as functions of more rows.
+from dpmcmc.privacy.query.platforms import by_platform
+from dpmcmc.privacy.query.rows_in_place import IN_PLACE, Rows, over_blocks, parts_on_cpu, truncated
 
 
 def in_one_row(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -252,7 +80,6 @@ def in_one_row(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 BLOCK_ROWS = 512
 _SQUARES_BLOCK = 256
 _TINY = np.float32(np.finfo(np.float32).tiny)
-
 #: C, as a number or traced.
 Clip = float | jax.Array
 
@@ -477,10 +304,6 @@ def _carry(total: FixedPoint) -> FixedPoint:
         jax.tree.map(lambda h, l: h + (l >> 16), total.high, total.low),
         jax.tree.map(lambda l: l & 0xFFFF, total.low),
     )
-
-
-# ----------------------------------------------------------------------------------------------------
-# The grid of exact sums: how fine the rows of a block and the noise allow it to be.
 
 
 def fraction_bits(largest_noise_multiplier: float) -> int:

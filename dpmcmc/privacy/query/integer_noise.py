@@ -10,7 +10,6 @@ test_the_tails_have_their_mass, test_the_noise_of_a_mechanism_is_the_integers_al
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -21,57 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.gaussian import (
-    BASE,
-    HALF,
-    INDEX_BITS,
-    LEVELS,
-    MOST_NUMBERS,
-    RATIO,
-    SLACK,
-    table,
-)
-from dpmcmc.privacy.accounting.sampling import WORD
-from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.accounting.noise_tables import BASE, HALF, INDEX_BITS, LEVELS, MOST_NUMBERS, RATIO, SLACK, table
+from dpmcmc.privacy.query import chacha
+from dpmcmc.privacy.query.chacha import Words
 from dpmcmc.privacy.query.exact_sums import in_one_row
-from dpmcmc.privacy.query.randomness import Words, unraveled
+from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
-
-# ----------------------------------------------------------------------------------------------------
-# Ranks of random words among the thresholds of a table: how an integer table becomes a draw.
-
-#: A table is looked up by a word's leading bits, and then by bisection among the thresholds that share them.
-_GUIDE_BITS = 13
-
-
-def rank(thresholds: np.ndarray, words: jax.Array) -> jax.Array:
-    """How many thresholds are <= each word."""
-    below, most, shift = _guide(thresholds.tobytes())
-    found = jnp.asarray(below)[words >> shift].astype(jnp.int32)
-    for step in (1 << k for k in reversed(range(most.bit_length()))):
-        further = found + step
-        last = jnp.asarray(thresholds).at[further - 1].get(mode="clip")
-        found = jnp.where((further <= len(thresholds)) & (last <= words), further, found)
-    return found
-
-
-@functools.lru_cache(maxsize=128)
-def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
-    """(thresholds <= the least word of each bucket, most thresholds within a bucket, shift from word to bucket)."""
-    values = np.frombuffer(thresholds, np.uint32)
-    bits = min(len(values).bit_length() + 5, _GUIDE_BITS)
-    shift = np.uint32(32 - bits)
-    starts = np.arange(1 << bits, dtype=np.uint32) << shift
-    below = np.searchsorted(values, starts, side="right").astype(np.int32)
-    through = np.append(below[1:], np.int32(np.searchsorted(values, WORD - 1, side="right")))
-    # A threshold on the least word of the next bucket counts there; looked at here too, it is above every word.
-    # In few bytes, which a device reads once a word.
-    return (
-        below.astype(np.min_scalar_type(len(values))),
-        int(np.max(through - below, initial=0)),
-        shift,
-    )
-
 
 _COLUMN = (1 << INDEX_BITS) - 1
 #: Numbers that the host draws at a time.
@@ -174,7 +128,7 @@ def draw(
     def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
         column, entry, less, tied = first(words)
         lower = table().words[1:]
-        more = randomness.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
+        more = chacha.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
 
@@ -183,7 +137,7 @@ def draw(
     def of_keys(*rows: jax.Array) -> PyTree:
         return _each(jax.vmap(unless_tied), jax.vmap(settled), rows)
 
-    key = randomness.adopted(key)
+    key = chacha.adopted(key)
     words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
     row = (jax.random.key_data(key), words, *given)
     found = of_keys(*(leaf[None] for leaf in row))
@@ -242,7 +196,7 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
         shape = (len(rows), len(factors), part.size)
         # A block has 16 words, and those before this part have taken as many as this part may.
         first = start * len(rows) * len(factors) // 16
-        words = randomness.words_on_host(key, math.prod(shape), first).reshape(shape)
+        words = chacha.words_on_host(key, math.prod(shape), first).reshape(shape)
         column = words[0] & np.uint32(_COLUMN)
         entry = rows[0][column]
         top = words[0] >> np.uint32(INDEX_BITS)

@@ -34,8 +34,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query import exact_sums
-from dpmcmc.privacy.query.exact_sums import BLOCK_ROWS, Clip, FixedPoint, by_platform
+from dpmcmc.privacy.query import exact_sums, rows_in_place
+from dpmcmc.privacy.query.exact_sums import BLOCK_ROWS, Clip, FixedPoint
+from dpmcmc.privacy.query.platforms import by_platform
 from dpmcmc.storage.pytree import PyTree
 
 _TINY = np.float32(np.finfo(np.float32).tiny)
@@ -200,7 +201,7 @@ def _all_rows(pairs: list[Pair], nearest: bool) -> FixedPoint:
     off = np.int32(_INTEGER_BITS if nearest else 0)
     return exact_sums.sum_rows(
         [_bits(a[:, :, None] * w[:, None, :], nearest) - off for a, w in pairs],
-        most=exact_sums.IN_PLACE,
+        most=rows_in_place.IN_PLACE,
     )
 
 

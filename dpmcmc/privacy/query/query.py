@@ -30,17 +30,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.gaussian import LEVELS
+from dpmcmc.privacy.accounting.noise_tables import LEVELS
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, materialised
 from dpmcmc.privacy.query.integer_noise import Levels
-from dpmcmc.privacy.query.metric import PrivateSecondMoment, Step, flat
-from dpmcmc.privacy.query.per_record_gradients import (
-    LINEAR_ROWS,
-    Batch,
-    PerRecordGradients,
+from dpmcmc.privacy.query.metric import flat
+from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
+from dpmcmc.privacy.query.selection import (
+    select_by as select_by,  # for the engine, which may not name the file that selects
 )
-from dpmcmc.privacy.query.selection import select_by as select_by
 from dpmcmc.storage.pytree import PyTree, size_of
 
 
@@ -102,7 +101,7 @@ class GradientQuery(PerRecordGradients):
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
         label_blind: whether gradients are weighted before they are clipped (``per_record_gradients.py``).
         levels: draws per coordinate of integer noise on the gradient and on the second moment
-            (``gaussian.py``).
+            (``integer_noise.py``).
         coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
         rows: records at hand, where they are not all N.
         axis: mesh axis over whose devices the records are split and sums are added, or None.
@@ -298,5 +297,5 @@ def drawn_noise(
     scale: float | np.ndarray,
     levels: Levels,
 ) -> FixedPoint:
-    """Integer noise shaped like a pytree, of std ``std · scale`` grid units (``gaussian.py``)."""
+    """Integer noise shaped like a pytree, of std ``std · scale`` grid units (``integer_noise.py``)."""
     return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))

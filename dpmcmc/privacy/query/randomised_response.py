@@ -38,7 +38,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, shown
-from dpmcmc.privacy.query.randomness import words_on_host
+from dpmcmc.privacy.query.chacha import words_on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -97,12 +97,6 @@ class RandomisedTable:
     def odds(self) -> Fraction:
         """W/V, exact; its logarithm is the ε that the table really has."""
         return Fraction(self.kept, self.changed)
-
-    def matrix(self) -> np.ndarray:
-        """Return the probability of each released label (columns) given the true one (rows), (K, K) float64."""
-        other = np.full((self.classes, self.classes), self.changed / VALUES)
-        np.fill_diagonal(other, self.kept / VALUES)
-        return other
 
     def drawn(self, labels: Int[np.ndarray, " n"], key: jax.Array) -> Int[np.ndarray, " n"]:
         """Return randomised labels, (N,), of the type of the labels.

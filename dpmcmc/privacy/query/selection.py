@@ -23,13 +23,10 @@ from dpmcmc.privacy.accounting.sampling import (
     gap_tables,
     shard_rows,
 )
-from dpmcmc.privacy.query.exact_sums import by_platform
-from dpmcmc.privacy.query.integer_noise import rank
 from dpmcmc.privacy.query.per_record_gradients import Batch
-from dpmcmc.privacy.query.randomness import random_words
-
-# ----------------------------------------------------------------------------------------------------
-# Draws minibatches of a fixed size: uniform subsets, in fixed shapes, at a cost that does not grow with N.
+from dpmcmc.privacy.query.platforms import by_platform
+from dpmcmc.privacy.query.random_words import random_words
+from dpmcmc.privacy.query.ranks import rank
 
 
 def draw_distinct(key: jax.Array, num_records: int, size: int) -> jax.Array:
@@ -137,9 +134,6 @@ def _running_sum(values: jax.Array, most: int) -> jax.Array:
 
     return by_platform(values, cpu=in_vectors, default=in_pairs)
 
-
-# ----------------------------------------------------------------------------------------------------
-# Draws the records of a step that lie in one shard of a data mesh axis.
 
 #: (key, shard) -> (indices, mask); the indices are None where every row of the shard takes part that the mask leaves.
 ShardSelector = Callable[[jax.Array, jax.Array], Batch]

@@ -25,11 +25,13 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
-from dpmcmc.targets.base import GaussianPrior, Positive, TargetError, check_labels
+from dpmcmc.targets.base import Positive, TargetError
 from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.flax.network import Network
+from dpmcmc.targets.gaussian_prior import GaussianPrior
+from dpmcmc.targets.labels import check_labels
 
 if TYPE_CHECKING:
     from dpmcmc.targets.flax.networks import FlaxModule

@@ -27,19 +27,12 @@ from jax.typing import DTypeLike
 
 from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
-from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import (
-    Leaves,
-    Positive,
-    TargetError,
-    TargetOffers,
-    model_name,
-    record_shapes,
-)
+from dpmcmc.storage.record_blocks import blocks
+from dpmcmc.targets.base import Leaves, Positive, TargetError, TargetOffers, model_name, record_shapes
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro.sites import Sites
+    from dpmcmc.targets.numpyro.densities import Sites
 
 #: Records checked at once.
 _ROWS = 1024
@@ -266,7 +259,7 @@ class InputPredictor:
         model = self.target.model
         sites = self.target.sites
         count = len(next(iter(inputs.values())))
-        # The mean does not depend on what stands in for the rest: ``sites.py`` has tried.
+        # The mean does not depend on what stands in for the rest: ``trial.py`` has tried.
         return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
 
 
@@ -285,6 +278,6 @@ def _read(model: Callable, leaves: Leaves) -> Sites:
 
 
 def _density() -> ModuleType:
-    from dpmcmc.targets.numpyro import sites
+    from dpmcmc.targets.numpyro import densities
 
-    return sites
+    return densities

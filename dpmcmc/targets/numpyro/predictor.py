@@ -27,18 +27,12 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-from dpmcmc.storage.fingerprint import check_not_forked
+from dpmcmc.storage.fork import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.numpyro.densities import Site, is_masked, replay, unwrapped, zeros
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.numpyro.sites import (
-    Site,
-    is_masked,
-    replay,
-    synthetic,
-    unwrapped,
-    zeros,
-)
+from dpmcmc.targets.numpyro.trial import synthetic
 
 #: Draws from the prior that coordinates are scaled by, and how many pairs of them η is tried on.
 _PRIOR_DRAWS, _PAIRS = 2000, 4
@@ -268,7 +262,7 @@ def _prior(target: NumPyroTarget) -> tuple[dict[str, np.ndarray], dict[str, np.n
 class _Trial:
     """A predictor on synthetic records and pairs of draws from the prior.
 
-    Equality at random points is equality wherever the model is one formula, as in ``sites.py``.
+    Equality at random points is equality wherever the model is one formula, as in ``trial.py``.
     """
 
     def __init__(self, predictor: Predictor, prior: dict[str, np.ndarray]) -> None:

@@ -18,5 +18,5 @@ METHODS: dict[str, Method] = {
 #: Rivals that are not run, and why.
 NOT_RUN = {
     "d3p, twinify": "d3p 0.2 (noise-aware VI) and twinify 2.0 (NAPSU-MQ) need NumPy 1; the library needs NumPy 2",
-    "Repro": "Awan and Wang's method has a page of numbers, which `--printed` prints beside ours, and no package",
+    "Repro": "Awan and Wang's method has a page of numbers, which docs/benchmark.md has beside ours, and no package",
 }

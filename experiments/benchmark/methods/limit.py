@@ -8,46 +8,35 @@ from __future__ import annotations
 import numpy as np
 
 from dpmcmc.estimators.fitting import model_of
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.methods.contract import ALL, Method, Outcome, normal_draws, system_rng
 from experiments.benchmark.problem import Problem
 
 
-def _embedded(problem: Problem, fit: glm.Fit, covariance: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _embedded(problem: Problem, fit: glm.Fit, covariance: np.ndarray) -> np.ndarray:
     """Return draws of all encoded coefficients; those of first levels and of the first class are 0."""
     drawn = normal_draws(fit.theta.ravel(), covariance, system_rng())
     shape = (problem.x.shape[1], problem.classes) if problem.kind == "classes" else (problem.x.shape[1],)
     draws = np.zeros((len(drawn), *shape))
     if problem.kind == "classes":
-        draws[:, columns, 1:] = drawn.reshape(len(drawn), len(columns), -1)
+        draws[:, problem.columns, 1:] = drawn.reshape(len(drawn), len(problem.columns), -1)
     else:
-        draws[:, columns] = drawn
+        draws[:, problem.columns] = drawn
     return draws
 
 
-def _columns(problem: Problem) -> np.ndarray:
-    first = {block[0] for block in problem.schema.structure.blocks}
-    return np.array([at for at in range(problem.x.shape[1]) if at not in first])
-
-
 def _mle(problem: Problem, epsilon: float) -> Outcome:
-    columns = _columns(problem)
-    fit = glm.fitted(problem.x[:, columns], problem.y, problem.kind, problem.classes)
-    return Outcome(
-        _embedded(problem, fit, fit.covariance, columns), True, "none", 1.0, _learnt(problem, fit.dispersion)
-    )
+    fit = glm.fitted(problem.x[:, problem.columns], problem.y, problem.kind, problem.classes)
+    return Outcome(_embedded(problem, fit, fit.covariance), True, "none", 1.0, _learnt(problem, fit.dispersion))
 
 
 def _bayes(problem: Problem, epsilon: float) -> Outcome:
-    columns = _columns(problem)
     scale = model_of(problem.schema).prior_scale
     # The curvature of real labels is that of the log likelihood times the residual variance.
-    rough = glm.fitted(problem.x[:, columns], problem.y, problem.kind, problem.classes)
+    rough = glm.fitted(problem.x[:, problem.columns], problem.y, problem.kind, problem.classes)
     unit = rough.dispersion**2 if problem.kind == "real" else 1.0
-    fit = glm.fitted(problem.x[:, columns], problem.y, problem.kind, problem.classes, unit / scale**2)
-    return Outcome(
-        _embedded(problem, fit, unit * fit.inverse, columns), True, "none", 1.0, _learnt(problem, fit.dispersion)
-    )
+    fit = glm.fitted(problem.x[:, problem.columns], problem.y, problem.kind, problem.classes, unit / scale**2)
+    return Outcome(_embedded(problem, fit, unit * fit.inverse), True, "none", 1.0, _learnt(problem, fit.dispersion))
 
 
 def _learnt(problem: Problem, dispersion: float) -> float | None:

@@ -1,8 +1,8 @@
 """The library's one-shot mechanisms: estimates, or a few draws, that say nothing of intervals.
 
 Each plans with its defaults for the model and the prior of ``fit``. OPS that is pure needs a public radius: three prior
-standard deviations times √d. Not here are ``Exponential``, which chooses from a public set of hypotheses,
-``PrivateSelection``, which chooses among runs, and ``RandomisedResponse``, whose ε is that of a label alone.
+standard deviations times √d. AdaOPS is that of ``experiments/sources/adaops.py``. Not here is ``PrivateSelection``,
+which chooses among runs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import dpmcmc
 from dpmcmc.mechanisms import (
     OPS,
-    AdaOPS,
     AdaSSP,
     CertifiedOPS,
     Hybrid,
@@ -22,9 +23,11 @@ from dpmcmc.mechanisms import (
     OutputPerturbation,
     SufficientStatistics,
 )
+from dpmcmc.privacy.query.randomness import streams_of
 from experiments.benchmark.methods.contract import Method, Outcome
 from experiments.benchmark.methods.ours import bound_model, outcome_of, records_of, refusing
 from experiments.benchmark.problem import Problem
+from experiments.sources import adaops
 
 _PROMISE = "(ε, δ), one record replaced"
 #: Radius of the ball over √d, in prior standard deviations; share of the budget of a hybrid's first draw.
@@ -51,6 +54,14 @@ def _hybrid(target: Any, epsilon: float) -> Hybrid:
     return Hybrid(OPS("gdp"), dpmcmc.SGLD(step_size=1.0), steps=80, burn_in=40, clip=1.0, share=_SHARE)
 
 
+@refusing
+def _adaops(problem: Problem, epsilon: float) -> Outcome:
+    made = adaops.adaops(bound_model(problem), len(problem.y), epsilon, problem.delta)
+    records = records_of(problem)
+    _, theta = adaops.draw(made, records["x"], records["y"], streams_of(None)[0])
+    return Outcome(theta[np.newaxis], False, str(made.guarantee))
+
+
 _CONVEX, _LINEAR = ("binary", "classes"), ("real",)
 
 METHODS = (
@@ -65,5 +76,5 @@ METHODS = (
            "OPS with a quarter of the budget, then SGLD", _released(_hybrid)),
     Method("adassp", "ours", _LINEAR, _PROMISE, "defaults (Wang 2018)", _released(lambda t, e: AdaSSP())),
     Method("sufficient", "ours", _LINEAR, _PROMISE, "defaults", _released(lambda t, e: SufficientStatistics())),
-    Method("adaops", "ours", _LINEAR, _PROMISE, "defaults (Wang 2018)", _released(lambda t, e: AdaOPS())),
+    Method("adaops", "ours", _LINEAR, _PROMISE, "defaults (Wang 2018)", _adaops),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
 from experiments.benchmark.methods.contract import ALL, Method, Outcome, Refused
 from experiments.benchmark.problem import Problem
+from experiments.intervals.measure import predicted_width
 
 _PROMISE = "(ε, δ), one record replaced"
 
@@ -93,13 +94,9 @@ def outcome_of(result: dpmcmc.Result) -> Outcome:
     """Return draws and claims of a result."""
     draws = np.asarray(result.flat_draws(), np.float64)
     keep = np.unique(np.linspace(0, len(draws) - 1, _DRAWS).astype(int))
-    predicted = result.plan.settings.get("predicted_width") if hasattr(result.plan, "settings") else None
-    predicted = result.verdict.predicted_width if predicted is None else predicted
-    with np.errstate(all="ignore"):
-        width = np.nan if predicted is None else float(np.exp(np.mean(np.log(np.asarray(predicted, float)))))
     claims = "intervals" in result.usable_for
     learnt = None if result.evidence is None else result.evidence.label_scale
-    return Outcome(draws[keep], claims, str(result.guarantee), width, learnt)
+    return Outcome(draws[keep], claims, str(result.guarantee), predicted_width(result), learnt)
 
 
 def refusing(run: Callable[[Problem, float], Outcome]) -> Callable[[Problem, float], Outcome]:

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from experiments.benchmark import glm
+from experiments import glm
 from experiments.benchmark.methods.contract import Method, Outcome, Refused, normal_draws, system_rng
 from experiments.benchmark.problem import Problem
 
@@ -33,35 +33,21 @@ _BOOTSTRAPS, _RIDGE = 50, 0.01
 _FINEST = 1 / 32
 
 
-def _weighted_logistic(x: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float, theta: np.ndarray) -> np.ndarray:
-    """Return the minimiser of Σ w ℓ + (ridge/2)‖θ‖², by Newton's method from ``theta``."""
-    for _ in range(25):
-        mean = glm.expit(x @ theta)
-        gradient = x.T @ (weight * (mean - y)) + ridge * theta
-        curvature = (x * (weight * mean * (1 - mean))[:, None]).T @ x + ridge * np.eye(len(theta))
-        step = np.linalg.solve(curvature, gradient)
-        theta = theta - step
-        if np.linalg.norm(step) < 1e-8:
-            break
-    return theta
-
-
 def _bootstrap(problem: Problem, epsilon: float) -> Outcome:
     rng = system_rng()
     x, y, n = problem.x, problem.y, len(problem.y)
     mu = gaussian_mu(epsilon, problem.delta)
     each = mu / math.sqrt((2 - 2 / math.e) * _BOOTSTRAPS)
     noise = 2 / (n * _RIDGE) / each
-    theta = np.zeros(x.shape[1])
     released = []
     for _ in range(_BOOTSTRAPS):
-        weight = rng.multinomial(n, np.full(n, 1 / n))
-        theta = _weighted_logistic(x, y, weight, _RIDGE * n, theta)
-        released.append(theta + noise * rng.normal(size=len(theta)))
+        rows = rng.integers(n, size=n)
+        fit = glm.fitted(x[rows], y[rows], "binary", precision=_RIDGE * n, ridge=0.0)
+        released.append(fit.theta + noise * rng.normal(size=x.shape[1]))
     found = np.array(released)
-    sampling = np.cov(found.T) - noise**2 * np.eye(len(theta))
+    sampling = np.cov(found.T) - noise**2 * np.eye(x.shape[1])
     value, vector = np.linalg.eigh(sampling)
-    covariance = (vector * np.maximum(value, 0)) @ vector.T + noise**2 / _BOOTSTRAPS * np.eye(len(theta))
+    covariance = (vector * np.maximum(value, 0)) @ vector.T + noise**2 / _BOOTSTRAPS * np.eye(x.shape[1])
     draws = normal_draws(found.mean(axis=0), covariance, rng)
     return Outcome(draws, True, f"({epsilon:g}, {problem.delta:.1e})-DP asymptotically, replace_one")
 
@@ -150,9 +136,8 @@ def _binagg(problem: Problem, epsilon: float) -> Outcome:
     rng = system_rng()
     schema = problem.schema
     scale = schema.row_scale
-    first = {block[0] for block in schema.structure.blocks}
     levels = {at for block in schema.structure.blocks for at in block}
-    columns = [at for at in range(problem.x.shape[1]) if at not in first]
+    columns = problem.columns
     low = np.array([0.0 if at in levels else -scale for at in columns])
     high = np.full(len(columns), scale)
     low[-1] = scale  # the intercept's column is constant

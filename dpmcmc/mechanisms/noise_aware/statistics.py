@@ -1,0 +1,83 @@
+"""Linear regression: G and Xᵀy, |y| <= Y, in one release; −Xᵀy/noise_scale² is the gradient at θ = 0."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from dpmcmc.inference.corrected_matrix import confirmed
+from dpmcmc.inference.denoised_moment import denoised, shrunk
+from dpmcmc.inference.normal_law import GradientRelease, Local
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.options import Options
+from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
+from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
+from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
+from dpmcmc.mechanisms.statistics import calibrate_statistics, release_statistics
+from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.targets.linear import LinearRegression
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Strategy for linear regression.
+
+    Attributes:
+        options: of the mechanism.
+        target: with its public bounds.
+        together: m, rows that an owner may have; 1 where records are rows.
+    """
+
+    options: Options
+    target: LinearRegression
+    together: int = 1
+
+    def calibrate(self, spec: PrivacySpec) -> Calibrated:
+        """Return what (svec G, w Xᵀy) cost, and their settings."""
+        event, settings = calibrate_statistics(self.target, spec, spec.mu, 1.0, "noise_aware", self.together)
+        return (event,), settings
+
+    def refusal(self, plan: MechanismPlan) -> str | None:
+        """Return None: intervals hold."""
+        return None
+
+    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
+        """Return posterior draws, (draws, d), with their evidence."""
+        noisy, found = self.conclude(plan, records, streams.noise)
+        # The number of owners' rows is not released, and the Gram matrix says little without it.
+        gram = noisy if self.together == 1 else None
+        evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
+        return ReleasedDraws(found.draws(self.options.draws, streams), evidence)
+
+    def conclude(self, plan: MechanismPlan, records: Records, key: jax.Array) -> tuple[NoisyGram, Concluded]:
+        """Release G and Xᵀy; return G and what follows."""
+        target = self.target
+        noise_std = plan.settings["noise_std"]
+        assert target.row_bound is not None
+        assert target.label_bound is not None
+        released, moment = release_statistics(records, target, plan.settings, key)
+        d = len(moment)
+        variance = target.noise_scale**2
+        trace = float(
+            np.clip(
+                np.trace(released),
+                noise_std,
+                self.together * plan.num_records * target.row_bound**2,
+            )
+        )
+        noisy = NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d))
+        gram, error = denoised(shrunk(noisy), self.options.structure)
+        local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
+        noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
+        release = GradientRelease(np.zeros(d), -moment / variance, noise)
+        prior = Prior.of(self.options, target)
+        found = prior.concluded(lambda now: (release, local), prior.gaussian, plan.num_records)
+        least = confirmed(gram, released, noise_std, np.zeros_like(gram))
+        evidence = dataclasses.replace(found.evidence, least=least / variance)
+        return noisy, found._replace(evidence=evidence)

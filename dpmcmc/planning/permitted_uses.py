@@ -1,0 +1,193 @@
+"""A Verdict: the permitted uses of draws, which a plan stores, in its sentences.
+
+``verdict.py`` decides which uses are permitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+from dpmcmc.privacy.accounting.shown_numbers import three_digits
+
+PREDICTION, INTERVALS = "prediction", "intervals"
+
+
+class Use(NamedTuple):
+    """Whether draws are for a use, why, and the reason in about five words where they are not."""
+
+    usable: bool
+    why: str
+    briefly: str = ""
+
+
+#: How the reason against intervals begins.
+REFUSED = "Do not report intervals"
+#: Under what intervals hold that have the model's own covariance, and those that have a sandwich.
+IF_TRUE = "if the model and its prior are true"
+BEST_FIT = "for the best-fitting coefficients, whether or not the model is true"
+#: Reason for intervals of a posterior that follows from a released path.
+FROM_PATH = f"Yes, {IF_TRUE}: the posterior given the whole released path accounts for the noise of privacy."
+#: Relaxation times of directions left to the prior that the draws of all chains span, at least, for intervals.
+SPAN = 50.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Permitted uses of draws; the reason for intervals is "Yes, CONDITION: WHY".
+
+    Attributes:
+        usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
+        reasons: one sentence for each of the two.
+        relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
+        predicted_inflation: predicted_width squared; None where unknown.
+        clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
+        predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
+        from_path: whether intervals are those of the posterior given the path of a chain, and not of its iterates.
+        briefly: reason in about five words for each use that is refused, for a screen; files do not hold it.
+    """
+
+    usable_for: tuple[str, ...]
+    reasons: dict[str, str] = field(hash=False)
+    relaxations: float | None = None
+    predicted_inflation: float | None = None
+    clip_bias: str | None = None
+    predicted_from: str | None = None
+    from_path: bool = False
+    briefly: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def predicted_width(self) -> float | None:
+        """Width of an interval that accounts for the noise of privacy over that of the non-private posterior.
+
+        It is an average over coefficients, for rows that stand in for the real ones (``inference/noise_aware.py``);
+        once a metric of rows is released, for those rows. A chain's is that of an ideal answer from the run's
+        gradients, and a real answer is wider. A mechanism's is that of its own answer.
+        """
+        return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys of plan.json and metrics.json."""
+        return {
+            "usable_for": list(self.usable_for),
+            "usable_for_reasons": dict(self.reasons),
+            "relaxations": self.relaxations,
+            "predicted_inflation": self.predicted_inflation,
+            "predicted_width": self.predicted_width,
+            "clip_bias": self.clip_bias,
+            "predicted_from": self.predicted_from,
+            "from_path": self.from_path,
+        }
+
+    def with_path(self) -> Verdict:
+        """Return the verdict on a run whose released path gives a posterior, which its iterates are not draws of."""
+        others = tuple(use for use in self.usable_for if use != INTERVALS)
+        return replace(
+            self,
+            usable_for=(*others, INTERVALS),
+            reasons=self.reasons | {INTERVALS: FROM_PATH},
+            from_path=True,
+        )
+
+    def without_path(self, why: str) -> Verdict:
+        """Return the verdict on a run whose path gives no posterior.
+
+        Args:
+            why: the refusal, one sentence.
+        """
+        reason = why.removeprefix("noise_aware: ").replace(". ", "; ")
+        told = self.reasons[INTERVALS].removesuffix(".")
+        said = f"{REFUSED}: {reason}" if self.from_path else f"{told}; no posterior follows from the path: {reason}"
+        usable = tuple(use for use in self.usable_for if use != INTERVALS)
+        reasons = self.reasons | {INTERVALS: said}
+        brief = {INTERVALS: "the path identifies no posterior", **self.briefly}
+        return replace(self, usable_for=usable, reasons=reasons, from_path=False, briefly=brief)
+
+    def without_intervals(self, why: Sequence[str]) -> Verdict:
+        """Return the verdict on a release that says of itself why its intervals may not hold.
+
+        Args:
+            why: clauses, each with what would mend it; none leave the verdict as it is.
+        """
+        if not why or INTERVALS not in self.usable_for:
+            return self
+        reason = f"{REFUSED}: {'; '.join(why)}."
+        usable = tuple(use for use in self.usable_for if use != INTERVALS)
+        brief = {**self.briefly, INTERVALS: "the release speaks against them"}
+        reasons = self.reasons | {INTERVALS: reason}
+        return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
+
+    def without_prediction(self, why: str | None) -> Verdict:
+        """Return the verdict on a release that says of itself why its predictions are of no use; None: as it is."""
+        if why is None or PREDICTION not in self.usable_for:
+            return self
+        usable = tuple(use for use in self.usable_for if use != PREDICTION)
+        brief = {**self.briefly, PREDICTION: "the release speaks against them"}
+        reasons = self.reasons | {PREDICTION: f"No: {why}."}
+        return replace(self, usable_for=usable, reasons=reasons, briefly=brief)
+
+    @classmethod
+    def of_json(cls, said: dict[str, Any]) -> Self:
+        """Return the verdict that plan.json or metrics.json holds."""
+        facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
+        return cls(
+            tuple(said["usable_for"]),
+            said["usable_for_reasons"],
+            **facts,
+            predicted_from=said.get(_FROM),
+            from_path=said.get("from_path", False),
+        )
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(label, sentence) pairs for a person."""
+        out = [
+            ("usable for", " and ".join(self.usable_for) or "nothing"),
+            *self.reasons.items(),
+        ]
+        if self.relaxations is not None and not self.from_path:
+            count = three_digits(self.relaxations)
+            buys = f"the budget buys each chain {count} relaxation times of its slowest direction"
+            out.append(
+                (
+                    "relaxations",
+                    f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}",
+                )
+            )
+        if self.predicted_inflation is not None:
+            width = f"about {three_digits(math.sqrt(self.predicted_inflation))} times as wide as without privacy"
+            more = f"(variance {three_digits(self.predicted_inflation)} times)"
+            if self.clip_bias is None:
+                wide = f"intervals are {width} {more}, for simulated rows"
+            else:
+                wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
+            facts = "the released metric" if self.predicted_from == "metric" else "public facts"
+            out.append(
+                (
+                    "width",
+                    f"predicted from {facts}, not observed: {wide}, if the model is true",
+                )
+            )
+        if self.clip_bias is not None:
+            out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
+        return out
+
+
+#: A key of plan.json, and its value before a run has released a metric.
+_FROM, FACTS = "predicted_from", "public_facts"
+_CLIP_BIAS = {
+    "none": "none: clipping leaves the centre of the draws where it is",
+    "likely": "likely: records with large gradients count for less than the model says",
+    "unknown": "unknown: gradients of records have no public bound",
+}
+#: Verdict of a run that released no draws.
+NO_DRAWS = Verdict(
+    (),
+    dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."),
+)
+#: Verdict of a plan that nobody has judged.
+UNJUDGED = Verdict(
+    (),
+    dict.fromkeys((PREDICTION, INTERVALS), "No: the plan has not been judged; make it with plan."),
+)
