@@ -249,9 +249,6 @@ def test_thresholds_of_an_ordered_label_begin_at_first_levels():
         assert own["y>mid"] == pytest.approx(0.5 + (own[first] if first else 0.0))
 
 
-# ------------------------------------------------------------------------------------ fits
-
-
 def fitted(formula, table, columns):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

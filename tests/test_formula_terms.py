@@ -77,9 +77,6 @@ def functions(formula, values, column="age"):
     return made, x / made.row_scale / basis.scale
 
 
-# ------------------------------------------------------------------------------------ splines
-
-
 def test_b_splines_are_those_of_scipy_with_the_ends_of_the_range_as_outer_knots():
     ages = np.linspace(20, 80, 41)
     made, found = functions("visits ~ bs(age, knots=[30, 45, 60], degree=3)", ages)
@@ -143,17 +140,8 @@ def test_the_norm_of_natural_splines_comes_near_the_bound_and_never_beyond():
     assert 0.999 < norms.max() <= 1
 
 
-# ------------------------------------------------------------------------------------ groups
-
-
-# ------------------------------------------------------------------------------------ units
-
-
 def predictions(made, rows, theta):
     return made.encode_features(rows) @ theta
-
-
-# ------------------------------------------------------------------------------------ offsets and weights in records
 
 
 def test_an_offset_is_the_log_of_the_clipped_exposure():
@@ -204,9 +192,6 @@ def test_a_schema_with_all_of_it_goes_to_yaml_and_back():
         np.testing.assert_array_equal(one.encode(table())["x"], made.encode(table())["x"])
     assert made != schema(made.formula, offset="years", weights="w")
     assert "offset" not in schema("visits ~ age").to_yaml()
-
-
-# ------------------------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(
@@ -310,8 +295,6 @@ def test_an_exposure_that_is_not_positive_and_a_negative_weight_are_refused(colu
     assert refusal.value.rows == (3,)
     assert column in str(refusal.value)
 
-
-# ------------------------------------------------------------------------------------ regressions
 
 FAMILIES = {
     "linear": LinearRegression(noise_scale=0.7),
@@ -434,8 +417,6 @@ def test_arrays_that_a_target_does_not_declare_are_refused_and_so_are_missing_on
     with pytest.raises(UnsupportedCombination, match="takes no weight"):
         schema("visits ~ age", weights="w").with_public_facts(unknown)
 
-
-# ------------------------------------------------------------------------------------ plans, runs and mechanisms
 
 SMALL = {"num_records": ROWS, "epsilon": 1.0, "delta": 1e-3}
 
