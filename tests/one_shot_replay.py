@@ -11,7 +11,7 @@ import pytest
 
 from dpmcmc.mechanisms import MechanismPlan, adassp, statistics
 from dpmcmc.mechanisms.checked_records import checked
-from dpmcmc.mechanisms.noise_aware import model, model_draws, owners, releases
+from dpmcmc.mechanisms.noise_aware import model, owners, releases
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
@@ -52,7 +52,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
                 return left
 
             patch.setattr(module, "gaussian_release", release)
-        patch.setattr(model_draws, "draws", _stopped)
+        patch.setattr(model, "draws", _stopped)
         records = checked(records, plan.target, plan.num_records, plan.mechanism.reads_sums(plan.target))
         with np.errstate(all="ignore"), contextlib.suppress(_Stop):
             plan.mechanism.draw(plan, records, streams_of(0, plan.guarantee is not None)[0])

@@ -342,7 +342,7 @@ def a_model_without_an_absent_record_is_refused(scene: Scene) -> None:
 
 def an_absent_owner_adds_nothing(scene: Scene) -> None:
     """The sums of a run on people move by C at most where one of them is absent."""
-    plan = absent_people.chain(PerOwner(absent_people.CONSTANT["last layer"], 1))
+    plan = absent_people.chain(PerOwner(absent_people.CONSTANT["network"], 1))
     replay = Replay(plan, absent_people.people(), FAST)
     here = replay(absent_people.people())
     for who in (0, absent_people.N - 1):

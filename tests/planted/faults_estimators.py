@@ -8,8 +8,8 @@ import pytest
 from sklearn.model_selection import StratifiedKFold
 
 from dpmcmc.estimators import PublicKFold, fitting, regressions, suggestion
-from dpmcmc.mechanisms import base as one_shot
-from dpmcmc.mechanisms import ops as certified
+from dpmcmc.mechanisms import certified_ops as certified
+from dpmcmc.mechanisms import one_shot
 from tests.planted import Fault
 from tests.planted import checks_estimators as checks
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpmcmc.inference import normal_law
+from dpmcmc.inference import denoised_moment, normal_law
 from dpmcmc.inference.bounded_score import Law
 from dpmcmc.inference.count_score import Counts
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
@@ -29,7 +29,8 @@ Patch = pytest.MonkeyPatch
 
 
 def _exact_gram(patch: Patch) -> None:
-    patch.setattr(normal_law, "bootstrapped_error", lambda errors: np.zeros_like)
+    for module in (normal_law, denoised_moment):
+        patch.setattr(module, "bootstrapped_error", lambda errors: np.zeros_like)
 
 
 def _unsquared(patch: Patch) -> None:

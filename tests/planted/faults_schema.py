@@ -16,9 +16,9 @@ from dpmcmc.data import (
     base,
     column_kinds,
     containers,
+    owners,
     schema,
     tables,
-    user_file,
     values,
 )
 from tests.planted import Fault
@@ -98,7 +98,7 @@ def _quotes_rows(patch: Patch) -> None:
 
 
 def _quotes_owners(patch: Patch) -> None:
-    checked = user_file.read_owner
+    checked = owners.read_owner
 
     def quoting(owner: np.ndarray, *arguments: Any) -> np.ndarray:
         try:
@@ -106,7 +106,7 @@ def _quotes_owners(patch: Patch) -> None:
         except DataError as error:
             raise DataError(f"{error} The largest is {owner.max()}.") from None
 
-    patch.setattr(user_file, "read_owner", quoting)
+    patch.setattr(owners, "read_owner", quoting)
 
 
 def _takes_any_name(patch: Patch) -> None:

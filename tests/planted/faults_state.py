@@ -14,7 +14,7 @@ import pytest
 
 from dpmcmc.cli import run, verify
 from dpmcmc.data import table_files
-from dpmcmc.engine import chains, life
+from dpmcmc.engine import chains, life, loaded_result
 from dpmcmc.engine import partitions as partitioned_room
 from dpmcmc.engine import program as traced_room
 from dpmcmc.engine import result as result_room
@@ -23,7 +23,6 @@ from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import LedgerError, Receipt, book, event_cost, filters, locked_file
 from dpmcmc.privacy.ledger.book import Book
 from dpmcmc.storage import checkpoint, released_files, surroundings
-from dpmcmc.storage.run_folder import RunFolder
 from tests.ledger.ledgers import edited
 from tests.planted import Fault
 from tests.planted import checks_state as checks
@@ -320,9 +319,9 @@ FAULTS = (
         (checks.files_of_two_results_are_not_taken_for_one,),
     ),
     Fault(
-        "result that is whole before it is written",
-        "A kill between two files leaves a folder that says nothing of being unfinished.",
-        lambda patch: patch.setattr(RunFolder, "state", lambda self, said: self.json("privacy.json", said)),
+        "result loaded without its digests",
+        "A result is loaded without a look at the digests that it states of its files.",
+        lambda patch: patch.setattr(loaded_result, "check_result", lambda *_: None),
         (checks.what_a_kill_leaves_of_a_result_is_not_read,),
     ),
     Fault(
