@@ -1,4 +1,4 @@
-"""Runs array functions with the shapes of their signatures checked; ``test_shapes.py`` starts it in its own process.
+"""Runs array functions with the shapes of their signatures checked; ``test_proofs.py`` starts it in its own process.
 
 The package imports jaxtyping for type checkers alone. Here its names are builtins and its import hook is installed
 before the package is imported, so every call of a hooked module is checked.

@@ -14,7 +14,8 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import hardware, life
+from dpmcmc.engine import life
+from dpmcmc.engine import mesh as mesh_room
 from dpmcmc.engine.devices import device_used, on_device
 from dpmcmc.errors import InputError
 from dpmcmc.storage.fingerprint import platform
@@ -147,9 +148,9 @@ def test_a_sampler_needs_more_than_a_device():
 def test_a_mesh_of_another_kind_keeps_no_checkpoint_by_a_cpus_word(tmp_path, monkeypatch):
     """A CPU makes the same bits again; a mesh of accelerators beside it need not."""
     there = dpmcmc.mesh(1, 1)
-    monkeypatch.setattr(hardware, "platform_of", lambda mesh: "cpu" if mesh is None else "gpu")
+    monkeypatch.setattr(mesh_room, "platform_of", lambda mesh: "cpu" if mesh is None else "gpu")
     with pytest.raises(InputError, match="leave device out"):
         life.Life(PLAN, mesh=there, checkpoint=tmp_path / "kept")
     life.Life(PLAN, mesh=there)
-    monkeypatch.setattr(hardware, "platform_of", lambda mesh: "gpu" if mesh is None else "cpu")
+    monkeypatch.setattr(mesh_room, "platform_of", lambda mesh: "gpu" if mesh is None else "cpu")
     life.Life(PLAN, mesh=there, checkpoint=tmp_path / "kept")

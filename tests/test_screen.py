@@ -21,11 +21,11 @@ from dpmcmc import config
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.shipped import list_shipped
-from dpmcmc.errors import shown
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.report import console as room
 from dpmcmc.report import progress
+from dpmcmc.report.progress import show_progress
 
 LINES, COLUMNS = 15, 80
 
@@ -170,7 +170,7 @@ def logged(monkeypatch, begun, steps=100, seconds=3):
     monkeypatch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=True, steps=steps), begun=begun)
-    with shown(True, run, Console(file=out, width=200)) as report:
+    with show_progress(True, run, Console(file=out, width=200)) as report:
         for done in range(steps):
             report(done + 1, steps)
     return out.getvalue().splitlines()
@@ -207,7 +207,7 @@ def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
 def test_a_release_without_steps_shows_that_it_draws(given):
     run = SimpleNamespace(plan=SimpleNamespace(has_chains=False), begun=True)
     out = io.StringIO()
-    with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
+    with show_progress(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)
         progress.report_steps(24, 48)
     assert "24/48" in out.getvalue()

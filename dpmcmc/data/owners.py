@@ -2,7 +2,7 @@
 
 An owner's own rows alone decide the padding and the rows left out. If one owner's rows change, every other owner's
 record stays the same, bit for bit. Neighbours that differ in all rows of one owner therefore differ in one record.
-``targets/transformed.py`` says what such a record contributes.
+``targets/per_owner.py`` says what such a record contributes.
 """
 
 from __future__ import annotations

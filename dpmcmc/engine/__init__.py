@@ -1,4 +1,4 @@
-"""Executes a plan. It adds events, and sums of unledgered runs; the room ``privacy.accounting`` makes ε of events.
+"""Executes a plan. It adds events; the room ``privacy.accounting`` makes ε of them.
 
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
 ``plans_together``  ``sample_all``: many plans that differ in numbers, as one program

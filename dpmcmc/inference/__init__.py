@@ -1,12 +1,15 @@
 """Conclusions from released numbers, at no further cost to privacy.
 
-``noise_aware``  posteriors from releases whose noise law is known: Gram matrices, curvatures, metrics
-``scores``       bounded scores of a record, one class a family
-``trace``        the path of a run in a metric, and the posterior that follows from it
+``normal_law``   posteriors from releases whose noise law is known;  ``predicted_width`` before a record is read
+``curvature``    of a score, from normal rows (``several_predictors``);  ``corrected_matrix`` by a release of it
+``denoised_moment``  a second moment, from a noisy release;  ``released_metric`` what a run makes of one
+``scores``       bounded scores of a record (``bounded_score``), one file a family
+``trace``        the path of a run in a metric, and the posterior that follows (``path_law``, ``path_curvature``)
 ``evidence``     what a noise-aware release says: checks, replicates, Bayes factors
 ``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
 ``decompositions``  eigenvalues and singular values where LAPACK's faster algorithms fail
-``names``        names of the numbers of a draw, and files that hold released arrays
+``breakdown``    releases that are usable for nothing;  ``rare_levels`` levels with hardly any record
+``names``        names of the numbers of a draw;  ``saved_arrays`` files that hold released arrays
 """
 
 from dpmcmc.inference.evidence import Evidence as Evidence

@@ -1,13 +1,15 @@
 """One-shot private estimators: what leaves is one estimate, or a few draws.
 
-``ops``        posterior draws, private as they are; one certified draw that needs no convergence
+``ops``        posterior draws, private as they are;  ``certified_ops`` one draw that needs no convergence
 ``hybrid``     a posterior draw, then a sampler from there
 ``selection``  the best of several private candidates, chosen by ``vote``
 ``noise_aware``  posterior draws whose intervals account for the noise of privacy
 ``label_posterior``  labels that are changed at random, and draws that know how likely; of ``data.labels`` alone
-``perturbation``  of the objective or of the output, and ``sufficient`` (AdaSSP too): estimators to compare with
+``objective_perturbation``, ``output_perturbation``, ``sufficient``, ``adassp``  estimators to compare with
 
-Each plans without records and reads them once (``base.py``).
+Each plans without records and reads them once (``base.py``; ``one_shot.py`` is the shape that they share). Parts of
+them: ``nuts`` and ``ball`` (draws), ``minimise`` with ``convexity``, ``huberised`` and ``sums_in_blocks`` (certified
+minimisers), ``statistics`` (XᵀX and Xᵀy), ``rows`` and ``checked_records``.
 """
 
 from dpmcmc.errors import DrawError

@@ -62,7 +62,7 @@ class Verdict:
     def predicted_width(self) -> float | None:
         """Width of an interval that accounts for the noise of privacy over that of the non-private posterior.
 
-        It is an average over coefficients, for rows that stand in for the real ones (``inference/noise_aware.py``);
+        It is an average over coefficients, for rows that stand in for the real ones (``inference/normal_law.py``);
         once a metric of rows is released, for those rows. A chain's is that of an ideal answer from the run's
         gradients, and a real answer is wider. A mechanism's is that of its own answer.
         """

@@ -5,7 +5,7 @@
 A direction that all records share and one that few have then get noise in proportion to what the records say of
 them. The release is a Gaussian mechanism (``gaussian_release.py``), composed with the gradients in one guarantee,
 and F is post-processing of it. F is scaled by what was released so that C is κ times the typical norm
-(``inference/noise_aware.py``). So noise, steps and temperature are settled in its units φ = Fθ, from public facts,
+(``inference/normal_law.py``). So noise, steps and temperature are settled in its units φ = Fθ, from public facts,
 and step sizes are those in φ.
 
 Second moment of what:

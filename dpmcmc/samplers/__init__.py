@@ -1,4 +1,4 @@
-"""Samplers, one file each; ``base`` has the protocol and the law of injected noise that all share."""
+"""Samplers, one file each; ``base`` has the protocol, ``langevin`` the law of injected noise that all share."""
 
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.samplers.optax import Optax

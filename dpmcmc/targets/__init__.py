@@ -1,4 +1,11 @@
-"""Models with a prior and a per-record log-likelihood."""
+"""Models with a prior and a per-record log-likelihood.
+
+``base``     the protocol;  ``checks``, ``labels``, ``absent_records`` what is tried of a target and its records
+``custom``   a target from plain functions;  ``flax`` networks;  ``numpyro`` models
+``linear``, ``logistic``, ``softmax``, ``counts``, ``ordinal``  families of ``generalised_linear``, ``linear_predictor``
+``randomised_labels``  a regression whose labels were changed at random
+``tempered``, ``whitened``, ``per_owner``, ``predicting``  a target made of another (``of_inner``)
+"""
 
 from dpmcmc.storage.structure import immutable
 from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, record_shapes

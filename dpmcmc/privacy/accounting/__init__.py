@@ -11,11 +11,14 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 * ``one_sample``: posterior draws and private estimates.
 * ``own``: a function of the user's, as an accountant; ``lower_bound`` stands against it.
 
-Pure releases are composed outside the modules, for all of them alike (``one_sample.py``).
+Pure releases are composed outside the modules, for all of them alike (``pure.py``).
 
-Beside the accountants: ``sampling`` (schemes and the rates they are charged as), ``charging`` (noise to events),
-``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``gaussian`` (also the proof of
-integer noise).
+* What is asked: ``promise`` (the ``privacy:`` section), ``adjacency``, ``sampling`` (schemes and their charged rates).
+* What is charged: ``charging`` (noise to events), ``events``, ``deviations``, ``noise_tables`` (integer noise).
+* What it costs: ``cost_of_run`` (``account``), ``guarantee``, ``group`` (several records at once), ``conversions``.
+* Parts of the accountants: ``gaussian`` (the exact trade-off), ``gaussian_queries`` and ``grouping`` (events as few
+  queries), ``hockey_stick``, ``blends`` and ``composition`` (of ``pld``), ``fixed_size_renyi`` (of ``rdp``),
+  ``bisection``, ``work`` (how much an accountant may do), ``shown_numbers`` (rounded toward more privacy).
 """
 
 from __future__ import annotations

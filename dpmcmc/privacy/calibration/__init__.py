@@ -1,6 +1,6 @@
 """Calibrators: from a target (ε, δ) to the noise multiplier a run needs. One file each.
 
-* ``numeric``     smallest z any accountant accepts, given the noise the sampler already adds;
+* ``numeric``     smallest z any accountant accepts, given the noise the sampler already adds (``remembered`` on disk);
 * ``closed_form`` the thesis's formula, constant corrected;
 * ``free``        adds nothing and reports what the unmodified sampler gives;
 * a function of the user's, (queries, promise) -> z, a number or one a step. Nothing rests on it: the plan charges
