@@ -121,7 +121,8 @@ def test_every_sampler_stays_below_its_claim(name, sampling, adjacency):
 
 
 MECHANISMS_AUDITED = {
-    "ops_gdp": (OPS(draws=2), LOGISTIC),
+    "ops_linear": (OPS(radius=3.0), LINEAR),
+    "ops_gdp": (OPS(), LOGISTIC),
     "ops_range": (OPS(form="range", radius=2.0), LOGISTIC),
     "certified_ops": (CertifiedOPS(steps=50), LOGISTIC),
     "output_perturbation": (OutputPerturbation(), LOGISTIC),
@@ -137,7 +138,7 @@ def check_mechanism(name):
 
 
 def test_a_one_shot_method_stays_below_its_claim():
-    check_mechanism("output_perturbation")
+    check_mechanism("ops_linear")
 
 
 @pytest.mark.exhaustive
@@ -187,7 +188,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
 
 
 def test_a_mechanism_with_a_louder_likelihood_is_caught():
-    plan = at_epsilon_two(OPS(steps=10))
+    plan = at_epsilon_two(*MECHANISMS_AUDITED["ops_linear"])
     louder = plan.settings | {"temper": 16 * plan.settings["temper"]}
     assert accused(dataclasses.replace(plan, settings=louder))
 

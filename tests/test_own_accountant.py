@@ -21,7 +21,7 @@ N, STEPS, DELTA = 5000, 40, 1e-6
 NAME = f"{__name__}:concentrated"
 MINE = """
 import math
-from dpmcmc.privacy.accounting.events import gaussian_parameter
+from dpmcmc.privacy.accounting.gaussian_queries import gaussian_parameter
 
 def concentrated(events, adjacency, delta) -> float:
     rho = gaussian_parameter(events, adjacency) ** 2 / 2

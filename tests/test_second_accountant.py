@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting import OBJECTIVES, hockey_stick, pld, rdp
+from dpmcmc.privacy.accounting import OBJECTIVES, pld, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import MECHANISMS
 from scripts import second_accountant as second
@@ -91,7 +91,7 @@ def test_a_replaced_record_that_is_charged_as_an_absent_one_is_found(name, monke
     run = RUNS[name]
     bracket = beside(name).bracket
     monkeypatch.setattr(Adjacency, "sensitivity", 1.0)
-    monkeypatch.setattr(hockey_stick, "pair_directions", lambda adjacency: ("remove", "add"))
+    monkeypatch.setattr(pld, "pair_directions", lambda adjacency: ("remove", "add"))
     pld._composed_on.cache_clear()
     release = {"draws": "one_sample", "last iterate": "last_iterate"}.get(name, "trace")
     wrong = run_of([Event(**event) for event in run.events], "replace_one", run.accountant, release)

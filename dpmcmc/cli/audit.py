@@ -120,13 +120,10 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     Raises:
         CommandError: no guarantee to audit, or an option that does not apply.
     """
-    if config.data.labels is not None:
-        raise CommandError(
-            f"{problem.name}: data.labels is not audited by runs, since its probabilities are whole numbers of 2^-64: "
-            "the table of one label is exactly what dpmcmc plan says; audit a config with a privacy section."
-        )
     if config.privacy is None:
-        raise CommandError(f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit.")
+        raise CommandError(
+            f"{problem.name}: privacy is null, so nothing is claimed of whole records and there is nothing to audit."
+        )
     if not config_room.is_secret(config):
         raise CommandError(
             f"{problem.name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
