@@ -8,8 +8,7 @@ import pytest
 from sklearn.model_selection import StratifiedKFold
 
 from dpmcmc.estimators import PublicKFold, fitting, regressions, suggestion
-from dpmcmc.mechanisms import certified_ops as certified
-from dpmcmc.mechanisms import one_shot
+from dpmcmc.mechanisms import certified_ops, one_shot
 from tests.planted import Fault
 from tests.planted import checks_estimators as checks
 
@@ -37,7 +36,7 @@ def _level_looked_at_when_it_is_used(patch: Patch) -> None:
 
 
 def _numbers_counted_when_they_are_drawn(patch: Patch) -> None:
-    for room in (one_shot, certified):
+    for room in (one_shot, certified_ops):
         patch.setattr(room, "check_numbers", lambda _: None)
 
 

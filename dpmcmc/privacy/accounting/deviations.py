@@ -35,7 +35,7 @@ steps' sum attains this; β once would be δ(1 + e^{kε})/(1 + e^ε), which is l
 A guarantee may have both: I of the first kind has the second kind's δ(ε) on neighbours.
 
 **Without a deviation.** The minimum that output and objective perturbation compute is off by at most γ/Λ for every D:
-the noise hides 2γ/Λ between any two data sets. Interactive streams and the exponential mechanism are pure.
+the noise hides 2γ/Λ between any two data sets.
 
 An ``approximate_draw`` is taken for one of a pair unless it says ``per_data_set``.
 
