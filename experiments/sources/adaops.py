@@ -71,11 +71,9 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.targets import LinearRegression
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.pictures import name_ends, on_epsilon, saved
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
+from experiments.sources.script import script
 
 ADJACENCY = "replace_one"
 #: Shares of μ² of stages 1 and 2, and share of δ for what may fail.
@@ -404,23 +402,13 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
         name_ends(axes[-1], [(row["error"], row["method"], LOOKS[row["method"]][0]) for row in ends])
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("adaops", "AdaOPS beside the other one-shot methods of linear regression.", argv)
-    shape = ((0.1, 1.0, 10.0), 6, 4000) if given.quick else (EPSILONS, REPEATS, 20_000)
-    with folder_for(given.out):
-        rows = compare(*shape)
-        write_table(given.out / "results.csv", tuple(rows[0]), rows)
-        picture(given.out / "adaops.png", rows, "quick: few repeats" if given.quick else None)
-    report(
-        (
-            f"{r['design']}, ε {r['epsilon']:g}, {r['method']}: error {r['error']:.3g} ± {r['error_std']:.2g}"
-            for r in rows
-        ),
-        given.out,
-    )
-
+main = script(
+    "adaops",
+    "AdaOPS beside the other one-shot methods of linear regression.",
+    lambda quick: compare((0.1, 1.0, 10.0), 6, 4000) if quick else compare(EPSILONS, REPEATS, 20_000),
+    "{design}, ε {epsilon:g}, {method}: error {error:.3g} ± {error_std:.2g}",
+    picture,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -24,10 +24,8 @@ import numpy as np
 import scipy
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.pictures import BLUE, GREY, ORANGE, on_epsilon, saved
+from experiments.sources.script import script
 
 COLUMNS = ("panel", "quantity", "at", "value", "error")
 #: The rod: sources n, sensors m, time T, noise s and places of the sources, which Figure 8.1 states.
@@ -202,26 +200,7 @@ def draw(path: Path, rows: list[dict[str, Any]], rod: dict[str, np.ndarray]) -> 
             axis.legend(frameon=False, fontsize=8)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Every number in a line."""
-    return [
-        f"{r['panel']}, {r['quantity']} at {r['at']:g}: {r['value']:.4g}"
-        + (f" ± {r['error']:.2g}" if r["error"] is not None else "")
-        for r in rows
-    ]
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("already_private", "Infer from data that are private already.", argv)
-    with folder_for(arguments.out):
-        rows, rod = run_rod()
-        rows += [*run_sensitivity(), *run_graph(10 if arguments.quick else 200)]
-        write_table(arguments.out / "results.csv", COLUMNS, rows)
-        draw(arguments.out / "already_private.png", rows, rod)
-        report(summary(rows), arguments.out)
-
+main = script("already_private", "Infer from data that are private already.", rows_of, SAID, draw)
 
 if __name__ == "__main__":
     raise SystemExit(main())

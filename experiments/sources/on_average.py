@@ -23,11 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx, ndtr
 
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
+from experiments.sources.script import script
 
-COLUMNS = ("gamma", "kl", "kl_error", "gap", "gap_error", "disagreement")
 #: Draws a shape of records: (rng, shape) -> x (*shape, d), y shape.
 Generator = Callable[[np.random.Generator, tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
 
@@ -219,20 +216,12 @@ def rows(repeats: int, gammas: Sequence[float] = (0.1, 1.0, 10.0)) -> list[dict[
     ]
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("on_average", "On-average KL of a ridge posterior draw, by two estimators.", argv)
-    with folder_for(arguments.out):
-        found = rows(2000 if arguments.quick else 20_000)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        lines = [
-            f"γ = {row['gamma']:g}: KL {row['kl']:.4g}, γ × generalisation gap {row['gap']:.4g}; "
-            f"{row['disagreement']:.1f} standard errors apart"
-            for row in found
-        ]
-        report(lines, arguments.out)
-
+main = script(
+    "on_average",
+    "On-average KL of a ridge posterior draw, by two estimators.",
+    lambda quick: rows(2000 if quick else 20_000),
+    "γ = {gamma:g}: KL {kl:.4g}, γ × generalisation gap {gap:.4g}; {disagreement:.1f} standard errors apart",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

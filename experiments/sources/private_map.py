@@ -18,11 +18,9 @@ import numpy as np
 import scipy
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.pictures import BLUE, GREY, on_epsilon, saved
-from experiments.sources.already_private import COLUMNS, line, mean_row, summary
+from experiments.sources.already_private import line, mean_row
+from experiments.sources.script import script
 
 #: Cells of a side of the map, expected people on it, δ and ε.
 SIDE, PEOPLE, DELTA, EPSILONS = 20, 20_000, 1e-5, (0.1, 0.3, 1.0, 3.0)
@@ -91,16 +89,7 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
         axis.legend(frameon=False, fontsize=8)
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("private_map", "Smooth a private map.", argv)
-    with folder_for(arguments.out):
-        rows = run(10 if arguments.quick else 100)
-        write_table(arguments.out / "results.csv", COLUMNS, rows)
-        draw(arguments.out / "private_map.png", rows)
-        report(summary(rows), arguments.out)
-
+main = script("private_map", "Smooth a private map.", lambda quick: run(10 if quick else 100), SAID, draw)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -52,10 +52,8 @@ from dpmcmc.mechanisms.vote import weights_of
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.pictures import BLUE, GREY, RED, SKY, on_epsilon, saved
+from experiments.sources.script import script
 
 COLUMNS = ("panel", "method", "epsilon", "delta", "said", "found", "found_error", "count")
 EXPONENTIAL = "exponential mechanism"
@@ -244,19 +242,13 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             axis.legend(frameon=False, fontsize=8.5, loc=place)
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("sparsity", "Draw which columns a private release names.", argv)
-    repeats, others = (20, 20) if given.quick else (REPEATS, CALIBRATION_REPEATS)
-    with folder_for(given.out):
-        rows = [row for epsilon in EPSILONS for row in named(epsilon, repeats)]
-        rows += calibrated(CALIBRATION_EPSILON, others)
-        write_table(given.out / "results.csv", COLUMNS, rows)
-        picture(given.out / "sparsity.png", rows, "quick: few repeats" if given.quick else None)
-    said = "{panel}, ε {epsilon:g}, {method}: said {said:.3f}, found {found:.3f} ± {found_error:.2g} ({count})"
-    report((said.format(**row) for row in rows), given.out)
-
+main = script(
+    "sparsity",
+    "Draw which columns a private release names.",
+    rows,
+    "{panel}, ε {epsilon:g}, {method}: said {said:.3f}, found {found:.3f} ± {found_error:.2g} ({count})",
+    picture,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -32,7 +32,6 @@ several tables, and, a planted fault, from one table that is taken for the real 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,10 +44,7 @@ from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.normal_law import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.targets import LogisticRegression
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, GREY, RED, saved
+from experiments.sources.script import script
 
 #: N, ε, δ, tables, data sets, and levels of intervals.
 N, EPSILON, DELTA, TABLES, REPEATS, LEVELS = 20_000, 1.0, 1e-6, 12, 40, (0.5, 0.9)
@@ -185,35 +181,12 @@ def coverage(repeats: int, num_tables: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
-    """Draw the coverage of each way beside its level."""
-    says = "Intervals from several synthetic tables hold by Rubin's rules; one table that is taken for real is too sure"
-    about = (
-        f"Generated data: N = {N:,}, d = 8, ε = {EPSILON:g}; {rows[0]['tables']} tables, {rows[0]['repeats']} repeats"
-    )
-    with saved(path, (9.0, 4.0), says, about, note) as figure:
-        for axis, level in zip(figure.subplots(1, 2, sharey=True), LEVELS, strict=True):
-            of = [row for row in rows if row["level"] == level]
-            colours = [BLUE if row["way"].startswith("Rubin") else RED for row in of]
-            names = [f"{row['analysis']},\n{row['way']}" for row in of]
-            axis.bar(names, [row["coverage"] for row in of], yerr=[2 * row["error"] for row in of], color=colours)
-            axis.axhline(level, color=GREY, ls=":")
-            axis.tick_params(axis="x", labelsize=7)
-            axis.set_title(f"{level:.0%} intervals")
-        figure.axes[0].set_ylabel("coverage")
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("synthetic_tables", "Coverage of intervals from synthetic tables of one release.", argv)
-    with folder_for(given.out):
-        rows = coverage(*((3, 6) if given.quick else (REPEATS, TABLES)))
-        write_table(given.out / "results.csv", tuple(rows[0]), rows)
-        picture(given.out / "synthetic_tables.png", rows, "quick: few repeats" if given.quick else None)
-    said = "{analysis}, {way}, {level:.0%}: {coverage:.3f} ± {error:.2g}"
-    report((said.format(**row) for row in rows), given.out)
-
+main = script(
+    "synthetic_tables",
+    "Coverage of intervals from synthetic tables of one release.",
+    lambda quick: coverage(3, 6) if quick else coverage(REPEATS, TABLES),
+    "{analysis}, {way}, {level:.0%}: {coverage:.3f} ± {error:.2g}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())
