@@ -37,7 +37,7 @@ from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.noise_tables import draws_event
 from dpmcmc.privacy.query.chacha import new_key
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release
-from experiments.pictures import BLUE, DARK, ORANGE, saved
+from experiments.pictures import BLUE, DARK, ORANGE, points, saved
 from experiments.sources.script import script
 
 #: Values of the column ``answers``.
@@ -160,12 +160,8 @@ def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             (PLAYED, BLUE, "x", "played on records"),
         ):
             found = [row for row in rows if row["answers"] == name]
-            x = [row["queries"] for row in found]
-            y = [row["squared_error"] for row in found]
-            axis.errorbar(
-                x, y, yerr=[2 * row["squared_error_error"] for row in found], fmt=marker,
-                ms=9 if marker == "x" else 5, color=colour, capsize=2, label=label,
-            )  # fmt: skip
+            style = {"marker": marker, "ls": "none", "ms": 6, "color": colour, "label": label}
+            points(axis, found, "queries", "squared_error", "squared_error_error", **style)
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xticks(QUERIES, [str(k) for k in QUERIES])

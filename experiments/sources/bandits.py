@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.privacy import Event, Guarantee
-from experiments.pictures import BLUE, DARK, GREY, ORANGE, on_epsilon, saved
+from experiments.pictures import BLUE, DARK, GREY, ORANGE, on_epsilon, points, saved
 from experiments.sources.script import script
 from experiments.sources.tree_counter import TreeCounter
 
@@ -155,12 +155,7 @@ def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             axis.axhline(alone[BLIND], color=GREY, ls=":", label="arms chosen at random")
             for name, colour, label in lines:
                 found = [row for row in rows if row["method"] == name]
-                axis.errorbar(
-                    [row["epsilon"] for row in found],
-                    [row["regret"] for row in found],
-                    yerr=[2 * row["regret_error"] for row in found],
-                    color=colour, marker="o", ms=4, capsize=2, label=label,
-                )  # fmt: skip
+                points(axis, found, "epsilon", "regret", "regret_error", color=colour, label=label)
             axis.axhline(alone[plain], color=DARK, ls="--", label="not private")
             on_epsilon(axis, EPSILONS)
             axis.set_ylim(0, 1.45 * alone[BLIND])
