@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from pydantic import Field
 from rich.console import Console
@@ -240,7 +239,7 @@ def _objective(design: Design, settings: Settings, epsilon: float) -> Method:
             best = min(best, (error + std**2 * float(np.sum(inverse**2)), ridge, std))
     _, ridge, std = best
     facts = Ridge(1.0, label, size, len(design.x), ridge, settings.adjacency)
-    draw: Draw = lambda records, seed: (perturb_objective(facts, std, records, jax.random.key(seed)), None)  # noqa: E731
+    draw: Draw = lambda records, seed: (perturb_objective(facts, std, records, seed), None)  # noqa: E731
     return Method("objective perturbation", draw, epsilon)
 
 

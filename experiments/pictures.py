@@ -47,9 +47,11 @@ def saved(path: Path, size: tuple[float, float], says: str, about: str, note: st
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
 
 
-def points(axis: Axes, rows: Sequence[dict[str, Any]], x: str, y: str, error: str, **style: Any) -> None:
-    """Draw column ``y`` of rows against ``x``, with bars of two standard errors of column ``error``."""
-    bars = [2 * row[error] for row in rows]
+def points(
+    axis: Axes, rows: Sequence[dict[str, Any]], x: str, y: str, error: str, scale: float = 2.0, **style: Any
+) -> None:
+    """Draw column ``y`` of rows against ``x``, with bars of ``scale`` times column ``error``."""
+    bars = [scale * row[error] for row in rows]
     style = {"marker": "o", "ms": 4, "capsize": 2} | style
     axis.errorbar([row[x] for row in rows], [row[y] for row in rows], yerr=bars, **style)
 

@@ -52,6 +52,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.targets import LinearRegression
-from experiments.pictures import name_ends, on_epsilon, saved
+from experiments.pictures import name_ends, on_epsilon, points, saved
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 from experiments.sources.script import script
 
@@ -314,27 +315,30 @@ def problem_of(name: str, num_records: int = 20_000, seed: int = SEED) -> Proble
 Draw = Callable[[int], np.ndarray]
 
 
-def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | None, float, Draw]]:
+def one_draw(made: AdaOPS, records: dict[str, np.ndarray], seed: int) -> np.ndarray:
+    """Return the draw of AdaOPS alone, (d,)."""
+    return draw(made, records["x"], records["y"], streams_of(seed)[0])[1]
+
+
+def one_release(mechanism: Any, plan: Any, records: dict[str, np.ndarray], seed: int) -> np.ndarray:
+    """Return one release of a mechanism, (d,)."""
+    return mechanism.draw(plan, records, streams_of(seed)[0])[0]
+
+
+def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | str, float, Draw]]:
     """Yield (name, ridge where it is fixed, guaranteed ε, function that draws) of every method at this ε."""
     records, target, delta = problem.records, problem.target, problem.delta
     count = len(records["y"])
 
-    def ours(made: AdaOPS) -> Draw:
-        return lambda seed: draw(made, records["x"], records["y"], streams_of(seed)[0])[1]
-
     made = adaops(target, count, epsilon, delta)
-    yield "AdaOPS", None, made.guarantee.epsilon, ours(made)
+    yield "AdaOPS", "", made.guarantee.epsilon, partial(one_draw, made, records)
     for name, mechanism in (("AdaSSP", AdaSSP()), ("sufficient statistics", SufficientStatistics())):
         plan = mechanism.plan(target, num_records=count, epsilon=epsilon, delta=delta, adjacency=ADJACENCY)
-
-        def planned(seed: int, mechanism: Any = mechanism, plan: Any = plan) -> np.ndarray:
-            return mechanism.draw(plan, records, streams_of(seed)[0])[0]
-
-        yield name, None, plan.guarantee.epsilon, planned
+        yield name, "", plan.guarantee.epsilon, partial(one_release, mechanism, plan, records)
     for ridge in RIDGES:
         with contextlib.suppress(CalibrationError):  # too small a ridge for this ε
             fixed = adaops(target, count, epsilon, delta, ridge=ridge)
-            yield "OPS, fixed ridge", ridge, fixed.guarantee.epsilon, ours(fixed)
+            yield "OPS, fixed ridge", ridge, fixed.guarantee.epsilon, partial(one_draw, fixed, records)
         facts = Ridge(1.0, target.label_bound or 1.0, len(problem.estimate), count, ridge, ADJACENCY)
         for name, calibrate, perturb in (
             ("output perturbation", output_std, perturb_output),
@@ -342,11 +346,7 @@ def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | Non
         ):
             with contextlib.suppress(CalibrationError):
                 std = calibrate(facts, epsilon, delta)
-
-                def perturbed(seed: int, facts: Ridge = facts, std: float = std, perturb: Any = perturb) -> np.ndarray:
-                    return perturb(facts, std, records, jax.random.key(seed))
-
-                yield name, ridge, epsilon, perturbed
+                yield name, ridge, epsilon, partial(perturb, facts, std, records)
 
 
 def compare(epsilons: tuple[float, ...], repeats: int, num_records: int) -> list[dict[str, Any]]:
@@ -365,7 +365,7 @@ def compare(epsilons: tuple[float, ...], repeats: int, num_records: int) -> list
                     "delta": problem.delta,
                     "adjacency": ADJACENCY,
                     "method": method,
-                    "ridge": "" if ridge is None else ridge,
+                    "ridge": ridge,
                     "repeats": repeats,
                     "error": float(np.mean(errors)),
                     "error_std": float(np.std(errors, ddof=1)),
@@ -388,15 +388,12 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             here = [row for row in rows if row["design"] == design]
             for name, (colour, marker, dashes) in LOOKS.items():
                 of = [row for row in here if row["method"] == name]
-                errors = [row["error_std"] / np.sqrt(row["repeats"]) for row in of]
-                style = {"color": colour, "marker": marker, "ls": dashes, "ms": 4.5, "lw": 1.3, "capsize": 2}
-                axis.errorbar([row["epsilon"] for row in of], [row["error"] for row in of], errors, **style)
+                style = {"color": colour, "marker": marker, "ls": dashes, "lw": 1.3}
+                points(axis, of, "epsilon", "error", "error_std", scale=rows[0]["repeats"] ** -0.5, **style)
             axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
             axis.set_yscale("log")
-            axis.set_ylim(0.7 * min(row["error"] for row in rows), 1.5 * max(row["error"] for row in rows))
             on_epsilon(axis, epsilons)
-            one = here[0]
-            axis.set_title(f"{design}: N = {one['num_records']:,}, d = {one['num_features']}, δ = {one['delta']:g}")
+            axis.set_title("{design}: N = {num_records:,}, d = {num_features}, δ = {delta:g}".format(**here[0]))
         axes[0].set_ylabel("distance to the ridge estimate (1: predicts nothing)")
         ends = [row for row in here if row["epsilon"] == epsilons[-1]]
         name_ends(axes[-1], [(row["error"], row["method"], LOOKS[row["method"]][0]) for row in ends])
