@@ -36,7 +36,7 @@ from dpmcmc.targets import LinearRegression
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.panel.printed import ops_plan
-from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_ends, saved
+from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_ends, points, saved
 from experiments.ridge_perturbation import Ridge, objective_std, perturb_objective
 from experiments.sources import adaops
 
@@ -330,12 +330,8 @@ def picture(path: Path, settings: Settings, rows: list[dict[str, Any]], note: st
             for name, (colour, marker) in LOOKS.items():
                 of = [row for row in rows if row["method"] == name and row["epsilon"] in ("", epsilon)]
                 sizes = [row["num_records"] for row in of]
-                axis.errorbar(
-                    sizes,
-                    [row["ratio"] for row in of],
-                    [row["ratio_error"] for row in of],
-                    color=colour, marker=marker, ms=4.5, lw=1.3, capsize=2, label=name,
-                )  # fmt: skip
+                style = {"color": colour, "marker": marker, "lw": 1.3, "label": name}
+                points(axis, of, "num_records", "ratio", "ratio_error", scale=1, **style)
                 if of[0]["predicted"] != "":
                     axis.plot(sizes, [row["predicted"] for row in of], color=colour, ls=":", lw=1.0)
                 ends.append((of[-1]["ratio"], name, colour))

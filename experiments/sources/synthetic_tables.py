@@ -88,26 +88,20 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
     )
 
 
-def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
+def rows_of_moments(gram: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return rows (count, d) with Gram matrix ``gram`` in expectation, by step 2."""
-    size = len(gram)
     moments = gram / count
-    out = np.zeros((count, size))
-    before = []
-    if structure.constant is not None:
-        before = [structure.constant]
-        out[:, before[0]] = np.sqrt(max(moments[before[0], before[0]], 0.0))
-    hot = [column for block in structure.blocks for column in block]
-    rest = [column for column in range(size) if column not in (*before, *hot)]
-    for group in (*structure.blocks, *([column] for column in rest)):
-        columns = list(group)
+    out = np.zeros((count, len(gram)))
+    before = [0]
+    out[:, 0] = np.sqrt(max(moments[0, 0], 0.0))
+    for columns in ([1, 2, 3], [4, 5], [6], [7]):
         known = np.linalg.pinv(moments[np.ix_(before, before)], rcond=1e-8, hermitian=True)
         weights = known @ moments[np.ix_(before, columns)]
         predicted = out[:, before] @ weights
-        if columns[0] in hot:
+        if len(columns) > 1:
             chance = np.cumsum(np.maximum(predicted, 0.0), axis=1)
             level = np.sum(rng.random((count, 1)) * chance[:, -1:] > chance, axis=1)
-            out[np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]] = out[:, before[0]]
+            out[np.arange(count), columns[0] + np.minimum(level, len(columns) - 1)] = out[:, 0]
         else:
             column = columns[0]
             left = moments[column, column] - float(moments[before, column] @ weights[:, 0])
@@ -119,13 +113,13 @@ def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: 
 def tables(evidence: Evidence, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
     """Return synthetic tables ``{"x": (N, d), "y": (N,)}`` of a logistic regression's release."""
     rng = np.random.default_rng(seed)
-    noisy, structure, size = evidence.gram, evidence.structure or RowStructure(), evidence.num_records
+    noisy, size = evidence.gram, evidence.num_records
     assert noisy is not None
     out = []
     for theta in evidence.posterior().draws(count, seed):
-        again = rows_of_moments(project(noisy.gram, noisy.trace, structure), size, structure, rng)
+        again = rows_of_moments(project(noisy.gram, noisy.trace, STRUCTURE), size, rng)
         moments = again.T @ again + noisy.noise_std * symmetric_noise(rng, again.shape[1])
-        rows = rows_of_moments(project(moments, noisy.trace, structure), size, structure, rng)
+        rows = rows_of_moments(project(moments, noisy.trace, STRUCTURE), size, rng)
         out.append({"x": rows, "y": (rng.random(size) < expit(rows @ theta)).astype(np.int32)})
     return out
 
