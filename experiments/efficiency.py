@@ -26,12 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
-from rich.console import Console
 
 from dpmcmc.mechanisms import OPS, AdaSSP, NoiseAware, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.report.console import Screen
 from dpmcmc.targets import LinearRegression
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
@@ -288,7 +286,7 @@ def measure(design: Design, method: Method, repeats: int, rng: np.random.Generat
     }
 
 
-def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
+def run(settings: Settings) -> list[dict[str, Any]]:
     """Return the rows of every n, ε and method."""
     rows: list[dict[str, Any]] = []
     for num_records in settings.num_records:
@@ -296,7 +294,6 @@ def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
         design = make_design(settings, num_records, rng)
         for epsilon in (None, *settings.epsilons):
             planned = [not_private(design)] if epsilon is None else methods(design, settings, epsilon)
-            found = {method.name: measure(design, method, settings.repeats, rng) for method in planned}
             for method in planned:
                 rows.append(
                     {
@@ -307,12 +304,10 @@ def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
                         "num_features": settings.num_features,
                         "method": method.name,
                         "repeats": settings.repeats,
-                        **found[method.name],
+                        **measure(design, method, settings.repeats, rng),
                         "guarantee_epsilon": "" if epsilon is None else method.guarantee_epsilon,
                     }
                 )
-            told = ", ".join(f"{name} {body['ratio']:.3g}" for name, body in found.items())
-            console.print(f"n = {num_records:,}, " + ("" if epsilon is None else f"ε = {epsilon:g}: ") + told)
     return rows
 
 
@@ -352,11 +347,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     settings = settings.shortened() if arguments.quick else settings
     with folder_for(arguments.out):
-        rows = run(settings, Screen())
+        rows = run(settings)
         write_table(arguments.out / "results.csv", COLUMNS, rows)
         note = "quick: few repeats" if arguments.quick else None
         picture(arguments.out / f"{settings.name}.png", settings, rows, note)
-    report([], arguments.out)
+    report(map("n = {num_records:,}, ε = {epsilon}, {method}: {ratio:.3g}".format_map, rows), arguments.out)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,9 @@ class AdaOPS(NamedTuple):
 
     Attributes:
         target: linear regression with its public bounds.
+        row: bound b.
+        label: bound Y.
+        size: d.
         num_records: the larger N of two neighbours.
         moved: k.
         mus: of the stages: eigenvalue, residual, draw.
@@ -108,6 +111,9 @@ class AdaOPS(NamedTuple):
     """
 
     target: LinearRegression
+    row: float
+    label: float
+    size: int
     num_records: int
     moved: float
     mus: tuple[float, float, float]
@@ -126,21 +132,6 @@ class AdaOPS(NamedTuple):
         return -float(ndtri(self.failure / (2 * self.moved))) * ROOM
 
     @property
-    def row(self) -> float:
-        """Bound b."""
-        return linear_bounds(self.target, "adaops")[1]
-
-    @property
-    def label(self) -> float:
-        """Bound Y."""
-        return linear_bounds(self.target, "adaops")[2]
-
-    @property
-    def unsure(self) -> float:
-        """Rounding error of an eigenvalue of XᵀX in float64, relative to N·b²."""
-        return rounding(linear_bounds(self.target, "adaops")[3])
-
-    @property
     def least_curvature(self) -> float:
         """Curvature h at which the slabs alone cost the share of the draw: k·t·b²/h = μ₃."""
         return self.moved * self.slab_quantile * self.row**2 / self.mus[2]
@@ -148,11 +139,11 @@ class AdaOPS(NamedTuple):
     @property
     def eigenvalue_noise(self) -> float:
         """Noise std σ₁."""
-        return mu_std(self.row**2 + 2 * self.unsure * self.num_records * self.row**2, 1, self.mus[0])
+        return mu_std(self.row**2 + 2 * rounding(self.size) * self.num_records * self.row**2, 1, self.mus[0])
 
     def low(self, noisy: float) -> float:
         """Return a bound below λ_min(XᵀX) of both neighbours."""
-        unsure = self.unsure * self.num_records * self.row**2
+        unsure = rounding(self.size) * self.num_records * self.row**2
         return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
     def choose_ridge(self, low: float) -> float:
@@ -162,9 +153,8 @@ class AdaOPS(NamedTuple):
         eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
         """
         target = self.target
-        size = linear_bounds(target, "adaops")[3]
         ridges = np.maximum((target.noise_scale / target.prior_scale) ** 2, self.least_curvature * GRID)
-        usual = self.label + self.row * target.prior_scale * math.sqrt(size) if self.mus[1] else math.inf
+        usual = self.label + self.row * target.prior_scale * math.sqrt(self.size) if self.mus[1] else math.inf
 
         def risk(ridge: float) -> float:
             h = low + ridge
@@ -184,7 +174,7 @@ class AdaOPS(NamedTuple):
     def residual_noise(self, low: float, ridge: float) -> tuple[float, float, float]:
         """Return (σ₂, the sensitivity of log B, its rounding error: the condition number of H times its parts')."""
         sensitivity = math.log1p(self.moved * self.row**2 / (low + ridge))
-        unsure = 2 * self.unsure * (self.num_records * self.row**2 + ridge) / (low + ridge)
+        unsure = 2 * rounding(self.size) * (self.num_records * self.row**2 + ridge) / (low + ridge)
         return mu_std(sensitivity + 2 * unsure, 1, self.mus[1]), sensitivity, unsure
 
     def precision(self, curvature: float, residual: float) -> float:
@@ -226,7 +216,9 @@ def adaops(
         release="one_sample",
         assumptions=("draws are exact, which they are up to float64 rounding.",),
     )
-    found = AdaOPS(target, spec.most_records, spec.moved, mus, failure / 3, ridge, guarantee)
+    found = AdaOPS(
+        target, *linear_bounds(target, "adaops")[1:4], spec.most_records, spec.moved, mus, failure / 3, ridge, guarantee
+    )
     if ridge is not None and not ridge > found.least_curvature:
         raise CalibrationError(f"ridge: {ridge:g} is too small; give one well above {found.least_curvature:.4g}")
     return found
