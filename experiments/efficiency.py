@@ -24,20 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from pydantic import Field
-from rich.console import Console
 
 from dpmcmc.mechanisms import OPS, AdaSSP, NoiseAware, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.report.console import Screen
 from dpmcmc.targets import LinearRegression
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.panel.printed import ops_plan
-from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_ends, saved
+from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_ends, points, saved
 from experiments.ridge_perturbation import Ridge, objective_std, perturb_objective
 from experiments.sources import adaops
 
@@ -240,7 +237,7 @@ def _objective(design: Design, settings: Settings, epsilon: float) -> Method:
             best = min(best, (error + std**2 * float(np.sum(inverse**2)), ridge, std))
     _, ridge, std = best
     facts = Ridge(1.0, label, size, len(design.x), ridge, settings.adjacency)
-    draw: Draw = lambda records, seed: (perturb_objective(facts, std, records, jax.random.key(seed)), None)  # noqa: E731
+    draw: Draw = lambda records, seed: (perturb_objective(facts, std, records, seed), None)  # noqa: E731
     return Method("objective perturbation", draw, epsilon)
 
 
@@ -289,7 +286,7 @@ def measure(design: Design, method: Method, repeats: int, rng: np.random.Generat
     }
 
 
-def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
+def run(settings: Settings) -> list[dict[str, Any]]:
     """Return the rows of every n, ε and method."""
     rows: list[dict[str, Any]] = []
     for num_records in settings.num_records:
@@ -297,7 +294,6 @@ def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
         design = make_design(settings, num_records, rng)
         for epsilon in (None, *settings.epsilons):
             planned = [not_private(design)] if epsilon is None else methods(design, settings, epsilon)
-            found = {method.name: measure(design, method, settings.repeats, rng) for method in planned}
             for method in planned:
                 rows.append(
                     {
@@ -308,12 +304,10 @@ def run(settings: Settings, console: Console) -> list[dict[str, Any]]:
                         "num_features": settings.num_features,
                         "method": method.name,
                         "repeats": settings.repeats,
-                        **found[method.name],
+                        **measure(design, method, settings.repeats, rng),
                         "guarantee_epsilon": "" if epsilon is None else method.guarantee_epsilon,
                     }
                 )
-            told = ", ".join(f"{name} {body['ratio']:.3g}" for name, body in found.items())
-            console.print(f"n = {num_records:,}, " + ("" if epsilon is None else f"ε = {epsilon:g}: ") + told)
     return rows
 
 
@@ -331,12 +325,8 @@ def picture(path: Path, settings: Settings, rows: list[dict[str, Any]], note: st
             for name, (colour, marker) in LOOKS.items():
                 of = [row for row in rows if row["method"] == name and row["epsilon"] in ("", epsilon)]
                 sizes = [row["num_records"] for row in of]
-                axis.errorbar(
-                    sizes,
-                    [row["ratio"] for row in of],
-                    [row["ratio_error"] for row in of],
-                    color=colour, marker=marker, ms=4.5, lw=1.3, capsize=2, label=name,
-                )  # fmt: skip
+                style = {"color": colour, "marker": marker, "lw": 1.3, "label": name}
+                points(axis, of, "num_records", "ratio", "ratio_error", scale=1, **style)
                 if of[0]["predicted"] != "":
                     axis.plot(sizes, [row["predicted"] for row in of], color=colour, ls=":", lw=1.0)
                 ends.append((of[-1]["ratio"], name, colour))
@@ -357,11 +347,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     settings = settings.shortened() if arguments.quick else settings
     with folder_for(arguments.out):
-        rows = run(settings, Screen())
+        rows = run(settings)
         write_table(arguments.out / "results.csv", COLUMNS, rows)
         note = "quick: few repeats" if arguments.quick else None
         picture(arguments.out / f"{settings.name}.png", settings, rows, note)
-    report([], arguments.out)
+    report(map("n = {num_records:,}, ε = {epsilon}, {method}: {ratio:.3g}".format_map, rows), arguments.out)
 
 
 if __name__ == "__main__":

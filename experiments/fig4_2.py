@@ -23,9 +23,8 @@ import numpy as np
 from pydantic import Field
 from scipy.special import ndtr, ndtri
 
-from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
-from experiments.figure_files import FigureSection, arguments_of, load, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.pictures import saved
 from experiments.sources import on_average
 
@@ -42,6 +41,11 @@ COLUMNS = (
     "dp_printed",
     "dp_record",
     "dp_label",
+)
+
+SAID = (
+    "{panel}, γ = {gamma:g}: On-average KL {kl:.4g} ± {kl_error:.2g}, gap {gap:.4g} ± {gap_error:.2g} "
+    "({disagreement:.1f} standard errors apart), DP as printed {dp_printed:g}, excess risk {excess_risk:.3g}"
 )
 
 
@@ -240,14 +244,7 @@ def main(argv: list[str] | None = None) -> None:
         rows = left(settings.mean, settings.seed) + right(settings.regression, settings.seed)
         write_table(arguments.out / "results.csv", COLUMNS, rows)
         draw(arguments.out / f"{settings.name}.png", settings, rows, "quick: few repeats" if arguments.quick else None)
-    console = Screen()
-    for row in rows:
-        console.print(
-            f"{row['panel']}, γ = {row['gamma']:g}: On-average KL {row['kl']:.4g} ± {row['kl_error']:.2g}, γ × gap "
-            f"{row['gamma'] * row['gap']:.4g} ± {row['gamma'] * row['gap_error']:.2g} ({row['disagreement']:.1f} "
-            f"standard errors apart), DP as printed {row['dp_printed']:g}, excess risk {row['excess_risk']:.3g}"
-        )
-    console.print(f"saved {arguments.out}")
+    report((SAID.format(**row) for row in rows), arguments.out)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ from pydantic import Field
 
 from dpmcmc.diagnostics.per_instance import leave_one_out, ridge_ops_epsilon
 from dpmcmc.errors import InputError
-from dpmcmc.report.console import Screen
 from experiments.commands import command, folder_for
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients, shifts
-from experiments.figure_files import FigureSection, arguments_of, load, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 from experiments.pictures import saved
 from experiments.sources.per_instance import noisy_estimate_epsilon
 from experiments.sources.worst_case import ForAll, draw_epsilon, draw_for_all, estimate_for_all, estimate_sensitivity
@@ -256,22 +255,7 @@ def main(argv: list[str] | None = None) -> None:
             boxes,
             "quick: few data sets" if arguments.quick else None,
         )
-    console = Screen()
-    for panel, name, levels in (("left", "σ", settings.noise_stds), ("right", "γ", settings.gammas)):
-        found = {column: averages(rows, panel, column) for column in ("dp", "for_all", "for_all_attained", "data_mean")}
-        for i, level in enumerate(levels):
-            told = ", ".join(f"{column} {values[i]:.4g}" for column, values in found.items())
-            line = (
-                f"{panel}, {name} = {level:g}: {told}; DP over data mean {found['dp'][i] / found['data_mean'][i]:.3g}"
-            )
-            if panel == "right":
-                more = {
-                    c: averages(rows, panel, c)[i]
-                    for c in ("pure_dp", "excess_risk", "pure_excess_risk", "inside_ball")
-                }
-                line += "; " + ", ".join(f"{column} {value:.4g}" for column, value in more.items())
-            console.print(line)
-    console.print(f"saved {arguments.out}")
+    report([], arguments.out)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -44,6 +45,15 @@ def saved(path: Path, size: tuple[float, float], says: str, about: str, note: st
         # No date, and identifiers of the picture alone (``svg.hashsalt``): the same numbers give the same bytes.
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+
+
+def points(
+    axis: Axes, rows: Sequence[dict[str, Any]], x: str, y: str, error: str, scale: float = 2.0, **style: Any
+) -> None:
+    """Draw column ``y`` of rows against ``x``, with bars of ``scale`` times column ``error``."""
+    bars = [scale * row[error] for row in rows]
+    style = {"marker": "o", "ms": 4, "capsize": 2} | style
+    axis.errorbar([row[x] for row in rows], [row[y] for row in rows], yerr=bars, **style)
 
 
 def on_epsilon(axis: Axes, epsilons: Sequence[float]) -> None:

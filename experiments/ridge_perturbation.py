@@ -77,12 +77,12 @@ def objective_std(facts: Ridge, epsilon: float, delta: float) -> float:
     return facts.residual / room
 
 
-def perturb_output(facts: Ridge, std: float, records: Any, key: jax.Array) -> np.ndarray:
-    """One release, (d,)."""
-    return gaussian_release(facts.fit(records)[0], std, key)
+def perturb_output(facts: Ridge, std: float, records: Any, seed: int) -> np.ndarray:
+    """One release from a seed, (d,)."""
+    return gaussian_release(facts.fit(records)[0], std, jax.random.key(seed))
 
 
-def perturb_objective(facts: Ridge, std: float, records: Any, key: jax.Array) -> np.ndarray:
-    """One release, (d,)."""
+def perturb_objective(facts: Ridge, std: float, records: Any, seed: int) -> np.ndarray:
+    """One release from a seed, (d,)."""
     centre, hessian = facts.fit(records)
-    return centre - np.linalg.solve(hessian, std * standard_normal(key, (facts.size,)))
+    return centre - np.linalg.solve(hessian, std * standard_normal(jax.random.key(seed), (facts.size,)))

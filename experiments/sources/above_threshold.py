@@ -25,12 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.sources.discrete_laplace import log_law, log_tails, sample
-
-COLUMNS = ("hits", "answers", "noise", "epsilon", "loss", "variance", "variance_again")
+from experiments.sources.script import script
 
 
 class Halted(RuntimeError):
@@ -142,24 +138,16 @@ def variance(mechanism: AboveThreshold) -> float:
     return 2 * float(mechanism.threshold_scale) ** 2 + 2 * float(mechanism.query_scale) ** 2
 
 
-def summary(found: list[dict[str, Any]]) -> list[str]:
-    """Return one line a row."""
-    return [
-        f"{row['hits']} hits, {row['noise']} noise: largest loss {row['loss']:.4f} of ε = {row['epsilon']:g}; variance "
-        f"{row['variance']:.4g}, {row['variance_again']:.4g} with a new threshold for each hit"
-        for row in found
-    ]
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("above_threshold", "The loss of a stream of decisions, by exact enumeration.", argv)
-    with folder_for(arguments.out):
-        found = rows(50 if arguments.quick else 1000)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        report(summary(found), arguments.out)
-
+SAID = (
+    "{hits} hits, {noise} noise: largest loss {loss:.4f} of ε = {epsilon:g}; variance {variance:.4g}, "
+    "{variance_again:.4g} with a new threshold for each hit"
+)
+main = script(
+    "above_threshold",
+    "The loss of a stream of decisions, by exact enumeration.",
+    lambda quick: rows(50 if quick else 1000),
+    SAID,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -52,6 +52,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,11 +72,9 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.targets import LinearRegression
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import name_ends, on_epsilon, saved
+from experiments.pictures import name_ends, on_epsilon, points, saved
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
+from experiments.sources.script import script
 
 ADJACENCY = "replace_one"
 #: Shares of μ² of stages 1 and 2, and share of δ for what may fail.
@@ -100,6 +99,9 @@ class AdaOPS(NamedTuple):
 
     Attributes:
         target: linear regression with its public bounds.
+        row: bound b.
+        label: bound Y.
+        size: d.
         num_records: the larger N of two neighbours.
         moved: k.
         mus: of the stages: eigenvalue, residual, draw.
@@ -109,6 +111,9 @@ class AdaOPS(NamedTuple):
     """
 
     target: LinearRegression
+    row: float
+    label: float
+    size: int
     num_records: int
     moved: float
     mus: tuple[float, float, float]
@@ -127,21 +132,6 @@ class AdaOPS(NamedTuple):
         return -float(ndtri(self.failure / (2 * self.moved))) * ROOM
 
     @property
-    def row(self) -> float:
-        """Bound b."""
-        return linear_bounds(self.target, "adaops")[1]
-
-    @property
-    def label(self) -> float:
-        """Bound Y."""
-        return linear_bounds(self.target, "adaops")[2]
-
-    @property
-    def unsure(self) -> float:
-        """Rounding error of an eigenvalue of XᵀX in float64, relative to N·b²."""
-        return rounding(linear_bounds(self.target, "adaops")[3])
-
-    @property
     def least_curvature(self) -> float:
         """Curvature h at which the slabs alone cost the share of the draw: k·t·b²/h = μ₃."""
         return self.moved * self.slab_quantile * self.row**2 / self.mus[2]
@@ -149,11 +139,11 @@ class AdaOPS(NamedTuple):
     @property
     def eigenvalue_noise(self) -> float:
         """Noise std σ₁."""
-        return mu_std(self.row**2 + 2 * self.unsure * self.num_records * self.row**2, 1, self.mus[0])
+        return mu_std(self.row**2 + 2 * rounding(self.size) * self.num_records * self.row**2, 1, self.mus[0])
 
     def low(self, noisy: float) -> float:
         """Return a bound below λ_min(XᵀX) of both neighbours."""
-        unsure = self.unsure * self.num_records * self.row**2
+        unsure = rounding(self.size) * self.num_records * self.row**2
         return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
     def choose_ridge(self, low: float) -> float:
@@ -163,9 +153,8 @@ class AdaOPS(NamedTuple):
         eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
         """
         target = self.target
-        size = linear_bounds(target, "adaops")[3]
         ridges = np.maximum((target.noise_scale / target.prior_scale) ** 2, self.least_curvature * GRID)
-        usual = self.label + self.row * target.prior_scale * math.sqrt(size) if self.mus[1] else math.inf
+        usual = self.label + self.row * target.prior_scale * math.sqrt(self.size) if self.mus[1] else math.inf
 
         def risk(ridge: float) -> float:
             h = low + ridge
@@ -185,7 +174,7 @@ class AdaOPS(NamedTuple):
     def residual_noise(self, low: float, ridge: float) -> tuple[float, float, float]:
         """Return (σ₂, the sensitivity of log B, its rounding error: the condition number of H times its parts')."""
         sensitivity = math.log1p(self.moved * self.row**2 / (low + ridge))
-        unsure = 2 * self.unsure * (self.num_records * self.row**2 + ridge) / (low + ridge)
+        unsure = 2 * rounding(self.size) * (self.num_records * self.row**2 + ridge) / (low + ridge)
         return mu_std(sensitivity + 2 * unsure, 1, self.mus[1]), sensitivity, unsure
 
     def precision(self, curvature: float, residual: float) -> float:
@@ -227,7 +216,9 @@ def adaops(
         release="one_sample",
         assumptions=("draws are exact, which they are up to float64 rounding.",),
     )
-    found = AdaOPS(target, spec.most_records, spec.moved, mus, failure / 3, ridge, guarantee)
+    found = AdaOPS(
+        target, *linear_bounds(target, "adaops")[1:4], spec.most_records, spec.moved, mus, failure / 3, ridge, guarantee
+    )
     if ridge is not None and not ridge > found.least_curvature:
         raise CalibrationError(f"ridge: {ridge:g} is too small; give one well above {found.least_curvature:.4g}")
     return found
@@ -316,27 +307,30 @@ def problem_of(name: str, num_records: int = 20_000, seed: int = SEED) -> Proble
 Draw = Callable[[int], np.ndarray]
 
 
-def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | None, float, Draw]]:
+def one_draw(made: AdaOPS, records: dict[str, np.ndarray], seed: int) -> np.ndarray:
+    """Return the draw of AdaOPS alone, (d,)."""
+    return draw(made, records["x"], records["y"], streams_of(seed)[0])[1]
+
+
+def one_release(mechanism: Any, plan: Any, records: dict[str, np.ndarray], seed: int) -> np.ndarray:
+    """Return one release of a mechanism, (d,)."""
+    return mechanism.draw(plan, records, streams_of(seed)[0])[0]
+
+
+def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | str, float, Draw]]:
     """Yield (name, ridge where it is fixed, guaranteed ε, function that draws) of every method at this ε."""
     records, target, delta = problem.records, problem.target, problem.delta
     count = len(records["y"])
 
-    def ours(made: AdaOPS) -> Draw:
-        return lambda seed: draw(made, records["x"], records["y"], streams_of(seed)[0])[1]
-
     made = adaops(target, count, epsilon, delta)
-    yield "AdaOPS", None, made.guarantee.epsilon, ours(made)
+    yield "AdaOPS", "", made.guarantee.epsilon, partial(one_draw, made, records)
     for name, mechanism in (("AdaSSP", AdaSSP()), ("sufficient statistics", SufficientStatistics())):
         plan = mechanism.plan(target, num_records=count, epsilon=epsilon, delta=delta, adjacency=ADJACENCY)
-
-        def planned(seed: int, mechanism: Any = mechanism, plan: Any = plan) -> np.ndarray:
-            return mechanism.draw(plan, records, streams_of(seed)[0])[0]
-
-        yield name, None, plan.guarantee.epsilon, planned
+        yield name, "", plan.guarantee.epsilon, partial(one_release, mechanism, plan, records)
     for ridge in RIDGES:
         with contextlib.suppress(CalibrationError):  # too small a ridge for this ε
             fixed = adaops(target, count, epsilon, delta, ridge=ridge)
-            yield "OPS, fixed ridge", ridge, fixed.guarantee.epsilon, ours(fixed)
+            yield "OPS, fixed ridge", ridge, fixed.guarantee.epsilon, partial(one_draw, fixed, records)
         facts = Ridge(1.0, target.label_bound or 1.0, len(problem.estimate), count, ridge, ADJACENCY)
         for name, calibrate, perturb in (
             ("output perturbation", output_std, perturb_output),
@@ -344,11 +338,7 @@ def methods(problem: Problem, epsilon: float) -> Iterator[tuple[str, float | Non
         ):
             with contextlib.suppress(CalibrationError):
                 std = calibrate(facts, epsilon, delta)
-
-                def perturbed(seed: int, facts: Ridge = facts, std: float = std, perturb: Any = perturb) -> np.ndarray:
-                    return perturb(facts, std, records, jax.random.key(seed))
-
-                yield name, ridge, epsilon, perturbed
+                yield name, ridge, epsilon, partial(perturb, facts, std, records)
 
 
 def compare(epsilons: tuple[float, ...], repeats: int, num_records: int) -> list[dict[str, Any]]:
@@ -367,7 +357,7 @@ def compare(epsilons: tuple[float, ...], repeats: int, num_records: int) -> list
                     "delta": problem.delta,
                     "adjacency": ADJACENCY,
                     "method": method,
-                    "ridge": "" if ridge is None else ridge,
+                    "ridge": ridge,
                     "repeats": repeats,
                     "error": float(np.mean(errors)),
                     "error_std": float(np.std(errors, ddof=1)),
@@ -390,37 +380,24 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             here = [row for row in rows if row["design"] == design]
             for name, (colour, marker, dashes) in LOOKS.items():
                 of = [row for row in here if row["method"] == name]
-                errors = [row["error_std"] / np.sqrt(row["repeats"]) for row in of]
-                style = {"color": colour, "marker": marker, "ls": dashes, "ms": 4.5, "lw": 1.3, "capsize": 2}
-                axis.errorbar([row["epsilon"] for row in of], [row["error"] for row in of], errors, **style)
+                style = {"color": colour, "marker": marker, "ls": dashes, "lw": 1.3}
+                points(axis, of, "epsilon", "error", "error_std", scale=rows[0]["repeats"] ** -0.5, **style)
             axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
             axis.set_yscale("log")
-            axis.set_ylim(0.7 * min(row["error"] for row in rows), 1.5 * max(row["error"] for row in rows))
             on_epsilon(axis, epsilons)
-            one = here[0]
-            axis.set_title(f"{design}: N = {one['num_records']:,}, d = {one['num_features']}, δ = {one['delta']:g}")
+            axis.set_title("{design}: N = {num_records:,}, d = {num_features}, δ = {delta:g}".format(**here[0]))
         axes[0].set_ylabel("distance to the ridge estimate (1: predicts nothing)")
         ends = [row for row in here if row["epsilon"] == epsilons[-1]]
         name_ends(axes[-1], [(row["error"], row["method"], LOOKS[row["method"]][0]) for row in ends])
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("adaops", "AdaOPS beside the other one-shot methods of linear regression.", argv)
-    shape = ((0.1, 1.0, 10.0), 6, 4000) if given.quick else (EPSILONS, REPEATS, 20_000)
-    with folder_for(given.out):
-        rows = compare(*shape)
-        write_table(given.out / "results.csv", tuple(rows[0]), rows)
-        picture(given.out / "adaops.png", rows, "quick: few repeats" if given.quick else None)
-    report(
-        (
-            f"{r['design']}, ε {r['epsilon']:g}, {r['method']}: error {r['error']:.3g} ± {r['error_std']:.2g}"
-            for r in rows
-        ),
-        given.out,
-    )
-
+main = script(
+    "adaops",
+    "AdaOPS beside the other one-shot methods of linear regression.",
+    lambda quick: compare((0.1, 1.0, 10.0), 6, 4000) if quick else compare(EPSILONS, REPEATS, 20_000),
+    "{design}, ε {epsilon:g}, {method}: error {error:.3g} ± {error_std:.2g}",
+    picture,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

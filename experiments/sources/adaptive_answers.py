@@ -32,28 +32,14 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy import Guarantee, round_up
+from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.noise_tables import draws_event
 from dpmcmc.privacy.query.chacha import new_key
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, DARK, ORANGE, saved
+from experiments.pictures import BLUE, DARK, ORANGE, points, saved
+from experiments.sources.script import script
 
-COLUMNS = (
-    "queries",
-    "answers",
-    "repeats",
-    "squared_bias",
-    "squared_bias_closed",
-    "squared_error",
-    "squared_error_error",
-    "squared_error_closed",
-    "bound",
-    "epsilon",
-)
 #: Values of the column ``answers``.
 NOISY, PLAIN, PLAYED = "noisy", "plain", "library"
 #: Simulated games in Gaussian statistics: k, and how many.
@@ -174,12 +160,8 @@ def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             (PLAYED, BLUE, "x", "played on records"),
         ):
             found = [row for row in rows if row["answers"] == name]
-            x = [row["queries"] for row in found]
-            y = [row["squared_error"] for row in found]
-            axis.errorbar(
-                x, y, yerr=[2 * row["squared_error_error"] for row in found], fmt=marker,
-                ms=9 if marker == "x" else 5, color=colour, capsize=2, label=label,
-            )  # fmt: skip
+            style = {"marker": marker, "ls": "none", "ms": 6, "color": colour, "label": label}
+            points(axis, found, "queries", "squared_error", "squared_error_error", **style)
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xticks(QUERIES, [str(k) for k in QUERIES])
@@ -189,31 +171,17 @@ def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
         axis.legend(frameon=False, loc="upper left", fontsize=8.5)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """One line a row."""
-    lines = []
-    for row in rows:
-        line = f"k = {row['queries']}, {row['answers']}: "
-        if row["squared_bias"] is not None:
-            line += f"squared bias {row['squared_bias']:.3g} (closed form {row['squared_bias_closed']:.3g}), "
-        line += f"squared error {row['squared_error']:.3g} ± {row['squared_error_error']:.2g} "
-        line += f"(closed form {row['squared_error_closed']:.3g})"
-        if "epsilon" in row:
-            line += f", ε = {round_up(row['epsilon'], 3)} at δ = {DELTA:g} for {NUM_RECORDS} records"
-        lines.append(line)
-    return lines
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("adaptive_answers", "Adaptive questions against noisy and plain means.", argv)
-    with folder_for(arguments.out):
-        found = rows(2000, 40) if arguments.quick else rows(REPEATS, PLAYED_REPEATS)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        draw(arguments.out / "adaptive_answers.png", found, "quick: few games" if arguments.quick else None)
-        report(summary(found), arguments.out)
-
+SAID = (
+    "k = {queries}, {answers}: squared error {squared_error:.3g} ± {squared_error_error:.2g} (closed form "
+    "{squared_error_closed:.3g})"
+)
+main = script(
+    "adaptive_answers",
+    "Adaptive questions against noisy and plain means.",
+    lambda quick: rows(2000, 40) if quick else rows(REPEATS, PLAYED_REPEATS),
+    SAID,
+    draw,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -24,12 +24,11 @@ import numpy as np
 import scipy
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, GREY, ORANGE, on_epsilon, saved
+from experiments.pictures import BLUE, GREY, ORANGE, on_epsilon, points, saved
+from experiments.sources.script import script
 
-COLUMNS = ("panel", "quantity", "at", "value", "error")
+#: What is printed of a row.
+SAID = "{panel}, {quantity} at {at:g}: {value:.4g}"
 #: The rod: sources n, sensors m, time T, noise s and places of the sources, which Figure 8.1 states.
 SOURCES, SENSORS, TIME, NOISE_STD, PEAKS = 100, 50, 0.05, 0.1, (0.24, 0.76)
 #: n = m and T of Figure 8.2.
@@ -165,18 +164,22 @@ def mean_row(panel: str, quantity: str, at: float, values: list[float]) -> dict[
     return row(panel, quantity, at, float(np.mean(values)), float(scipy.stats.sem(values)))
 
 
-def line(rows: list[dict[str, Any]], panel: str, quantity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(at, values, two standard errors) of one line."""
-    of = [r for r in rows if (r["panel"], r["quantity"]) == (panel, quantity)]
-    at, value, error = (np.array([r[key] or 0.0 for r in of], np.float64) for key in ("at", "value", "error"))
-    return at, value, 2 * error
+def rows_of(quick: bool) -> list[dict[str, Any]]:
+    """Rows of results.csv."""
+    return [*run_rod()[0], *run_sensitivity(), *run_graph(10 if quick else 200)]
 
 
-def draw(path: Path, rows: list[dict[str, Any]], rod: dict[str, np.ndarray]) -> None:
+def of_line(rows: list[dict[str, Any]], quantity: str) -> list[dict[str, Any]]:
+    """Rows of one line of a picture."""
+    return [row for row in rows if row["quantity"] == quantity]
+
+
+def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
     """Three panels."""
+    rod = run_rod()[1]
     says = "Data that are private already: the posterior costs nothing more, and knows the noise"
     about = f"Rod: T = {TIME:g}, s = {NOISE_STD:g}. Graph: τ = {TAU:g}, δ = {DELTA:g}; bars: two standard errors"
-    with saved(path, (13.0, 4.0), says, about) as figure:
+    with saved(path, (13.0, 4.0), says, about, note) as figure:
         first, second, third = figure.subplots(1, 3)
         places = np.arange(1, SOURCES + 1) / SOURCES
         first.bar(places, rod["chances"], width=0.01, color=BLUE, label="chance that one of the two is here")
@@ -187,14 +190,15 @@ def draw(path: Path, rows: list[dict[str, Any]], rod: dict[str, np.ndarray]) -> 
             xlabel="place (dotted: the truth)", ylabel="probability, or strength", title="sources of heat on a rod"
         )
         first.set_ylim(0, 1.4 * rod["chances"].max())
-        times, moved, _ = line(rows, "sensitivity", "adjacent")
+        moved = np.array([row["value"] for row in of_line(rows, "adjacent")])
+        times = np.array(TIMES)
         second.loglog(times, moved, color=BLUE, marker="o", label="Δ₂, computed")
         for slope, at, name in ((-0.75, 0, "$T^{-0.75}$"), (-1.5, -1, "$T^{-1.5}$, as printed")):
             fitted = moved[at] * (times / times[at]) ** slope
             second.loglog(times, fitted, color=GREY, ls=":" if at else "--", label=name)
         second.set(xlabel="time T", ylabel="Δ₂ · n/√m", title="sensitivity of the rod")
         for name, colour in (("its half", BLUE), ("the source", ORANGE)):
-            third.errorbar(*line(rows, "graph", name), color=colour, marker="o", capsize=2, label=name)
+            points(third, of_line(rows, name), "at", "value", "error", color=colour, label=name)
         third.axhline(0.5, color=GREY, lw=0.8, ls=":", label="either half alike")
         on_epsilon(third, EPSILONS)
         third.set(ylabel="posterior probability", title="where the source on a graph is")
@@ -202,26 +206,7 @@ def draw(path: Path, rows: list[dict[str, Any]], rod: dict[str, np.ndarray]) -> 
             axis.legend(frameon=False, fontsize=8)
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Every number in a line."""
-    return [
-        f"{r['panel']}, {r['quantity']} at {r['at']:g}: {r['value']:.4g}"
-        + (f" ± {r['error']:.2g}" if r["error"] is not None else "")
-        for r in rows
-    ]
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("already_private", "Infer from data that are private already.", argv)
-    with folder_for(arguments.out):
-        rows, rod = run_rod()
-        rows += [*run_sensitivity(), *run_graph(10 if arguments.quick else 200)]
-        write_table(arguments.out / "results.csv", COLUMNS, rows)
-        draw(arguments.out / "already_private.png", rows, rod)
-        report(summary(rows), arguments.out)
-
+main = script("already_private", "Infer from data that are private already.", rows_of, SAID, draw)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -24,13 +24,10 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.privacy import Event, Guarantee
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, DARK, GREY, ORANGE, on_epsilon, saved
+from experiments.pictures import BLUE, DARK, GREY, ORANGE, on_epsilon, points, saved
+from experiments.sources.script import script
 from experiments.sources.tree_counter import TreeCounter
 
-COLUMNS = ("method", "epsilon", "proved", "delta", "regret", "regret_error", "repeats")
 #: Values of the column ``method``; ε, as asked for and as proved, is empty where nothing is private.
 EXACT, WIDENED, PURE, APPROXIMATE, THOMPSON, HEDGE, BLIND = (
     "Thompson, exact", "Thompson, widened", "Hedge, pure", "Hedge, approximate", "Thompson", "Hedge", "any arm",
@@ -158,12 +155,7 @@ def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             axis.axhline(alone[BLIND], color=GREY, ls=":", label="arms chosen at random")
             for name, colour, label in lines:
                 found = [row for row in rows if row["method"] == name]
-                axis.errorbar(
-                    [row["epsilon"] for row in found],
-                    [row["regret"] for row in found],
-                    yerr=[2 * row["regret_error"] for row in found],
-                    color=colour, marker="o", ms=4, capsize=2, label=label,
-                )  # fmt: skip
+                points(axis, found, "epsilon", "regret", "regret_error", color=colour, label=label)
             axis.axhline(alone[plain], color=DARK, ls="--", label="not private")
             on_epsilon(axis, EPSILONS)
             axis.set_ylim(0, 1.45 * alone[BLIND])
@@ -172,25 +164,13 @@ def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
         axes[0].set_ylabel("regret after T steps")
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """One line a row."""
-    lines = []
-    for row in rows:
-        private = "not private" if row["epsilon"] is None else f"ε = {row['epsilon']:g} (proved {row['proved']:.4g})"
-        lines.append(f"{row['method']}, {private}: regret {row['regret']:.0f} ± {row['regret_error']:.1f}")
-    return lines
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("bandits", "Regret of private Thompson sampling and Hedge against ε.", argv)
-    with folder_for(arguments.out):
-        found = rows(2 if arguments.quick else REPEATS)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        draw(arguments.out / "bandits.png", found, "quick: few runs" if arguments.quick else None)
-        report(summary(found), arguments.out)
-
+main = script(
+    "bandits",
+    "Regret of private Thompson sampling and Hedge against ε.",
+    lambda quick: rows(2 if quick else REPEATS),
+    "{method}, ε asked {epsilon}: regret {regret:.0f} ± {regret_error:.1f}",
+    draw,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

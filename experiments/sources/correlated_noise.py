@@ -39,24 +39,17 @@ one of its rows, so the scheme is for batches that cannot be random. The noise h
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpmcmc.privacy import Event, Full, Guarantee, Poisson, calibrate
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, DARK, GREEN, ORANGE, saved
+from experiments.sources.script import script
 
-COLUMNS = ("batch_size", "epochs", "epsilon", "phi", "noise_multiplier", "epsilon_of_event", "slow", "single")
 NUM_RECORDS, DELTA = 10_000, 1e-6
 #: Batch size, epochs, ε.
 SETTINGS = ((100, 10, 1.0), (100, 10, 8.0), (1000, 10, 1.0))
 PHIS = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95)
-#: ηw of the simulated directions.
-CURVATURES = (0.02, 0.1, 0.5)
 
 
 def sensitivity_squared(phi: float, participations: int, spacing: int) -> float:
@@ -79,19 +72,6 @@ def sgld_variance(eta: float, std: float, curvature: float, phi: float) -> float
     """Return (3): variance of SGLD on a direction of this curvature, where ζ has this std in gradient units."""
     a = 1 - eta * curvature
     return (eta * std) ** 2 * (1 + phi**2 - 2 * phi * a) / (1 - a**2)
-
-
-def simulated_variance(curvature: float, phi: float, chains: int, steps: int, rng: np.random.Generator) -> float:
-    """Variance of chains with η = s = 1 after half of the steps, which start at 0."""
-    position, kept = np.zeros(chains), []
-    before = rng.standard_normal(chains)
-    for step in range(steps):
-        fresh = rng.standard_normal(chains)
-        position = (1 - curvature) * position - (fresh - phi * before)
-        before = fresh
-        if step >= steps // 2:
-            kept.append(float(np.mean(position**2)))
-    return float(np.mean(kept))
 
 
 def rows(settings: tuple[tuple[int, int, float], ...] = SETTINGS) -> list[dict[str, Any]]:
@@ -117,43 +97,16 @@ def rows(settings: tuple[tuple[int, int, float], ...] = SETTINGS) -> list[dict[s
     return found
 
 
-def picture(found: list[dict[str, Any]], chains: int, path: Path) -> None:
-    """Draw the cost against φ, and the variance of SGLD with its formula."""
-    says = "Correlated noise takes back most of what a fixed order costs, and heats fast directions"
-    about = f"N = {NUM_RECORDS:,}, δ = {DELTA:g}, replace_one, at equal ε; dots: simulated SGLD, {chains} chains"
-    with saved(path, (9.0, 3.6), says, about) as figure:
-        cost, law = figure.subplots(1, 2)
-        for (batch, epochs, epsilon), colour in zip(SETTINGS, (BLUE, ORANGE, GREEN), strict=True):
-            mine = [row for row in found if (row["batch_size"], row["epsilon"]) == (batch, epsilon)]
-            label = f"batch {batch}, {epochs} epochs, ε = {epsilon:g}"
-            cost.semilogy([r["phi"] for r in mine], [r["slow"] for r in mine], "o-", color=colour, label=label)
-        cost.axhline(1, color=DARK, lw=0.8, ls=":")
-        cost.set(xlabel="φ", ylabel="slow variance over that of Poisson")
-        cost.legend(fontsize=8)
-        rng, phis = np.random.default_rng(0), np.linspace(0, 0.95, 50)
-        for curvature, colour in zip(CURVATURES, (BLUE, ORANGE, GREEN), strict=True):
-            law.semilogy(phis, [sgld_variance(1, 1, curvature, p) for p in phis], color=colour, label=f"ηw {curvature}")
-            dots = [simulated_variance(curvature, p, chains, 600, rng) for p in PHIS]
-            law.semilogy(PHIS, dots, "o", color=colour)
-        law.set(xlabel="φ", ylabel="variance of SGLD over (ηs)²")
-        law.legend(fontsize=8)
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("correlated_noise", "Correlated noise in a fixed order of batches: its cost and heat.", argv)
-    with folder_for(arguments.out):
-        found = rows()
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        picture(found, 50 if arguments.quick else 2000, arguments.out / "correlated_noise.png")
-        said = [
-            f"batch {row['batch_size']}, {row['epochs']} epochs, ε {row['epsilon_of_event']:.4g}, φ {row['phi']:g}: "
-            f"{row['slow']:.3g} of the variance of Poisson batches for slow directions, {row['single']:.3g} a step"
-            for row in found
-        ]
-        report(said, arguments.out)
-
+SAID = (
+    "batch {batch_size}, {epochs} epochs, ε {epsilon_of_event:.4g}, φ {phi:g}: {slow:.3g} of the variance of Poisson "
+    "batches for slow directions, {single:.3g} a step"
+)
+main = script(
+    "correlated_noise",
+    "Correlated noise in a fixed order of batches: its cost and heat.",
+    lambda quick: rows(SETTINGS[:1] if quick else SETTINGS),
+    SAID,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -24,7 +24,6 @@ attain, for the median on 401 points and for logistic regression on a ball.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,10 +35,7 @@ from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.targets import LogisticRegression
 from dpmcmc.targets.tempered import Tempered
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, GREY, on_epsilon, saved
+from experiments.sources.script import script
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 N, DRAWS, RADIUS, PENALTY = 200, 100, 2.0, 1.0
@@ -115,33 +111,12 @@ def rows_of(draws: int) -> list[dict[str, Any]]:
     return rows
 
 
-def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
-    """Draw excess risks against ε."""
-    says = (
-        "The coefficient that the proof allows, ε/(2Δ), about halves the excess risk of the printed one at the same ε"
-    )
-    with saved(path, (9.0, 4.2), says, f"Generated data, N = {N}; replace_one, δ = 0", note) as figure:
-        for axis, here in zip(figure.subplots(1, 2), ("median on 401 points", "ball"), strict=True):
-            for (name, _), colour in zip(COEFFICIENTS.items(), (BLUE, GREY), strict=True):
-                of = [row for row in rows if (row["set"], row["coefficient"]) == (here, name)]
-                axis.plot([r["epsilon"] for r in of], [r["excess_risk"] for r in of], "o-", color=colour, label=name)
-            on_epsilon(axis, EPSILONS)
-            axis.set_yscale("log")
-            axis.set_title(here)
-            axis.legend(frameon=False)
-        figure.axes[0].set_ylabel("excess risk of a choice")
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("exponential", "The exponential mechanism on a covering set and on a ball.", argv)
-    with folder_for(given.out):
-        rows = rows_of(20 if given.quick else DRAWS)
-        write_table(given.out / "results.csv", tuple(rows[0]), rows)
-        picture(given.out / "exponential.png", rows, "quick: few draws" if given.quick else None)
-    report((f"{r['set']}, ε {r['epsilon']:g}, {r['coefficient']}: {r['excess_risk']:.3g}" for r in rows), given.out)
-
+main = script(
+    "exponential",
+    "The exponential mechanism on a covering set and on a ball.",
+    lambda quick: rows_of(20 if quick else DRAWS),
+    "{set}, ε {epsilon:g}, {coefficient}: {excess_risk:.3g}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

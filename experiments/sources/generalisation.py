@@ -27,12 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.sources.per_instance import noisy_estimate_epsilon
-
-COLUMNS = ("num_records", "noise_std", "delta", "moment", "bound", "bound_error", "gap", "gap_error")
+from experiments.sources.script import script
 
 
 class Generalisation(NamedTuple):
@@ -76,20 +72,18 @@ def simulated(num_records: int, noise_std: float, delta: float, repeats: int, se
     }
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("generalisation", "The bound that per-instance losses give, beside the gap.", argv)
-    repeats = 4_000 if arguments.quick else 100_000
-    with folder_for(arguments.out):
-        found = [simulated(n, std, 0.02, repeats) for n, std in ((5, 0.4), (20, 0.2), (100, 0.1))]
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        lines = [
-            f"n = {r['num_records']}: gap {r['gap']:.4f} ± {r['gap_error']:.4f}, at most {r['bound']:.3f}"
-            for r in found
-        ]
-        report(lines, arguments.out)
+def rows(quick: bool) -> list[dict[str, Any]]:
+    """Return the rows of results.csv."""
+    repeats = 4_000 if quick else 100_000
+    return [simulated(n, std, 0.02, repeats) for n, std in ((5, 0.4), (20, 0.2), (100, 0.1))]
 
+
+main = script(
+    "generalisation",
+    "The bound that per-instance losses give, beside the gap.",
+    rows,
+    "n = {num_records}: gap {gap:.4f} ± {gap_error:.4f}, at most {bound:.3f}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

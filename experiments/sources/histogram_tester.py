@@ -31,11 +31,8 @@ import numpy as np
 import dpmcmc
 from dpmcmc.audit.neighbours import probe
 from dpmcmc.audit.scores import source
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
+from experiments.sources.script import script
 
-COLUMNS = ("epsilon", "claimed_epsilon", "delta_claimed", "runs", "statistic", "accepted", "delta_lower")
 #: Bins, resolution α, and the ε at which curves are tested: few runs show most where ε is 0.
 BINS, ALPHA, AT = 4, 0.15, 0.0
 SIGNIFICANCE = 0.05
@@ -130,21 +127,16 @@ def rows(seed: int = 1, epsilons: tuple[float, ...] = EPSILONS) -> list[dict[str
     return found
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("histogram_tester", "McMillan's tester of approximate privacy on steps of SGLD.", argv)
-    with folder_for(arguments.out):
-        found = rows(epsilons=EPSILONS[-1:] if arguments.quick else EPSILONS)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        said = [
-            f"a step of ε = {row['epsilon']:g}, claim ε = {row['claimed_epsilon']:.3g}: δ({AT:g}) claimed "
-            f"{row['delta_claimed']:.3g}, shown at least {row['delta_lower']:.3g} by {row['runs']:,} runs; "
-            f"{'accepted' if row['accepted'] else 'rejected'}"
-            for row in found
-        ]
-        report(said, arguments.out)
-
+SAID = (
+    "a step of ε = {epsilon:g}, claim ε = {claimed_epsilon:.3g}: δ(0) claimed {delta_claimed:.3g}, shown at least "
+    "{delta_lower:.3g} by {runs:,} runs; accepted: {accepted}"
+)
+main = script(
+    "histogram_tester",
+    "McMillan's tester of approximate privacy on steps of SGLD.",
+    lambda quick: rows(epsilons=EPSILONS[-1:] if quick else EPSILONS),
+    SAID,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -17,12 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.sources.discrete_laplace import sample
+from experiments.sources.script import script
 
-COLUMNS = ("epsilon", "bins", "median_error", "error_95", "bound_95")
 #: A record's largest norm, in grid steps.
 ONE = 1 << 20
 
@@ -58,20 +55,13 @@ def rows_of_table(repeats: int, bins: int = 20, num_records: int = 1000) -> list
     return found
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("laplace_mechanism", "Largest error of a private histogram against its bound.", argv)
-    with folder_for(arguments.out):
-        found = rows_of_table(20 if arguments.quick else 400)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        lines = [
-            f"ε = {row['epsilon']:g}: 95 of 100 releases err by {row['error_95']:.3g} at most in all "
-            f"{row['bins']} bins; the bound says {row['bound_95']:.3g}"
-            for row in found
-        ]
-        report(lines, arguments.out)
-
+main = script(
+    "laplace_mechanism",
+    "Largest error of a private histogram against its bound.",
+    lambda quick: rows_of_table(20 if quick else 400),
+    "ε = {epsilon:g}: 95 of 100 releases err by {error_95:.3g} at most in all {bins} bins; "
+    "the bound says {bound_95:.3g}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -23,11 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx, ndtr
 
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
+from experiments.sources.script import script
 
-COLUMNS = ("gamma", "kl", "kl_error", "gap", "gap_error", "disagreement")
 #: Draws a shape of records: (rng, shape) -> x (*shape, d), y shape.
 Generator = Callable[[np.random.Generator, tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
 
@@ -83,17 +80,15 @@ def _mean(values: np.ndarray) -> OnAverageKL:
 
 def laplace_kl(shift: ArrayLike, scale: ArrayLike) -> np.ndarray:
     """KL between Laplace laws of one scale b whose centres differ by ``shift``: D/b + e^{−D/b} − 1."""
-    ratio = np.abs(np.asarray(shift, np.float64)) / scale
+    ratio = np.abs(shift) / scale
     # expm1 keeps the small ones, about ratio²/2, from cancelling.
     return ratio + np.expm1(-ratio)
 
 
-def gaussian_kl(mean: ArrayLike, precision: ArrayLike, other_mean: ArrayLike, other_precision: ArrayLike) -> np.ndarray:
+def gaussian_kl(
+    mean: np.ndarray, precision: np.ndarray, other_mean: np.ndarray, other_precision: np.ndarray
+) -> np.ndarray:
     """KL(N(mean, precision⁻¹) ‖ N(other_mean, other_precision⁻¹)); (..., d) and (..., d, d) -> (...)."""
-    mean = np.asarray(mean, np.float64)
-    other_mean = np.asarray(other_mean, np.float64)
-    precision = np.asarray(precision, np.float64)
-    other_precision = np.asarray(other_precision, np.float64)
     change = mean - other_mean
     ratio = np.linalg.solve(precision, other_precision)
     trace = np.trace(ratio, axis1=-2, axis2=-1) - mean.shape[-1]
@@ -107,9 +102,8 @@ def mean_release_kl(gamma: ArrayLike, std: float) -> np.ndarray:
     Here the data set Z, a mean say, is one record (thesis, Remark 4.1); ε = γ·std·√(2/π) + 2exp(γ²std²/2)Φ(−γ·std) − 1.
     """
     a = np.asarray(gamma, np.float64) * std
-    # 2exp(a²/2)Φ(−a), without overflow; below 1e-2 by its series, where the sum cancels.
-    series = a * a / 2 - a**3 * np.sqrt(2 / np.pi) / 3 + a**4 / 8
-    return np.where(a > 1e-2, a * np.sqrt(2 / np.pi) + erfcx(a / np.sqrt(2)) - 1, series)
+    # 2exp(a²/2)Φ(−a), without overflow.
+    return a * np.sqrt(2 / np.pi) + erfcx(a / np.sqrt(2)) - 1
 
 
 def ridge_divergence(
@@ -219,20 +213,12 @@ def rows(repeats: int, gammas: Sequence[float] = (0.1, 1.0, 10.0)) -> list[dict[
     ]
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("on_average", "On-average KL of a ridge posterior draw, by two estimators.", argv)
-    with folder_for(arguments.out):
-        found = rows(2000 if arguments.quick else 20_000)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        lines = [
-            f"γ = {row['gamma']:g}: KL {row['kl']:.4g}, γ × generalisation gap {row['gap']:.4g}; "
-            f"{row['disagreement']:.1f} standard errors apart"
-            for row in found
-        ]
-        report(lines, arguments.out)
-
+main = script(
+    "on_average",
+    "On-average KL of a ridge posterior draw, by two estimators.",
+    lambda quick: rows(2000 if quick else 20_000),
+    "γ = {gamma:g}: KL {kl:.4g}, γ × generalisation gap {gap:.4g}; {disagreement:.1f} standard errors apart",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -37,11 +37,8 @@ from scipy.special import expit
 import dpmcmc
 from dpmcmc.diagnostics.per_instance import UNIT
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
+from experiments.sources.script import script
 
-COLUMNS = ("model", "shape", "delta", "median", "mean", "largest", "certificate")
 SHAPES = {"identity": 0.0, "fisher": 0.5, "democratic": 1.0}
 DELTA = 1e-4
 #: Newton steps, from the estimate of all records; the certificate says how well they end.
@@ -143,26 +140,24 @@ def rows(count: int | None) -> list[dict[str, Any]]:
             root = noise_root(x.T @ x, shape, strength)
             std = 0.1 * np.sqrt(len(root) / np.trace(np.linalg.inv(root @ root)))
             each = noisy_estimate_epsilon(found.shift(root), float(std), DELTA)
-            told = {"median": np.median(each), "mean": each.mean(), "largest": each.max()}
-            out.append(
-                {"model": name, "shape": shape, "delta": DELTA, "certificate": float(found.certificate.max())}
-                | {key: float(value) for key, value in told.items()}
-            )
+            out.append({
+                "model": name,
+                "shape": shape,
+                "delta": DELTA,
+                "median": float(np.median(each)),
+                "mean": float(each.mean()),
+                "largest": float(each.max()),
+                "certificate": float(found.certificate.max()),
+            })  # fmt: skip
     return out
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("per_instance", "ε of each record of an estimate plus noise, by model and shape.", argv)
-    with folder_for(arguments.out):
-        found = rows(60 if arguments.quick else None)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        lines = [
-            f"{r['model']}, {r['shape']}: ε of median {r['median']:.3g}, largest {r['largest']:.3g}" for r in found
-        ]
-        report(lines, arguments.out)
-
+main = script(
+    "per_instance",
+    "ε of each record of an estimate plus noise, by model and shape.",
+    lambda quick: rows(60 if quick else None),
+    "{model}, {shape}: ε of median {median:.3g}, largest {largest:.3g}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -18,11 +18,9 @@ import numpy as np
 import scipy
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, GREY, on_epsilon, saved
-from experiments.sources.already_private import COLUMNS, line, mean_row, summary
+from experiments.pictures import BLUE, GREY, on_epsilon, points, saved
+from experiments.sources.already_private import SAID, mean_row, of_line
+from experiments.sources.script import script
 
 #: Cells of a side of the map, expected people on it, δ and ε.
 SIDE, PEOPLE, DELTA, EPSILONS = 20, 20_000, 1e-5, (0.1, 0.3, 1.0, 3.0)
@@ -77,13 +75,14 @@ def run(repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(path: Path, rows: list[dict[str, Any]]) -> None:
+def draw(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
     """Errors of a cell against ε."""
     says = "A smoothed private map is nearer to the counts, at no further cost"
-    with saved(path, (5.2, 4.0), says, f"{PEOPLE:,} people, δ = {DELTA:g}; bars: two standard errors") as figure:
+    about = f"{PEOPLE:,} people, δ = {DELTA:g}; bars: two standard errors"
+    with saved(path, (5.2, 4.0), says, about, note) as figure:
         axis = figure.subplots()
         for name, colour in (("noisy", GREY), ("smoothed", BLUE)):
-            axis.errorbar(*line(rows, "map", name), color=colour, marker="o", capsize=2, label=name)
+            points(axis, of_line(rows, name), "at", "value", "error", color=colour, label=name)
         on_epsilon(axis, EPSILONS)
         axis.set(yscale="log", ylabel="error of a cell's count")
         axis.set_yticks([2, 5, 10, 20, 40], ["2", "5", "10", "20", "40"])
@@ -91,16 +90,7 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
         axis.legend(frameon=False, fontsize=8)
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("private_map", "Smooth a private map.", argv)
-    with folder_for(arguments.out):
-        rows = run(10 if arguments.quick else 100)
-        write_table(arguments.out / "results.csv", COLUMNS, rows)
-        draw(arguments.out / "private_map.png", rows)
-        report(summary(rows), arguments.out)
-
+main = script("private_map", "Smooth a private map.", lambda quick: run(10 if quick else 100), SAID, draw)
 
 if __name__ == "__main__":
     raise SystemExit(main())

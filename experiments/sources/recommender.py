@@ -16,7 +16,6 @@ The thesis names one posterior sample and prints no number. This is a chain on g
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -30,13 +29,10 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 import dpmcmc
 from dpmcmc.inference import predictive
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.pictures import BLUE, DARK, GREY, LIGHT, ORANGE, RED, SKY, name_ends, saved
+from experiments.sources.script import script
 
 WITHOUT, TRUTH, MEANS = "chain without privacy", "the V that made the ratings", "mean of each film"
-COLUMNS = ("method", "epsilon", "guarantee_epsilon", "temperature", "steps", "runs", "ratings", "rmse", "rmse_std")
 EPSILONS, DELTA, CLIP = (0.1, 0.3, 1.0, 3.0), 1e-5, 2.0
 #: How many ratings a user has given; all are about 17.
 FEW = (0, 1, 2, 4, 8, 16)
@@ -201,20 +197,13 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
         name_ends(axis, [(rmse, name, colours[name]) for name, rmse in ends.items()])
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("recommender", "Ratings completed at home from private factors, against ε.", argv)
-    with folder_for(arguments.out), warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpmcmc.NotForIntervals)  # these draws are for predictions
-        found = rows(arguments.quick)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        picture(arguments.out / "recommender.png", found, "quick: few runs" if arguments.quick else None)
-    report(
-        (f"{row['method']}: rmse {row['rmse']:.4f}" for row in found if row["ratings"] == "all"),
-        arguments.out,
-    )
-
+main = script(
+    "recommender",
+    "Ratings completed at home from private factors, against ε.",
+    rows,
+    "{method}, {ratings} ratings: rmse {rmse:.4f}",
+    picture,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

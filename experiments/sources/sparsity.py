@@ -52,12 +52,9 @@ from dpmcmc.mechanisms.vote import weights_of
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, GREY, RED, SKY, on_epsilon, saved
+from experiments.pictures import BLUE, GREY, RED, SKY, on_epsilon, points, saved
+from experiments.sources.script import script
 
-COLUMNS = ("panel", "method", "epsilon", "delta", "said", "found", "found_error", "count")
 EXPONENTIAL = "exponential mechanism"
 KNOWN, UNKNOWN = "release, number of columns known", "release, number of columns unknown"
 WITH, WITHOUT = "with the noise of the release", "noise of the release ignored"
@@ -184,9 +181,16 @@ def named(epsilon: float, repeats: int) -> list[dict[str, Any]]:
     rows = []
     for method, values in found.items():
         hits, said = np.array(values).T
-        delta, error = (0.0 if method == EXPONENTIAL else DELTA), np.std(hits, ddof=1) / np.sqrt(len(hits))
-        row = ("support", method, epsilon, delta, np.mean(said), np.mean(hits), error, len(hits))
-        rows.append(dict(zip(COLUMNS, row, strict=True)))
+        rows.append({
+            "panel": "support",
+            "method": method,
+            "epsilon": epsilon,
+            "delta": 0.0 if method == EXPONENTIAL else DELTA,
+            "said": np.mean(said),
+            "found": np.mean(hits),
+            "found_error": np.std(hits, ddof=1) / np.sqrt(len(hits)),
+            "count": len(hits),
+        })  # fmt: skip
     return rows
 
 
@@ -208,10 +212,24 @@ def calibrated(epsilon: float, repeats: int) -> list[dict[str, Any]]:
         for number in np.unique(bins):
             inside = bins == number
             count, chance = int(inside.sum()), float(true[inside].mean())
-            error = np.sqrt(max(chance * (1 - chance), 0.25 / count) / count)
-            row = ("calibration", method, epsilon, DELTA, each[inside].mean(), chance, error, count)
-            rows.append(dict(zip(COLUMNS, row, strict=True)))
+            rows.append({
+                "panel": "calibration",
+                "method": method,
+                "epsilon": epsilon,
+                "delta": DELTA,
+                "said": each[inside].mean(),
+                "found": chance,
+                "found_error": np.sqrt(max(chance * (1 - chance), 0.25 / count) / count),
+                "count": count,
+            })  # fmt: skip
     return rows
+
+
+def rows(quick: bool) -> list[dict[str, Any]]:
+    """Return the rows of results.csv."""
+    repeats, others = (20, 20) if quick else (REPEATS, CALIBRATION_REPEATS)
+    supports = [row for epsilon in EPSILONS for row in named(epsilon, repeats)]
+    return supports + calibrated(CALIBRATION_EPSILON, others)
 
 
 def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
@@ -222,21 +240,19 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
         f"δ = 1e-6, exponential mechanism at 0; {rows[0]['count']} data sets"
     )
 
-    def points(axis: Any, across: str, method: str, colour: str, dashes: str) -> None:
+    def line(axis: Any, across: str, method: str, colour: str, dashes: str) -> None:
         of = [row for row in rows if row["method"] == method]
-        errors = [2 * float(row["found_error"]) for row in of]
-        found = [row[across] for row in of], [row["found"] for row in of]
-        axis.errorbar(*found, yerr=errors, color=colour, ls=dashes, marker="o", ms=4, capsize=2, label=method)
+        points(axis, of, across, "found", "found_error", color=colour, ls=dashes, label=method)
 
     with saved(path, (10.4, 4.6), says, about, note) as figure:
         left, right = figure.subplots(1, 2)
         for method, colour, dashes in ((KNOWN, BLUE, "-"), (UNKNOWN, SKY, "-"), (EXPONENTIAL, GREY, "--")):
-            points(left, "epsilon", method, colour, dashes)
+            line(left, "epsilon", method, colour, dashes)
         on_epsilon(left, EPSILONS)
         left.set_ylabel("probability that the true support is named")
         right.plot([0, 1], [0, 1], color=GREY, ls=":", lw=1, label="as said")
         for method, colour in ((WITH, BLUE), (WITHOUT, RED)):
-            points(right, "said", method, colour, "none")
+            line(right, "said", method, colour, "none")
         right.set_xlabel(f"inclusion probability that is said (ε = {CALIBRATION_EPSILON:g})")
         right.set_ylabel("share of coefficients that are not 0")
         for axis, place in ((left, "lower right"), (right, "upper left")):
@@ -244,19 +260,13 @@ def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
             axis.legend(frameon=False, fontsize=8.5, loc=place)
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("sparsity", "Draw which columns a private release names.", argv)
-    repeats, others = (20, 20) if given.quick else (REPEATS, CALIBRATION_REPEATS)
-    with folder_for(given.out):
-        rows = [row for epsilon in EPSILONS for row in named(epsilon, repeats)]
-        rows += calibrated(CALIBRATION_EPSILON, others)
-        write_table(given.out / "results.csv", COLUMNS, rows)
-        picture(given.out / "sparsity.png", rows, "quick: few repeats" if given.quick else None)
-    said = "{panel}, ε {epsilon:g}, {method}: said {said:.3f}, found {found:.3f} ± {found_error:.2g} ({count})"
-    report((said.format(**row) for row in rows), given.out)
-
+main = script(
+    "sparsity",
+    "Draw which columns a private release names.",
+    rows,
+    "{panel}, ε {epsilon:g}, {method}: said {said:.3f}, found {found:.3f} ± {found_error:.2g} ({count})",
+    picture,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -32,7 +32,6 @@ several tables, and, a planted fault, from one table that is taken for the real 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,10 +44,7 @@ from dpmcmc.inference.denoised_moment import project
 from dpmcmc.inference.normal_law import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.targets import LogisticRegression
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
-from experiments.pictures import BLUE, GREY, RED, saved
+from experiments.sources.script import script
 
 #: N, ε, δ, tables, data sets, and levels of intervals.
 N, EPSILON, DELTA, TABLES, REPEATS, LEVELS = 20_000, 1.0, 1e-6, 12, 40, (0.5, 0.9)
@@ -92,26 +88,20 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
     )
 
 
-def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
+def rows_of_moments(gram: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return rows (count, d) with Gram matrix ``gram`` in expectation, by step 2."""
-    size = len(gram)
     moments = gram / count
-    out = np.zeros((count, size))
-    before = []
-    if structure.constant is not None:
-        before = [structure.constant]
-        out[:, before[0]] = np.sqrt(max(moments[before[0], before[0]], 0.0))
-    hot = [column for block in structure.blocks for column in block]
-    rest = [column for column in range(size) if column not in (*before, *hot)]
-    for group in (*structure.blocks, *([column] for column in rest)):
-        columns = list(group)
+    out = np.zeros((count, len(gram)))
+    before = [0]
+    out[:, 0] = np.sqrt(max(moments[0, 0], 0.0))
+    for columns in ([1, 2, 3], [4, 5], [6], [7]):
         known = np.linalg.pinv(moments[np.ix_(before, before)], rcond=1e-8, hermitian=True)
         weights = known @ moments[np.ix_(before, columns)]
         predicted = out[:, before] @ weights
-        if columns[0] in hot:
+        if len(columns) > 1:
             chance = np.cumsum(np.maximum(predicted, 0.0), axis=1)
             level = np.sum(rng.random((count, 1)) * chance[:, -1:] > chance, axis=1)
-            out[np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]] = out[:, before[0]]
+            out[np.arange(count), columns[0] + np.minimum(level, len(columns) - 1)] = out[:, 0]
         else:
             column = columns[0]
             left = moments[column, column] - float(moments[before, column] @ weights[:, 0])
@@ -123,13 +113,13 @@ def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: 
 def tables(evidence: Evidence, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
     """Return synthetic tables ``{"x": (N, d), "y": (N,)}`` of a logistic regression's release."""
     rng = np.random.default_rng(seed)
-    noisy, structure, size = evidence.gram, evidence.structure or RowStructure(), evidence.num_records
+    noisy, size = evidence.gram, evidence.num_records
     assert noisy is not None
     out = []
     for theta in evidence.posterior().draws(count, seed):
-        again = rows_of_moments(project(noisy.gram, noisy.trace, structure), size, structure, rng)
+        again = rows_of_moments(project(noisy.gram, noisy.trace, STRUCTURE), size, rng)
         moments = again.T @ again + noisy.noise_std * symmetric_noise(rng, again.shape[1])
-        rows = rows_of_moments(project(moments, noisy.trace, structure), size, structure, rng)
+        rows = rows_of_moments(project(moments, noisy.trace, STRUCTURE), size, rng)
         out.append({"x": rows, "y": (rng.random(size) < expit(rows @ theta)).astype(np.int32)})
     return out
 
@@ -185,35 +175,12 @@ def coverage(repeats: int, num_tables: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def picture(path: Path, rows: list[dict[str, Any]], note: str | None) -> None:
-    """Draw the coverage of each way beside its level."""
-    says = "Intervals from several synthetic tables hold by Rubin's rules; one table that is taken for real is too sure"
-    about = (
-        f"Generated data: N = {N:,}, d = 8, ε = {EPSILON:g}; {rows[0]['tables']} tables, {rows[0]['repeats']} repeats"
-    )
-    with saved(path, (9.0, 4.0), says, about, note) as figure:
-        for axis, level in zip(figure.subplots(1, 2, sharey=True), LEVELS, strict=True):
-            of = [row for row in rows if row["level"] == level]
-            colours = [BLUE if row["way"].startswith("Rubin") else RED for row in of]
-            names = [f"{row['analysis']},\n{row['way']}" for row in of]
-            axis.bar(names, [row["coverage"] for row in of], yerr=[2 * row["error"] for row in of], color=colours)
-            axis.axhline(level, color=GREY, ls=":")
-            axis.tick_params(axis="x", labelsize=7)
-            axis.set_title(f"{level:.0%} intervals")
-        figure.axes[0].set_ylabel("coverage")
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    given = of_source("synthetic_tables", "Coverage of intervals from synthetic tables of one release.", argv)
-    with folder_for(given.out):
-        rows = coverage(*((3, 6) if given.quick else (REPEATS, TABLES)))
-        write_table(given.out / "results.csv", tuple(rows[0]), rows)
-        picture(given.out / "synthetic_tables.png", rows, "quick: few repeats" if given.quick else None)
-    said = "{analysis}, {way}, {level:.0%}: {coverage:.3f} ± {error:.2g}"
-    report((said.format(**row) for row in rows), given.out)
-
+main = script(
+    "synthetic_tables",
+    "Coverage of intervals from synthetic tables of one release.",
+    lambda quick: coverage(3, 6) if quick else coverage(REPEATS, TABLES),
+    "{analysis}, {way}, {level:.0%}: {coverage:.3f} ± {error:.2g}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -29,13 +29,10 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.privacy import Event, Guarantee
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.sources.above_threshold import AboveThreshold
 from experiments.sources.discrete_laplace import sample
+from experiments.sources.script import script
 
-COLUMNS = ("holdout", "reported", "true", "repeats", "answers_from_holdout", "epsilon")
 #: One record's largest value, in grid steps.
 ONE = 1 << 20
 #: Records of each half, and features, of the analyst's game.
@@ -122,20 +119,12 @@ def rows(repeats: int) -> list[dict[str, Any]]:
     return found
 
 
-def summary(found: list[dict[str, Any]]) -> list[str]:
-    """Return one line a row."""
-    return [f"{row['holdout']}: reported accuracy {row['reported']:.3f}, true {row['true']:g}" for row in found]
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("thresholdout", "An analyst overfits a holdout, and does not overfit Thresholdout.", argv)
-    with folder_for(arguments.out):
-        found = rows(2 if arguments.quick else 20)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        report(summary(found), arguments.out)
-
+main = script(
+    "thresholdout",
+    "An analyst overfits a holdout, and does not overfit Thresholdout.",
+    lambda quick: rows(2 if quick else 20),
+    "{holdout}: reported accuracy {reported:.3f}, true {true:g}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -27,12 +27,9 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.privacy import Event, Guarantee
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.sources.discrete_laplace import log_law, sample
+from experiments.sources.script import script
 
-COLUMNS = ("steps", "levels", "printed_levels", "epsilon", "loss", "printed_loss", "noise_std", "noise_std_fresh")
 #: One record's largest value, in grid steps.
 ONE = 1 << 20
 
@@ -106,24 +103,16 @@ def rows(steps: tuple[int, ...], epsilon: float = 1.5) -> list[dict[str, Any]]:
     return found
 
 
-def summary(found: list[dict[str, Any]]) -> list[str]:
-    """Return one line a row."""
-    return [
-        f"T = {row['steps']}: loss {row['loss']:.3f} of ε = {row['epsilon']:g}, {row['printed_loss']:.3f} with the "
-        f"printed levels; noise {row['noise_std']:.3g}, {row['noise_std_fresh']:.3g} with fresh answers"
-        for row in found
-    ]
-
-
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("tree_counter", "Running sums by a binary tree: the loss and the noise.", argv)
-    with folder_for(arguments.out):
-        found = rows((2, 7, 8, 100) if arguments.quick else (2, 7, 8, 100, 128, 1000, 1024))
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        report(summary(found), arguments.out)
-
+SAID = (
+    "T = {steps}: loss {loss:.3f} of ε = {epsilon:g}, {printed_loss:.3f} with the printed levels; noise "
+    "{noise_std:.3g}, {noise_std_fresh:.3g} with fresh answers"
+)
+main = script(
+    "tree_counter",
+    "Running sums by a binary tree: the loss and the noise.",
+    lambda quick: rows((2, 7, 8, 100) if quick else (2, 7, 8, 100, 128, 1000, 1024)),
+    SAID,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -22,11 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
+from experiments.sources.script import script
 
-COLUMNS = ("pair", "order", "power", "repeats")
 Pair = Callable[[np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 
@@ -129,15 +126,12 @@ def rows(repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("two_sample", "Power of the order-k test against tails and against a shift.", argv)
-    with folder_for(arguments.out):
-        found = rows(10 if arguments.quick else 100)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        report([f"{row['pair']}, order {row['order']}: power {row['power']:.2f}" for row in found], arguments.out)
-
+main = script(
+    "two_sample",
+    "Power of the order-k test against tails and against a shift.",
+    lambda quick: rows(10 if quick else 100),
+    "{pair}, order {order}: power {power:.2f}",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

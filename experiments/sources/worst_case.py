@@ -45,12 +45,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmcmc.diagnostics.per_instance import ridge_ops_epsilon
-from experiments.arguments import of_source
-from experiments.commands import command, folder_for
-from experiments.figure_files import report, write_table
 from experiments.sources.per_instance import noisy_estimate_epsilon
+from experiments.sources.script import script
 
-COLUMNS = ("num_records", "gamma", "delta", "draw", "draw_attained", "sensitivity", "sensitivity_attained")
 #: Intervals of leverage in all data, and a factor above the rounding of a dozen float64 operations.
 INTERVALS = 20_000
 WIDER = 1 + 1e-12
@@ -186,28 +183,28 @@ def rows(points: int) -> list[dict[str, Any]]:
     for num_records in (50, 1000):
         for gamma in (0.1, 1.0, 10.0):
             draw, moved = attained(num_records, gamma, delta, points)
-            out.append(
-                {"num_records": num_records, "gamma": gamma, "delta": delta, "draw_attained": draw}
-                | {"draw": draw_epsilon(num_records, 1.0, gamma, delta), "sensitivity_attained": moved}
-                | {"sensitivity": estimate_sensitivity(num_records, 1.0)}
-            )
+            out.append({
+                "num_records": num_records,
+                "gamma": gamma,
+                "delta": delta,
+                "draw": draw_epsilon(num_records, 1.0, gamma, delta),
+                "draw_attained": draw,
+                "sensitivity": estimate_sensitivity(num_records, 1.0),
+                "sensitivity_attained": moved,
+            })  # fmt: skip
     return out
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    arguments = of_source("worst_case", "Differential privacy of a ridge regression, and what attains it.", argv)
-    with folder_for(arguments.out):
-        found = rows(2_001 if arguments.quick else 20_001)
-        write_table(arguments.out / "results.csv", COLUMNS, found)
-        lines = [
-            f"n = {r['num_records']:,}, γ = {r['gamma']:g}: ε = {r['draw']:.4g}, attained {r['draw_attained']:.4g}; "
-            f"the estimate moves by {r['sensitivity']:.4g}, attained {r['sensitivity_attained']:.4g}"
-            for r in found
-        ]
-        report(lines, arguments.out)
-
+SAID = (
+    "n = {num_records:,}, γ = {gamma:g}: ε = {draw:.4g}, attained {draw_attained:.4g}; the estimate moves by "
+    "{sensitivity:.4g}, attained {sensitivity_attained:.4g}"
+)
+main = script(
+    "worst_case",
+    "Differential privacy of a ridge regression, and what attains it.",
+    lambda quick: rows(2_001 if quick else 20_001),
+    SAID,
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

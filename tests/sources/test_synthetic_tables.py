@@ -11,14 +11,14 @@ from experiments.sources import synthetic_tables as source
 def test_rows_have_the_structure_and_the_moments_that_they_are_made_of():
     rng, n = np.random.default_rng(0), 200_000
     gram = (x := source.real_rows(n, rng)).T @ x
-    made = source.rows_of_moments(gram, n, source.STRUCTURE, rng)
+    made = source.rows_of_moments(gram, n, rng)
     np.testing.assert_allclose(made.T @ made / n, gram / n, atol=1.5e-3)
     assert np.all(np.isclose(made[:, :6], 0) | np.isclose(made[:, :6], 1 / math.sqrt(5)))
     np.testing.assert_allclose(made[:, 1:4].sum(1), made[:, 0])
     # Planted: columns that are made without each other have other moments.
     apart = np.diag(np.diag(gram))
     apart[0] = apart[:, 0] = gram[0]
-    alone = source.rows_of_moments(apart, n, source.STRUCTURE, rng)
+    alone = source.rows_of_moments(apart, n, rng)
     assert np.abs(alone.T @ alone / n - gram / n).max() > 0.01
 
 
