@@ -1,4 +1,4 @@
-"""What every script of this folder does on the command line: results.csv, its picture, and a line for each row."""
+"""Command line that every script of this folder has: results.csv, its picture, and a line for each row."""
 
 from __future__ import annotations
 
