@@ -1,4 +1,4 @@
-"""What every script of this folder does on the command line: results.csv, its picture, and a line for each row."""
+"""The command line of the scripts in this folder: results.csv, the picture, and a printed line for each row."""
 
 from __future__ import annotations
 
