@@ -47,18 +47,6 @@ class Finding(NamedTuple):
     accepted: bool
     delta_lower: float
 
-    def epsilon_lower(self, epsilon: float, delta: float) -> float:
-        """Return a lower bound on ε at ``delta``, where the test was at ``epsilon``.
-
-        An (ε*, δ)-DP pair has δ_ε <= 1 − (1 − δ)(1 + e^ε)/(1 + e^ε*), the trade-off of its extreme pair.
-        """
-        if self.delta_lower <= delta:
-            return 0.0
-        if self.delta_lower >= 1:
-            return math.inf
-        odds = (1 - delta) * (1 + math.exp(epsilon)) / (1 - self.delta_lower) - 1
-        return max(0.0, math.log(odds)) if odds > 0 else 0.0
-
 
 @dataclass(frozen=True)
 class Tester:

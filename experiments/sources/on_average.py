@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx
 
 from experiments.sources.script import script
 
@@ -63,15 +63,6 @@ def disagreement(first: OnAverageKL, second: OnAverageKL) -> float:
     if spread == 0:
         return 0.0 if first.value == second.value else np.inf
     return abs(first.value - second.value) / spread
-
-
-def agree(first: OnAverageKL, second: OnAverageKL, level: float = 1e-3) -> bool:
-    """Return whether a two-sided test at ``level`` accepts that two independent estimates are of one number.
-
-    It detects fresh records that were trained on, and a γ or a prior that differs between risks and sampler. It detects
-    a wrong temperature at small γ, where a draw's own noise is a good part of the gap, and hardly at large γ.
-    """
-    return bool(2 * ndtr(-disagreement(first, second)) >= level)
 
 
 def _mean(values: np.ndarray) -> OnAverageKL:
