@@ -27,11 +27,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from experiments.pictures import BLUE, GREY, ORANGE, on_epsilon, points, saved
 from experiments.sources.script import script
 
-<<<<<<< HEAD
-#: Line that is printed for a row.
-=======
 #: The line that is printed for each row.
->>>>>>> w-trim
 SAID = "{panel}, {quantity} at {at:g}: {value:.4g}"
 #: The rod: sources n, sensors m, time T, noise s and places of the sources, which Figure 8.1 states.
 SOURCES, SENSORS, TIME, NOISE_STD, PEAKS = 100, 50, 0.05, 0.1, (0.24, 0.76)

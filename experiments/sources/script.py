@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Command line that every script of this folder has: results.csv, its picture, and a line for each row."""
-=======
 """The command line of the scripts in this folder: results.csv, the picture, and a printed line for each row."""
->>>>>>> w-trim
 
 from __future__ import annotations
 
