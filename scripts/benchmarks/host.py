@@ -18,7 +18,7 @@ from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy import Ledger
-from dpmcmc.privacy.calibration import remembered
+from dpmcmc.privacy.calibration import numeric
 
 #: Features of the noise-aware release, whose cost grows with their cube.
 _FEATURES = 10
@@ -61,11 +61,11 @@ def planned(size: Size, accountant: str, sampling: Any, fresh: bool = True) -> C
 @contextmanager
 def _forgetting() -> Iterator[None]:
     """Leave no calibration behind: a benchmark fills nobody's cache."""
-    remember, remembered.remember = remembered.remember, lambda inputs, z: None
+    remember, numeric.remember = numeric.remember, lambda inputs, z: None
     try:
         yield
     finally:
-        remembered.remember = remember
+        numeric.remember = remember
 
 
 def charged(path: Path, guarantee: Any) -> Callable[[], None]:

@@ -18,7 +18,7 @@ from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.noise_tables import LEVELS
 from dpmcmc.privacy.accounting.sampling import expected_batch
-from dpmcmc.privacy.query import query, random_words, randomness
+from dpmcmc.privacy.query import query, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner
 from dpmcmc.targets.base import check_bound, check_rows
@@ -198,12 +198,12 @@ def both_noises_are_as_stated(scene: Scene) -> None:
 
 def noise_reaches_its_tails(scene: Scene) -> None:
     """The smallest uniform that noise is made from lies 9.4σ out."""
-    words = random_words.random_words
+    words = randomness.random_words
     try:
-        random_words.random_words = lambda key, rows, count: np.zeros((rows, count), np.uint32)
+        randomness.random_words = lambda key, rows, count: np.zeros((rows, count), np.uint32)
         farthest = float(np.abs(np.asarray(randomness.normal(jax.random.key(0), (2,)))).max())
     finally:
-        random_words.random_words = words
+        randomness.random_words = words
     require(farthest > 9.3, f"noise ends at {farthest:.2f}σ")
 
 
