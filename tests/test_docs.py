@@ -15,7 +15,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -149,36 +148,6 @@ def test_the_screen_of_the_readme_is_that_of_the_main_job(capsys):
     assert screen.splitlines()[0] == planned[0].replace("(none read)", "(real, DPMCMC_DATA)")
     assert screen.splitlines()[1:3] == planned[1:3]
     assert max(map(len, screen.splitlines())) <= 80
-
-
-@pytest.mark.slow
-def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
-    """The page's own code, stopped early: what it states covers every piece, and holds what is spent by then."""
-    page = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
-    section = page.split("**When to stop a chain.**")[1].split("\n**")[0]
-    code = "\n".join(line[4:] for line in section.splitlines() if not line.strip() or line.startswith("    "))
-    rng = np.random.default_rng(0)
-    names = {
-        "dpmcmc": dpmcmc,
-        "jax": jax,
-        "target": dpmcmc.targets.LogisticRegression(num_features=2),
-        "train": {"x": rng.normal(size=(400, 2)).astype(np.float32), "y": rng.integers(0, 2, 400)},
-        # Many, so that the noise on scores is far below the improvement that is waited for.
-        "held_out": {"y": np.zeros(200_000)},
-        "accuracy": lambda *_: 0.5,
-    }
-    exec(code, names)
-    pieces = [plan.guarantee for plan in names["plans"]]
-    assert len(pieces) == 10
-    assert names["result"].guarantee == pieces[3]  # patience 3: it stopped after the fourth
-    whole = names["whole"]
-
-    def counts(guarantee):
-        return sum(e.count for e in guarantee.events if e.mechanism == "poisson_gaussian")
-
-    assert counts(whole) == 10 * 50
-    assert sum(e.mechanism == "pure" for e in whole.events) == 1
-    assert whole.epsilon > pieces[-1].epsilon > pieces[3].epsilon
 
 
 @pytest.mark.slow
