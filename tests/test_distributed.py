@@ -248,14 +248,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import dpmcmc
-from dpmcmc.engine import blocks, chains, compilation
+from dpmcmc.engine import chains, lanes, sizes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.storage import checkpoint
 from tests.test_engine import DATA, make
 
 dpmcmc.processes.connect()
 folder, me = Path(sys.argv[1]), jax.process_index()
-start, take = Reservation.start, blocks.take_chunk
+start, take = Reservation.start, lanes.take_chunk
 times = {}
 
 def late(*given):
@@ -267,8 +267,8 @@ def first(*given):
     times.setdefault("step", time.time())
     return take(*given)
 
-Reservation.start, blocks.take_chunk = late, first
-compilation._CHUNK_STEPS, checkpoint._OVERHEAD = 7, 1e9
+Reservation.start, lanes.take_chunk = late, first
+sizes._CHUNK_STEPS, checkpoint._OVERHEAD = 7, 1e9
 found = {}
 plan, mesh = make(), dpmcmc.mesh(1, 2)
 result = dpmcmc.sample(plan, DATA, mesh=mesh, checkpoint=folder / "kept", ledger=folder / "budget.db")
@@ -345,14 +345,14 @@ def test_a_run_goes_on_with_other_devices_for_a_further_charge(tmp_path):
 STOPPED = """
 import os, signal, sys
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks, compilation
-hand_out = blocks.hand_out
-compilation._CHUNK_STEPS = 3
+from dpmcmc.engine import lanes, sizes
+hand_out = lanes.hand_out
+sizes._CHUNK_STEPS = 3
 def lost(*given):
     hand_out(*given)
     if os.environ["DPMCMC_PROCESS"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-blocks.hand_out = lost
+lanes.hand_out = lost
 sys.exit(main(["run", *sys.argv[1:]]))
 """
 
