@@ -28,8 +28,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.engine import sizes
-
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -37,7 +35,7 @@ import numpy as np
 
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.commands import main as command
-from dpmcmc.engine import life, processes
+from dpmcmc.engine import agreement, life, processes, sizes
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query import randomness
 from dpmcmc.storage import checkpoint
@@ -214,10 +212,9 @@ def _one_of(folder: Path, words: list[str], count: int, who: int, at: int) -> in
                 points.around(owner, name)
     else:
         for name in OF_ALL:
-            points.around(processes, name)
-            for room in (life, run_command):
+            for room in (agreement, life, run_command):
                 if hasattr(room, name):
-                    setattr(room, name, getattr(processes, name))
+                    points.around(room, name)
     processes._HEARTBEAT = _HEARTBEAT
     # Commits after every chunk, of which there are a few; no pictures and no scores of records.
     sizes._CHUNK_STEPS = 50

@@ -22,11 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, MethodType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Any
 
 #: Exit code of a command that the user stopped, as shells have it.
 STOPPED = 130

@@ -3,8 +3,10 @@ r"""Curvature and variance of a regression's score: what normal rows make of the
 A record with row x and predictor η = x·θ has the score v ψ(η, y) x, v a weight that sees no label. The mean gradient
 near θ has the curvature H = Σ v E[∂ψ/∂η] x xᵀ and the variance B = Σ v² ψ² x xᵀ. Two sources tell what these are:
 
-* the rows' second moment, with rows taken as normal about their mean (:class:`ScoredRows`). It costs nothing beyond
-  the Gram matrix that the metric needs. It is off by .2 to .5 of H where rows are not normal;
+* the rows' second moment G, with rows taken as normal about their mean x̄ (:class:`ScoredRows`). Their covariance is
+  Σ = G/N − x̄x̄ᵀ, so a predictor x·θ is normal too. Stein's identity turns E[h(x·θ) x xᵀ] into averages of h and of its
+  derivatives over one predictor. This costs nothing beyond the Gram matrix that the metric needs. It is off by .2 to .5
+  of H where rows are not normal;
 * a noisy release of H or B itself, whose noise is as large in a direction of little curvature as in any other.
 
 :func:`corrected` joins the two: the deviation of the matrix from the normal rows' one is taken for RELATIVE.

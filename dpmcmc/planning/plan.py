@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +31,6 @@ from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.targets import TARGETS
 from dpmcmc.targets.base import Target
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Temperatures that differ less are one.
 _SAME = 1e-3

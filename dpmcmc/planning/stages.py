@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from dpmcmc.privacy.accounting.charging import Earlier
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.shown_numbers import round_up
-
-if TYPE_CHECKING:
-    pass
 
 
 class Stage(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,9 +23,6 @@ from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.per_owner import PerOwner
 from dpmcmc.targets.softmax import SoftmaxRegression
 from dpmcmc.targets.tempered import untempered
-
-if TYPE_CHECKING:
-    pass
 
 
 class Shown(NamedTuple):

@@ -11,7 +11,6 @@ dynamics is Langevin's. Each function below solves the law for one of its four q
 from __future__ import annotations
 
 from typing import (
-    TYPE_CHECKING,
     Annotated,
 )
 
@@ -22,9 +21,6 @@ from annotated_types import Gt, Le
 from dpmcmc.privacy.query import randomness
 from dpmcmc.samplers.schedules import PerStep
 from dpmcmc.storage.pytree import PyTree
-
-if TYPE_CHECKING:
-    pass
 
 #: a, the fraction of momentum lost per step.
 Friction = Annotated[float, Gt(0), Le(1)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,6 @@ from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.storage.record_blocks import blocks
 from dpmcmc.targets.base import Positive, TargetError, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Leaf of a record -> the public fact by which a target declares it.
 LEAVES = {"offset": "offset_bound", "weight": "weight_scale"}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpmcmc.targets.base import target_offers
-
-if TYPE_CHECKING:
-    pass
 
 
 class _OfInner:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,6 @@ from dpmcmc.data.owners import MASK
 from dpmcmc.errors import Checked
 from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Target, TargetError, TargetOffers, bind, target_offers
-
-if TYPE_CHECKING:
-    pass
 from dpmcmc.targets.of_inner import of_inner
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +15,6 @@ from dpmcmc.targets.base import Target, TargetOffers
 from dpmcmc.targets.counts import LEAST_DISPERSION, NegativeBinomialRegression, PoissonRegression
 from dpmcmc.targets.generalised_linear import GeneralisedLinear
 from dpmcmc.targets.linear import LinearRegression
-
-if TYPE_CHECKING:
-    pass
 from dpmcmc.targets.of_inner import of_inner
 from dpmcmc.targets.per_owner import PerOwner, rows_of
 from dpmcmc.targets.tempered import Tempered, untempered

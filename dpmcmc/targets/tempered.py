@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,6 @@ from dpmcmc.errors import check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import PyTree, rebuilt
 from dpmcmc.targets.base import Positive, Target, TargetOffers, bind, target_offers
-
-if TYPE_CHECKING:
-    pass
 from dpmcmc.targets.of_inner import of_inner
 
 

@@ -237,5 +237,5 @@ def query_events(
     )
 
 
-#: Proved relative excess of a clipped vector's norm over C, and of the noise scale's rounding.
+#: Proved relative excess of a clipped vector's norm over C, and of the noise scale (``query/exact_sums.py``).
 KAPPA = 2.0**-15

@@ -22,6 +22,10 @@ only then. The appendix begins at or after the length of ``new``, so step 2 does
 **One name.** More than one hard link is refused, although the lock covers it: editors, archives and backups break
 links apart, and two copies are two budgets. A path that names another file than the one that was locked is opened
 again.
+
+Assumed: The file system locks a file for one process, and keeps what it has flushed.
+Held by: test_a_file_system_without_locks_is_called_that, test_a_kill_between_any_two_writes_leaves_all_or_nothing,
+test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +42,6 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.exact_sums import in_one_row
 from dpmcmc.privacy.query.platforms import by_platform, traced_platform
 from dpmcmc.storage.pytree import PyTree, map_in_groups
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Words in NumPy or in JAX; four rows of them.
 Words = TypeVar("Words", np.ndarray, jax.Array)

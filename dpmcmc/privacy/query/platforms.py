@@ -9,15 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 import jax
 
 from dpmcmc.storage.pytree import PyTree
-
-if TYPE_CHECKING:
-    pass
-
 
 #: The platform that this thread traces for, None where that is not known.
 _platform: ContextVar[str | None] = ContextVar("platform", default=None)

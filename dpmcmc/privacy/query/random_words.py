@@ -6,17 +6,13 @@ every round twice and keeps each in memory. Here the twenty rounds stay in regis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.query.platforms import by_platform
-
-if TYPE_CHECKING:
-    pass
-
 
 _PARITY = np.uint32(0x1BD11BDA)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,11 +37,8 @@ from annotated_types import Ge, Le
 
 from dpmcmc.errors import UnsupportedCombination, check_fields
 from dpmcmc.privacy.accounting.events import KAPPA
-from dpmcmc.storage.pytree import PyTree, size_of
-
-if TYPE_CHECKING:
-    pass
 from dpmcmc.privacy.query.matrix_forms import form_of
+from dpmcmc.storage.pytree import PyTree, size_of
 
 GRADIENT = "gradient"
 #: Number of a step, or several; traced, or on the host.
