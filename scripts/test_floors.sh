@@ -30,5 +30,4 @@ export PATH
     tests/test_accounting.py::test_golden_schedule_is_composed_and_not_averaged \
     tests/test_command_line.py::test_run_writes_a_folder_that_can_be_published \
     tests/test_command_line.py::test_verify_refuses_a_stated_epsilon_that_its_events_exceed \
-    tests/test_command_line.py::test_user_file_runs_and_keeps_private_test_metrics_confidential \
-    tests/test_command_line.py::test_custom_target_and_sampler_from_a_users_module "$@"
+    tests/test_command_line.py::test_user_file_runs_and_keeps_private_test_metrics_confidential "$@"

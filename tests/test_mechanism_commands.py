@@ -82,7 +82,7 @@ def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys
 @pytest.mark.slow
 def test_a_hybrid_is_one_guarantee(write, tmp_path, capsys):
     path = write(
-        {"name": "hybrid", "share": 0.4, "form": "gdp", "engine": "nuts"},
+        {"name": "hybrid", "share": 0.4, "form": "gdp"},
         sampler={"name": "sgld", "step_size": 4.0},
         sampling={"scheme": "full"},
         run={"steps": 600, "chains": 2, "burn_in": 0.5, "thin": 5},
