@@ -238,18 +238,17 @@ def predicted(name: str, data: Table, epsilon: float, splits: int) -> dict[str, 
     chosen = asked.suggested("prediction")
     real = isinstance(asked.target, LinearRegression)
     plans = {"suggested": chosen, **dict(grid(asked, chosen))}
-    chains = {key: plan for key, plan in plans.items() if isinstance(plan, dpmcmc.Plan)}
     found: dict[str, list[float]] = {key: [] for key in plans}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(data.x))
         train = {"x": data.x[order[:n]], "y": data.y[order[:n]]}
         x = data.x[order[n:]]
         y = data.y[order[n:]]
-        results = dict(zip(chains, dpmcmc.sample_all(list(chains.values()), train), strict=True)) if chains else {}
         for key, plan in plans.items():
-            result = results[key] if key in results else dpmcmc.sample(plan, train)
-            good = isinstance(result, dpmcmc.Result)
-            found[key].append(score(result.predict(x), y, real) if good else 0.0)  # type: ignore[union-attr]
+            try:
+                found[key].append(score(dpmcmc.sample(plan, train).predict(x), y, real))
+            except dpmcmc.DivergedError:
+                found[key].append(0.0)
     means = {key: float(np.mean(values)) for key, values in found.items() if key != "suggested"}
     best = max(means, key=means.__getitem__)
     difference = np.array(found["suggested"]) - np.array(found[best])

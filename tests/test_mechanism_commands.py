@@ -169,7 +169,7 @@ def after(draws=1, **changes):
 
 
 def test_a_plan_after_a_mechanism_s_is_the_hybrid(monkeypatch):
-    """Two stages of one plan, whichever way it is made; many of them run together, each from its own draw."""
+    """Two stages of one plan, whichever way it is made."""
     monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: jax.random.normal(streams.noise, (1, 3)))
     made, same = after(), hybrid().plan(target(), num_records=1000, epsilon=1.0, delta=1e-4)
     assert made.guarantee == same.guarantee
@@ -178,8 +178,8 @@ def test_a_plan_after_a_mechanism_s_is_the_hybrid(monkeypatch):
     assert dict(made.lines())["start"].startswith("every chain starts at one draw of OPS, which alone has epsilon 0.5")
     assert made.facts()["charged_draws"] == 1
     one, two = (dpmcmc.sample(made, data(), key=key).draws for key in (1, 2))
-    for found, wanted in zip(dpmcmc.sample_all([made, same], data(), keys=[1, 2]), (one, two), strict=True):
-        assert np.allclose(found.draws, wanted, atol=1e-4)
+    assert not np.allclose(one, two)
+    assert np.array_equal(dpmcmc.sample(same, data(), key=1).draws, one)
 
 
 def test_a_run_starts_at_one_draw_and_takes_no_other_start():

@@ -204,8 +204,6 @@ def test_a_result_made_in_python_carries_its_receipt(ledger, tmp_path):
         assert body["ledger"] == result.receipt.to_json()
         assert body["ledger"]["id"] == ledger.state().runs[0].id
     ledger.confirm(result.receipt)
-    swept = dpmcmc.sample_all([PLAN] * 2, DATA, ledger=ledger)
-    assert [one.receipt.id for one in swept] == [run.id for run in ledger.state().runs[1:]]
     assert dpmcmc.sample(PLAN, DATA).receipt is None
 
 
@@ -228,15 +226,6 @@ def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch
     assert outcomes(ledger) == ["released"]
     assert np.all(np.isfinite(result.draws))
     assert json.loads((tmp_path / "run" / "privacy.json").read_text())["ledger"] == result.receipt.to_json()
-
-
-@pytest.mark.slow
-def test_a_sweep_reserves_all_or_nothing(ledger):
-    with pytest.raises(OverBudget):
-        dpmcmc.sample_all([PLAN] * 8, DATA, ledger=ledger)
-    assert set(outcomes(ledger)) == {"void"}
-    dpmcmc.sample_all([PLAN] * 2, DATA, ledger=ledger)
-    assert outcomes(ledger)[-2:] == ["released"] * 2
 
 
 def test_a_one_shot_release_is_charged(ledger):

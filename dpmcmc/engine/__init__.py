@@ -1,7 +1,6 @@
 """Executes a plan. It adds events; the room ``privacy.accounting`` makes ε of them.
 
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
-``plans_together``  ``sample_all``: many plans that differ in numbers, as one program
 ``work``          who carries out a plan, by its type
 ``chains``        a sampler's plan, chunk by chunk;  ``chain_checks``, ``stages_before`` and ``commits`` of it
 ``program``       the steps of a chunk: selection, query, sampler;  ``device_calls`` that take them, ``recorded`` sums

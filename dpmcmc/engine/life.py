@@ -21,8 +21,8 @@ test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost,
 test_a_stopped_run_goes_on_to_the_same_bits, test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again,
 "draws saved before their cost", "resume with the same keys on another platform", "resume that forgets the charge"
 
-:func:`sample` is one life, and :func:`sample_all` one for each plan. ``dpmcmc run`` writes its files inside
-one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
+:func:`sample` is one life, and ``dpmcmc run`` writes its files inside one. Who carries out a plan is looked up by the
+plan's type (``work.py``), so mechanisms are not known here.
 
 Several processes live one life together. Process 0 alone reserves, begins, commits and settles, and the others wait for
 it (``processes.py``). So no process computes from a record before the budget is spent, and each is charged for all.
@@ -212,17 +212,12 @@ class Life:
             planned = dataclasses.replace(planned, assumptions=assumptions)
         return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
 
-    def read(self, data: PyTree, starts: PyTree = None, like: Life | None = None) -> None:
-        """Read the records; see :func:`sample` for what is refused.
-
-        Args:
-            data, starts: as of :func:`sample`.
-            like: life that has read the same data for a plan of the same target and N, whose records are shared.
-        """
+    def read(self, data: PyTree, starts: PyTree = None) -> None:
+        """Read the records; see :func:`sample` for the arguments, and for what is refused."""
         with self._losses():
-            self._read(data, starts, like)
+            self._read(data, starts)
 
-    def _read(self, data: PyTree, starts: PyTree, like: Life | None) -> None:
+    def _read(self, data: PyTree, starts: PyTree) -> None:
         people = self._partitions(data)
         if people is None and self.plan.schema is not None and is_stored(data):
             data = load_table(data)  # once, for the records and for the ledger
@@ -230,7 +225,7 @@ class Life:
         data = mapped(self.plan.records_of(data)) if people is None else people
         if people is None:
             self._record = record_shapes(data)
-        self.work.read(data, starts, self.mesh, None if like is None else like.work)
+        self.work.read(data, starts, self.mesh, None)
         known: PyTree = data
         columns: Callable[[], dict[str, np.ndarray]]
         columns = functools.partial(self.plan.columns_of, given)
@@ -240,10 +235,8 @@ class Life:
             if self.reservation is not None or self._own is not None:
                 known = records.content
                 columns = records.known_columns
-        alike = None if like is not None else known
-        check_alike(self.secret, self.plan, (alike, starts), self.mesh)
-        if like is None:
-            said_by_first(lambda: self._identify(known, columns))
+        check_alike(self.secret, self.plan, (known, starts), self.mesh)
+        said_by_first(lambda: self._identify(known, columns))
         check_mapped(data)
         fresh, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = keys_of_first(lambda: self._keys(fresh, (known, starts)), fresh)

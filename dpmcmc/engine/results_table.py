@@ -101,13 +101,13 @@ class Table:
         """Rows in the order in which they were first added; every value is a text, empty where there is none."""
         return list(self._rows.values())
 
-    def has(self, cell: Mapping[str, Any]) -> bool:
-        """Whether the table has the row of a cell, given by the columns of the key."""
-        return self._key_of(cell) in self._rows
+    def has(self, task: Mapping[str, Any]) -> bool:
+        """Whether the table has the row of a task, given by the columns of the key."""
+        return self._key_of(task) in self._rows
 
-    def row(self, cell: Mapping[str, Any]) -> Row | None:
-        """Return the row of a cell, or None."""
-        return self._rows.get(self._key_of(cell))
+    def row(self, task: Mapping[str, Any]) -> Row | None:
+        """Return the row of a task, or None."""
+        return self._rows.get(self._key_of(task))
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows, each in the place of one with its key; they are on the disk when this returns."""
@@ -138,11 +138,11 @@ class Table:
         before = read_table(path)
         if not before:
             raise InputError(f"--out: {path} is damaged; give another folder, or remove that one")
-        changed = difference(before, now)
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         if changed:
             raise InputError(
-                f"--out: {self.folder} holds results of another configuration ({changed}); give another folder, or "
-                "remove that one"
+                f"--out: {self.folder} holds results of another configuration, which differs in {', '.join(changed)}; "
+                "give another folder, or remove that one"
             )
 
 
@@ -200,17 +200,3 @@ def read_rows(path: Path, columns: Sequence[str], option: str = "--out") -> list
     if missing:
         raise InputError(f"{option}: {path} has no column {', '.join(sorted(missing))}; make it anew")
     return rows
-
-
-def difference(before: Any, now: Any, where: str = "") -> str:
-    """Return the first place where two trees of plain values differ, in words; empty where they do not."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in [*before, *(name for name in now if name not in before)]:
-            path = f"{where}.{name}" if where else str(name)
-            if name not in before or name not in now:
-                return f"{path} was {'there' if name in before else 'not there'} before"
-            found = difference(before[name], now[name], path)
-            if found:
-                return found
-        return ""
-    return "" if before == now else f"{where} was {before!r}, and is {now!r}"

@@ -17,7 +17,6 @@ from dpmcmc.storage.released_files import (
     CONFIDENTIAL,
     CONFIG,
     DRAWN,
-    GRID,
     HELD,
     KEY,
     PICTURES,
@@ -45,7 +44,7 @@ def written_beside(path: Path) -> Path | None:
     for way in _ways(path):
         for folder in way.parents:
             found = [folder / name for name in OURS if os.path.lexists(folder / name)]
-            configs = any(os.path.lexists(folder / name) for name in (CONFIG, GRID))
+            configs = os.path.lexists(folder / CONFIG)
             alone = any(one.name in _OURS_ALONE for one in found)
             if found and (folder == way.parent or alone or configs or len(found) > 1):
                 return found[0]
