@@ -25,7 +25,6 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.tables import Table, is_table, refuse_no_schema
-from dpmcmc.engine.loaded_result import load
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.result_folder import DRAWS, PATH, POSTERIOR, Group, content, datasets, groups
 from dpmcmc.errors import Carried, InputError, NotForIntervals, UnsupportedCombination
@@ -475,7 +474,7 @@ class Result:
     ) -> Path:
         """Write ``privacy.json``, ``plan.json`` and then draws and verdict into a folder: no draw without what it cost.
 
-        It holds no key and no record; :meth:`load` reads it. A folder is one result. ``privacy.json`` has the SHA-256
+        It holds no key and no record; :func:`dpmcmc.load` reads it. A folder is one result. ``privacy.json`` has the SHA-256
         digests of the other files once all are there, so a kill at any moment leaves a whole result or none.
 
         Args:
@@ -510,21 +509,6 @@ class Result:
         run_folder.seal(said)
         return run_folder.folder
 
-    @classmethod
-    def load(cls, folder: str | Path, target: Target | None = None) -> Result:
-        """Return what :meth:`save`, or ``dpmcmc run``, has written: draws, guarantee, verdict and names.
-
-        The guarantee is computed again from its events.
-
-        Args:
-            folder: of the run.
-            target: the model, where it is of your own and the result is to predict.
-
-        Raises:
-            ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
-        """
-        return load(cls, Path(folder), target)
-
     def write_trace(self, run_folder: RunFolder) -> None:
         """Write ``trace.npz``, where a posterior may follow from the path; ``evidence.npz``, where draws rest on it."""
         if self.evidence is not None:
@@ -536,7 +520,7 @@ class Result:
 
 def netcdf(result: Result) -> bytes:
     """Return the content of ``draws.nc``: groups for ArviZ, with guarantee and verdict as attributes."""
-    return content(result._groups(), result.guarantee, result.metric, result.columns)
+    return content(datasets(result._groups(), result.guarantee, result.columns), result.metric)
 
 
 def write_json(path: Path, body: object, mode: int = 0o644) -> None:
