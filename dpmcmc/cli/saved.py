@@ -29,7 +29,7 @@ from dpmcmc.engine.chain_checks import check_on_disk
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.partitions import PartitionedRecords
-from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
+from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
@@ -46,7 +46,6 @@ from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.record_blocks import on_disk
-from dpmcmc.storage.released_files import is_sealed
 from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
@@ -105,7 +104,7 @@ class ConfiguredRun:
         """Return the folder of draws with this guarantee, and of what is computed from them."""
         if self.facts.publishable(guarantee):
             return self.place.run_folder
-        return RunFolder(self.place.confidential, self.place.day, owner_only=True)
+        return self.place.apart
 
     def read(self) -> None:
         """Refuse records that do not fit the target or the ledger, and a sampler that does not fit the target.
@@ -187,8 +186,6 @@ class ConfiguredRun:
         """
         folder = self.place.run_folder
         said = self._privacy(self.life.guarantee)
-        if not ended and is_sealed(self.place.folder):  # saved whole, and not settled yet
-            return
         try:
             self._write_plan()
             (folder.seal if ended else folder.state)(said)
@@ -227,8 +224,7 @@ class ConfiguredRun:
         # A run that went on elsewhere has spent more than was planned.
         said = self._privacy(guarantee)
         self.place.run_folder.state(said)
-        run_folder.write("draws.nc", netcdf(result))
-        result.write_trace(run_folder)
+        result.save(run_folder)
         self._draw_draws(result)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
         metrics |= self._seconds(result, calibrate_seconds)
@@ -238,14 +234,14 @@ class ConfiguredRun:
             name = "draws" if guarantee is None else "private draws"
             shown[name] = predictive.predict(self._predicting(result), flat, dict(facts.test))
             metrics |= shown[name].to_json()
-        run_folder.json("metrics.json", _finite(metrics))
+        run_folder.json("metrics.json", metrics)
         fitted = self._save_confidential(result)
         # A non-private fit may leave only where the records themselves may.
         if fitted is not None and facts.spec.public:
             metrics["non_private"] = fitted.summary
             if fitted.prediction is not None:
                 shown[f"non-private ({fitted.name})"] = fitted.prediction
-            run_folder.json("metrics.json", _finite(metrics))
+            run_folder.json("metrics.json", metrics)
         if facts.test is not None:
             self._draw_predictions(result, shown, facts.test["y"])
         pictures = self.pictures.save(run_folder)  # last, so that the results are saved even if a picture fails
@@ -259,7 +255,7 @@ class ConfiguredRun:
             self.account.save(everything, self.data.train)
         published = facts.publishable(guarantee)
         if not published:
-            self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
+            self.place.run_folder.json("metrics.json", self.released_facts())
         self.place.run_folder.seal(said)
         if published:
             run_text.print_result(
@@ -288,7 +284,7 @@ class ConfiguredRun:
         body["wall_seconds"] = result.wall_seconds
         body["outside_schema"] = self._outside
         body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
-        write_json(self.place.confidential / "diagnostics.json", _finite(body), mode=0o600)
+        self.place.apart.json("diagnostics.json", body)
         return fitted
 
     @property
@@ -461,12 +457,3 @@ class _Fitted:
     name: str
     summary: dict[str, object]
     prediction: predictive.Prediction | None
-
-
-def _finite(body: object) -> object:
-    """Replace numbers that are not finite by null, since JSON has no NaN."""
-    if isinstance(body, dict):
-        return {k: _finite(v) for k, v in body.items()}
-    if isinstance(body, float) and not np.isfinite(body):
-        return None
-    return body
