@@ -19,10 +19,10 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
-from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.storage.released_files import CHECKPOINT, CONFIDENTIAL, CONFIG, PRIVACY, is_left_over
+from dpmcmc.storage.checkpoint import REMOVED, Checkpoint
+from dpmcmc.storage.released_files import CHECKPOINT, CONFIDENTIAL, CONFIG, PRIVACY
 from dpmcmc.storage.run_folder import RunFolder, day_of, today
-from dpmcmc.storage.surroundings import checkpoint_around, inside
+from dpmcmc.storage.surroundings import check_free, inside
 
 
 class RunOptions(NamedTuple):
@@ -82,7 +82,6 @@ class Place:
 
     def make(self, config: Config) -> None:
         """Create the folders, the config in them, and the checkpoint."""
-        option = "--resume" if self.resumed else "--out"
         wanted = [path for folder in (self.confidential, self.folder) for path in (folder, *folder.parents)]
         self._made = [path for path in wanted if not path.exists()]
         with contextlib.ExitStack() as undo:
@@ -93,17 +92,15 @@ class Place:
                 self.checkpoint = Checkpoint(self.confidential / CHECKPOINT)
                 undo.callback(self.checkpoint.close)
                 if self.resumed != (self.folder / CONFIG).exists():
-                    raise CommandError(f"{option}: another process has taken {self.folder}; give another folder.")
+                    raise CommandError(f"--out: another process has taken {self.folder}; give another folder.")
                 self._account_as_begun()
                 # Written last, so that a folder with a config can be resumed.
                 self.run_folder.write(CONFIG, config_room.dump(config, self.folder))
             except OSError as error:
                 where = error.filename or self.folder
                 raise CommandError(
-                    f"{option}: {where} cannot be used ({error.strerror}); give another folder."
+                    f"--out, --confidential: {where} cannot be used ({error.strerror}); give another folder."
                 ) from None
-            except CheckpointError as error:
-                raise CommandError(f"{option}: {error}.") from None
             undo.pop_all()
 
     def _account_as_begun(self) -> None:
@@ -159,28 +156,34 @@ def find_place(asked: RunOptions) -> tuple[Config, Place]:
     Raises:
         CommandError: the folders hold something else; or there is nothing to go on with.
     """
-    if asked.resume is not None:
-        return _resume_run(asked, Path(asked.resume))
-    if asked.config is None:
+    resumed = asked.resume is not None
+    if resumed:
+        folder = Path(asked.resume or "")
+    elif asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
-    config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code, note=note)
-    folder = Path(default_folder(config.name) if asked.out is None else asked.out)
+    else:
+        config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code, note=note)
+        folder = Path(default_folder(config.name) if asked.out is None else asked.out)
     confidential = folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
-    if asked.confidential is not None and inside(confidential, folder):
-        raise CommandError(
-            f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
-        )
-    if (folder / CONFIG).is_file() and (confidential / CHECKPOINT).is_dir():
-        return _resume_run(asked._replace(out=None), folder)
-    _check_new("--out", folder, (CONFIDENTIAL,))
-    _check_new("--confidential" if asked.confidential else "--out", confidential, _BEFORE_BEGIN)
+    if resumed or ((folder / CONFIG).is_file() and (confidential / CHECKPOINT).is_dir()):
+        config = _load_begun(asked, folder, confidential)
+        resumed = True
+    else:
+        check_free(folder, "--out")
+        check_free(confidential, "--confidential", _BEFORE_BEGIN)
+        if asked.confidential is not None and inside(confidential, folder):
+            raise CommandError(
+                f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
+            )
     return config, Place(
         folder,
         confidential,
         own_modules(config),
-        per_record=asked.per_record,
-        named=asked.named,
-        distributed=asked.distributed,
+        resumed,
+        day_of(folder / CONFIG) if resumed else today(),
+        asked.per_record,
+        str(folder / CONFIG) if resumed else asked.named,
+        asked.distributed,
     )
 
 
@@ -188,19 +191,17 @@ def find_place(asked: RunOptions) -> tuple[Config, Place]:
 _BEFORE_BEGIN = (CHECKPOINT, f"{CHECKPOINT}.lock")
 
 
-def _resume_run(asked: RunOptions, folder: Path) -> tuple[Config, Place]:
-    """Return the config of a run that was stopped, and its folders.
+def _load_begun(asked: RunOptions, folder: Path, confidential: Path) -> Config:
+    """Return the config of a run that was stopped.
 
     Raises:
         CommandError: there is nothing to go on with, or another config is given.
     """
     devices = [word for word in asked.overrides if word.startswith("run.mesh")]
-    other = len(devices) < len(asked.overrides)
-    if asked.out is not None or (other and not asked.config):
+    if asked.resume is not None and (asked.out is not None or (not asked.config and devices != asked.overrides)):
         raise CommandError(
             "--resume: goes on in its own folder with its own config; leave --out out, and --set but of run.mesh."
         )
-    confidential = folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     if not (folder / CONFIG).is_file():
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
     shutil.rmtree(confidential / (CHECKPOINT + REMOVED), ignore_errors=True)
@@ -210,63 +211,24 @@ def _resume_run(asked: RunOptions, folder: Path) -> tuple[Config, Place]:
             if (folder / "metrics.json").exists()
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
-    config = config_file.load(
-        folder / CONFIG,
-        devices if asked.config is None else [],
-        allow_code=asked.allow_code,
-        resumed=True,
-    )
+    own = [] if asked.config else devices
+    begun = config_file.load(folder / CONFIG, own, allow_code=asked.allow_code, resumed=True)
     if asked.config is not None:
-        same = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
-        changed = set(config_room.dump(same, folder).splitlines()) ^ set(config_room.dump(config, folder).splitlines())
+        given = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+        changed = set(config_room.dump(given, folder).splitlines()) ^ set(config_room.dump(begun, folder).splitlines())
         if changed:
             raise CommandError(
                 f"--resume: the run in {folder} was begun with another config "
-                f"({', '.join(line.strip() for line in sorted(changed))}); leave CONFIG out, or start a new run."
+                f"({', '.join(line.strip() for line in sorted(changed))}); leave CONFIG out, or start a new run "
+                "elsewhere with --out."
             )
-    return config, Place(
-        folder,
-        confidential,
-        own_modules(config),
-        True,
-        day_of(folder / CONFIG),
-        asked.per_record,
-        str(folder / CONFIG),
-        asked.distributed,
-    )
+    return begun
 
 
 def own_modules(config: Config) -> tuple[str, ...]:
     """Modules outside this library that a config names, each once."""
     names = config_room.modules_of_ones_own(config)
     return tuple(dict.fromkeys(module for _, module in config_file.foreign(names, ())))
-
-
-def _check_new(option: str, folder: Path, left: tuple[str, ...]) -> None:
-    """Refuse a folder that holds something, lies in a checkpoint, or cannot be created.
-
-    Args:
-        option: that named it.
-        folder: to write in.
-        left: names that may be there.
-    """
-    if checkpoint_around(folder) is not None:
-        raise CommandError(f"{option}: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
-    try:
-        names = [path.name for path in folder.iterdir()] if os.path.lexists(folder) else []
-        parent = next(path for path in folder.absolute().parents if path.exists())
-    except OSError as error:
-        raise _unusable(option, folder, error) from None
-    held = {name for name in names if not is_left_over(name)} - set(left)
-    if held:
-        what = "something" if CONFIG not in held else "a run that is done" if "metrics.json" in held else "a run"
-        raise CommandError(f"{option}: {folder} already holds {what}; give a folder that is new or empty.")
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
-
-
-def _unusable(option: str, folder: Path, error: OSError) -> CommandError:
-    return CommandError(f"{option}: {error.filename or folder} cannot be used ({error.strerror}); give another folder.")
 
 
 def default_folder(name: str) -> Path:
