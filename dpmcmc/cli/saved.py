@@ -44,6 +44,7 @@ from dpmcmc.report.privacy_json import privacy_json
 from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.record_blocks import on_disk
+from dpmcmc.storage.released_files import is_sealed
 from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target, target_offers
@@ -158,6 +159,8 @@ class ConfiguredRun:
         """
         folder = self.place.run_folder
         said = self._privacy(self.life.guarantee)
+        if not ended and is_sealed(self.place.folder):  # saved whole, and not settled yet
+            return
         try:
             self._write_plan()
             (folder.seal if ended else folder.state)(said)
