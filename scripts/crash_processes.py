@@ -221,8 +221,7 @@ def _one_of(folder: Path, words: list[str], count: int, who: int, at: int) -> in
     sizes._CHUNK_STEPS = 50
     checkpoint._OVERHEAD = 1e9
     saved.diagnose = lambda *_: ({}, None)
-    run_command.ConfiguredRun.draw_planned = lambda *_: None
-    run_command.ConfiguredRun._draw_draws = lambda *_: None
+    run_command.ConfiguredRun._draw_run = lambda *_: None
     run_command.ConfiguredRun._draw_predictions = lambda *_: None
     code = command(["run", *words, *(["--distributed"] if count > 1 else [])])
     if count > 1 and code == 0:

@@ -252,7 +252,6 @@ def _carry_out(
             run.read()
             run.print_plan(console)
             run.open()
-            run.draw_planned(life.guarantee)  # on another core, while the run is computed
             return _compute_and_save(run, calibrate_seconds, console)
     except KeyboardInterrupt:
         raise _stopped(life is not None and life.begun, place) from None

@@ -77,7 +77,6 @@ class ConfiguredRun:
     life: Life
     account: RecordAccount | None = None
     pictures: Pictures = field(default_factory=Pictures)
-    _drawn: tuple[Guarantee | None, ...] = ()
 
     @functools.cached_property
     def facts(self) -> PublicFacts:
@@ -200,7 +199,7 @@ class ConfiguredRun:
         said = self._privacy(guarantee)
         self.place.run_folder.state(said)
         result.save(folder)
-        self._draw_draws(result)
+        self._draw_run(result)
         scale = None if result.evidence is None else result.evidence.label_scale
         predicting = with_label_scale(self.target, scale)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
@@ -266,34 +265,20 @@ class ConfiguredRun:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
         tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
         rounded = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
-        return {
-            "wall_seconds": wall | rounded.wall_seconds,
-            "steps_per_second": rounded.steps_per_second,
-        }
+        return {"wall_seconds": wall | rounded.wall_seconds, "steps_per_second": rounded.steps_per_second}
 
-    def draw_planned(self, guarantee: Guarantee | None) -> None:
-        """Begin the pictures of a temperature that varies and of ε at every δ, unless they show this guarantee."""
-        if self._drawn == (guarantee,):
-            return
-        self._drawn = (guarantee,)
+    def _draw_run(self, result: Result) -> None:
+        """Begin the pictures of the draws, of a temperature that varies, and of ε at every δ."""
+        guarantee = result.guarantee
         plan = self.facts.trace
         draw = self.pictures.begin
-        said = (self.facts.title(guarantee), self.facts.note(guarantee))
+        said = self.facts.title(guarantee), self.facts.note(guarantee)
+        if plan is not None:
+            draw("traces", _TRACES, few(result.released, result.columns), (plan.burn_in, plan.thin), *said)
         if plan is not None and np.ptp(plan.temperatures) > 1e-6 * plan.temperatures.max():
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
             draw("epsilon_delta", _EPSILON_DELTA, guarantee, *said)
-
-    def _draw_draws(self, result: Result) -> None:
-        """Begin the pictures of the draws, and draw the planned ones again if the run has come to cost more."""
-        guarantee = result.guarantee
-        plan = self.facts.trace
-        said = self.facts.title(guarantee), self.facts.note(guarantee)
-        if plan is not None:
-            shown = few(result.released, result.columns)
-            kept = (plan.burn_in, plan.thin)
-            self.pictures.begin("traces", _TRACES, shown, kept, *said)
-        self.draw_planned(guarantee)
 
     def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
         """Draw reliability of classifiers, and predicted against observed of other targets, on public test labels y."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,24 +137,24 @@ def _read_groups(content: bytes) -> dict[str, _Held]:
     with h5py.File(io.BytesIO(content), "r") as file:
         for name in file:
             group = _own(file, name, h5py.Group)
-            stored = {inner: _own(group, inner, h5py.Dataset) for inner in group}
-            if any(one.dtype.kind not in ("biufS" if one.is_scale else "biuf") for one in stored.values()):
-                raise InputError(f"draws.nc: {name!r} holds something else than numbers and names")
-            # A dimension is a variable too; of these, the names of columns alone are read.
-            numbers = {inner: one for inner, one in stored.items() if not one.is_scale}
-            column = stored.get("column")
-            named = column is not None and column.dtype.kind == "S"
-            read = [*numbers.values(), *([column] if named else [])]
-            room -= sum(math.prod(one.shape) * one.dtype.itemsize for one in read)
-            if room < 0:
-                raise InputError(f"draws.nc asks for more than its {len(content):,} bytes")
-            leaves = {
-                inner.removeprefix(_CLASHING): one[()].astype(bool) if "dtype" in one.attrs else one[()]
-                for inner, one in numbers.items()
-            }
-            texts = tuple(row.tobytes().rstrip(b"\0").decode() for row in column[()]) if named else None
+            leaves: dict[str, np.ndarray] = {}
+            columns = None
+            for inner in group:
+                stored = _own(group, inner, h5py.Dataset)
+                if stored.is_scale and stored.dtype.kind in "iuf":  # a dimension: only its size counts
+                    continue
+                if stored.dtype.kind not in ("S" if stored.is_scale else "biuf"):
+                    raise InputError(f"draws.nc: {inner!r} holds something else than numbers or names")
+                room -= stored.nbytes
+                if room < 0:
+                    raise InputError(f"draws.nc asks for more than its {len(content):,} bytes")
+                array = stored[()]
+                if inner == "column":
+                    columns = tuple(row.tobytes().rstrip(b"\0").decode() for row in array)
+                elif not stored.is_scale:
+                    leaves[inner.removeprefix(_CLASHING)] = array.astype(bool) if "dtype" in stored.attrs else array
             told = "facts" in group.attrs and group.attrs.get_id("facts").shape == ()
-            found[name] = _Held(leaves, texts, group.attrs["facts"] if told else None)
+            found[name] = _Held(leaves, columns, group.attrs["facts"] if told else None)
     return found
 
 
