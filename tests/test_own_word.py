@@ -263,7 +263,7 @@ def test_the_page_and_the_folder_say_it(tmp_path, capsys):
     assert json.loads((folder / "privacy.json").read_text())["assumptions"] == [sentence]
     assert main(["verify", str(folder)]) == 0
     assert sentence in " ".join(capsys.readouterr().out.split())
-    assert dpmcmc.Result.load(folder).guarantee.assumptions == (sentence,)
+    assert dpmcmc.load(folder).guarantee.assumptions == (sentence,)
 
 
 def test_a_config_that_names_a_module_says_it(tmp_path):

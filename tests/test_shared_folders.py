@@ -207,7 +207,7 @@ def test_commands_that_read_a_run_folder_run_no_code(here, written):
     (run / "config.yaml").write_text(yaml.safe_dump(body | OWN["target"]))
     with_digests(run)
     (here / "me.csv").write_text("x0,x1,y\n0.1,0.2,1\n")
-    assert dpmcmc.Result.load(run).guarantee.epsilon <= 1.0
+    assert dpmcmc.load(run).guarantee.epsilon <= 1.0
     assert "--allow-code planted" in told("receipt", run, "--record", here / "me.csv")[1]
     assert told("verify", run)[0] == 0
     (run / "confidential" / "checkpoint").mkdir()
@@ -216,7 +216,7 @@ def test_commands_that_read_a_run_folder_run_no_code(here, written):
     (run / "privacy.json").write_text(json.dumps(said))
     assert "--allow-code planted" in told("verify", run)[1]
     with pytest.raises(ValueError, match="import its module first"):
-        dpmcmc.Result.load(run)
+        dpmcmc.load(run)
     assert not (here / "imported").exists()
 
 

@@ -38,7 +38,7 @@ class SavedTarget(TargetOffers):
             InputError: always.
         """
         raise InputError(
-            f"target: {self.said} is not in the folder; give it: Result.load(folder, target)",
+            f"target: {self.said} is not in the folder; give it: dpmcmc.load(folder, target)",
             "target",
         )
 
