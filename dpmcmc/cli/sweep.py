@@ -47,7 +47,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.results_table import Row, Table
 from dpmcmc.engine.tasks import Lost, outcomes
 from dpmcmc.errors import InputError
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.ledger import LedgerError
@@ -277,9 +277,9 @@ def carry_out(
     return done
 
 
-def _plans(grid: Grid) -> list[AnyPlan]:
+def _plans(grid: Grid) -> list[Plan]:
     """Return the plan of every config; configs that differ in nothing but their number share one."""
-    found: dict[str, AnyPlan] = {}
+    found: dict[str, Plan] = {}
     plans = []
     for swept in grid.configs:
         key = json.dumps(swept.values, sort_keys=True)
@@ -298,7 +298,7 @@ def _plans(grid: Grid) -> list[AnyPlan]:
     return plans
 
 
-def _check_charged(swept: SweptConfig, plan: AnyPlan) -> None:
+def _check_charged(swept: SweptConfig, plan: Plan) -> None:
     """Refuse a ledger of a config that it cannot charge."""
     promise = swept.config.privacy
     if promise is None or promise.ledger is None:
@@ -316,7 +316,7 @@ class _Sweep:
     def __init__(
         self,
         grid: Grid,
-        plans: list[AnyPlan],
+        plans: list[Plan],
         folder: Path,
         table: Table,
         allow_code: tuple[str, ...],
@@ -354,7 +354,7 @@ class _Sweep:
         """Return the last folder of a config."""
         return self.folders(swept)[-1]
 
-    def plan(self, swept: SweptConfig) -> AnyPlan:
+    def plan(self, swept: SweptConfig) -> Plan:
         """Return the plan of a config."""
         return self._plans[swept.number - 1]
 

@@ -13,7 +13,7 @@ from dpmcmc import config as config_room
 from dpmcmc.cli import swept_config
 from dpmcmc.config.grid import SweptConfig
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
 
 #: Assumption of a sweep of which a config was run again.
@@ -28,7 +28,7 @@ class ChargedConfig:
     unit: str
 
 
-def charge_of(plan: AnyPlan, folder: Path) -> ChargedConfig:
+def charge_of(plan: Plan, folder: Path) -> ChargedConfig:
     """Return what the run in a folder came to cost."""
     said = swept_config.read_statement(folder)
     planned = plan.guarantee
@@ -40,7 +40,7 @@ def charge_of(plan: AnyPlan, folder: Path) -> ChargedConfig:
 
 
 def together(
-    configs: Iterable[tuple[SweptConfig, AnyPlan | ChargedConfig]],
+    configs: Iterable[tuple[SweptConfig, Plan | ChargedConfig]],
 ) -> tuple[Guarantee | None, str]:
     """Return (guarantee of all configs together, or None; why there is none).
 

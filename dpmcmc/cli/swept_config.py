@@ -35,7 +35,7 @@ from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import exit_code
 from dpmcmc.config.grid import SweptConfig
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import has_begun
 from dpmcmc.storage.files import read_table, read_text
@@ -147,7 +147,7 @@ def status_of(folder: Path) -> Status:
     return "diverged" if diverged else "failed"
 
 
-def make_run_folder(swept: SweptConfig, plan: AnyPlan, folder: Path) -> Reservation | None:
+def make_run_folder(swept: SweptConfig, plan: Plan, folder: Path) -> Reservation | None:
     """Make the folder of a config that waits, and reserve its budget where the config names a ledger.
 
     A start that was killed in between has left the folder, or the folder and the reservation; both are found again.

@@ -20,14 +20,12 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.blocks import BoundPlan
 from dpmcmc.engine.chains import Chains, run_together
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.stages_before import Given
-from dpmcmc.engine.work import Progress
+from dpmcmc.engine.work import Given, Progress
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger

@@ -114,7 +114,7 @@ def run_plans(
         site: where.
         starts: private starting points, one for each plan that is one.
     """
-    at = [i for i, plan in enumerate(found) if isinstance(plan, dpmcmc.Plan)]
+    at = [i for i, plan in enumerate(found) if not isinstance(plan, str)]
     options: dict[str, Any] = {} if starts is None else {"starts": starts}
     results = sample_all(
         [found[i] for i in at],  # type: ignore[misc]
