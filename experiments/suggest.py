@@ -31,7 +31,7 @@ from dpmcmc.data.structure import contrasts
 from dpmcmc.estimators.fitting import PRIOR_SCALE
 from dpmcmc.estimators.suggestion import Given, Request, ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
@@ -195,12 +195,12 @@ def table(name: str) -> Table:
     return _packaged(schema, load())
 
 
-def grid(asked: Request, chosen: AnyPlan) -> Iterator[tuple[str, AnyPlan]]:
+def grid(asked: Request, chosen: Plan) -> Iterator[tuple[str, Plan]]:
     """(name, plan) of every setting that a person would try."""
     for scale in ("target", "evidence"):
         mechanism = NoiseAware(prior_scale=scale, structure=asked.structure)  # type: ignore[arg-type]
         yield f"noise_aware {scale}", dataclasses.replace(asked, given={"mechanism": mechanism}).suggested("prediction")
-    if isinstance(chosen, dpmcmc.Plan):
+    if chosen.run is not None:
         for times in (1 / 8, 1 / 3, 1, 2):
             for share in (0.15, 0.3):
                 sampler = dpmcmc.SGLD(step_size=times * chosen.sampler.step_size)  # type: ignore[attr-defined]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.program import Cells
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
@@ -70,7 +70,7 @@ def moved_by_long_rows(plan):
 
 def whitened_sum(plan, data, metric):
     """Exact clipped sum over C at the start, in the units of a metric that is given."""
-    chains = Chains(plan)
+    chains = work_of(plan)
     chains.read(data, None, None, None)
     run, rows = chains.before[0].given(metric, chains.bound(streams_of(0)[0], False), chains.records)
     program = chains.program()

@@ -3,7 +3,6 @@
 Expected widths before a record is read: of what records can tell, for columns as real tables have them.
 """
 
-import dataclasses
 import re
 
 import numpy as np
@@ -121,7 +120,7 @@ def test_label_blind_weights_take_no_intervals_away():
     assert made.label_blind
     assert "intervals" in made.usable_for
     residual = made.private.replaced(promise=loose(clip=0.9, clipping="residual"))
-    by_residual = with_verdict(dataclasses.replace(made, private=residual))
+    by_residual = with_verdict(made.with_last(private=residual))
     assert "intervals" not in by_residual.usable_for
 
 

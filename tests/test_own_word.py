@@ -208,7 +208,7 @@ def test_what_is_shipped_rests_on_nothing_of_ones_own(name):
 
 def parts(value, seen, path=()):
     """Yield (way from a plan, object of a class of the library) of all that lies in it, but nested plans."""
-    if id(value) in seen or (path and isinstance(value, Plan | mechanisms.MechanismPlan | Guarantee)):
+    if id(value) in seen or (path and isinstance(value, Plan | Guarantee)):
         return
     seen.append(id(value))
     if isinstance(value, dict | tuple | list):

@@ -15,7 +15,6 @@ from dpmcmc.diagnostics.objective import check_failure
 from dpmcmc.diagnostics.receipt import of_encoded
 from dpmcmc.engine.loaded_result import load
 from dpmcmc.errors import InputError
-from dpmcmc.planning.saved import SavedPlan
 from dpmcmc.report.lines import rows, say
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.surroundings import inside
@@ -39,7 +38,6 @@ def receipt(
         _check_place(Path(out), folder)
     result = load(folder)
     saved = result.plan
-    assert isinstance(saved, SavedPlan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on the plan: those are for whoever runs it
         plan, request = config_room.load_released_plan(folder, saved, allow_code or ())

@@ -35,7 +35,7 @@ from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.report.console import Screen
 from dpmcmc.report.lines import say
 from dpmcmc.report.pictures import Pictures
@@ -210,7 +210,7 @@ def _ledger(config: Config) -> str | None:
     return None if config.privacy is None else config.privacy.ledger
 
 
-def _account(config: Config, plan: AnyPlan) -> RecordAccount:
+def _account(config: Config, plan: Plan) -> RecordAccount:
     from dpmcmc.cli.per_record import RecordAccount  # few runs ask for one
 
     return RecordAccount(config, plan)
@@ -218,7 +218,7 @@ def _account(config: Config, plan: AnyPlan) -> RecordAccount:
 
 def _carry_out(
     config: Config,
-    plan: AnyPlan,
+    plan: Plan,
     place: Place,
     mesh: Mesh | None,
     calibrate_seconds: float,

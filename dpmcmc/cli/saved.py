@@ -32,9 +32,9 @@ from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.errors import InputError, printable
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.permitted_uses import NO_DRAWS
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
@@ -71,7 +71,7 @@ class ConfiguredRun:
     """
 
     config: Config
-    plan: AnyPlan
+    plan: Plan
     data: DataSet
     place: Place
     life: Life

@@ -41,7 +41,7 @@ from dpmcmc.engine.results_table import Row, alone, csv_of
 from dpmcmc.engine.tasks import Lost, outcomes
 from dpmcmc.engine.workers import connected, is_cluster
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee, composed
 from dpmcmc.privacy.accounting.shown_numbers import round_up
 from dpmcmc.privacy.ledger import Ledger, OverBudget
@@ -179,7 +179,7 @@ class _Run:
     """A config of the sweep in a folder, with its plan."""
 
     swept: SweptConfig
-    plan: AnyPlan
+    plan: Plan
     sweep: Path
     allow_code: tuple[str, ...]
 
@@ -271,9 +271,9 @@ def carry_out(
     return done
 
 
-def _planned(grid: Grid) -> Iterator[tuple[SweptConfig, AnyPlan]]:
+def _planned(grid: Grid) -> Iterator[tuple[SweptConfig, Plan]]:
     """Yield each config with its plan, which repeats share."""
-    found: dict[str, AnyPlan] = {}
+    found: dict[str, Plan] = {}
     for swept in grid.configs:
         values = grids.describe_values(swept.values)
         try:

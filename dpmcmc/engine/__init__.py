@@ -1,8 +1,9 @@
 """Executes a plan. It adds events; the room ``privacy.accounting`` makes ε of them.
 
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
-``work``          who carries out a plan, by its type
-``chains``        a sampler's plan, chunk by chunk;  ``chain_checks``, ``stages_before`` and ``commits`` of it
+``work``          work on the stages of a plan;  ``work_table`` who does it, by the type of the stage
+``metric_release``, ``one_shot``  stages that release once;  ``checked_records`` of a mechanism
+``chains``        a sampler's plan, chunk by chunk;  ``chain_checks`` and ``commits`` of it
 ``program``       the steps of a chunk: selection, query, sampler;  ``device_calls`` that take them, ``recorded`` sums
 ``compilation``   what is compiled of a program, and kept;  ``sizes`` of what is computed at a time
 ``hardware``      kinds of device;  ``devices`` and the ``mesh`` of a run;  ``processes`` that share it

@@ -30,9 +30,9 @@ from dpmcmc.engine.drawn_ahead import one_ahead
 from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.stages_before import Given, part_of, works_before
-from dpmcmc.engine.work import Progress, Session, Work, released, work_of
+from dpmcmc.engine.work import Before, Given, Progress, Session, Work, part_of, released
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.sampler_run import SamplerRun
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.query.randomness import Streams, streams_of
@@ -59,9 +59,10 @@ class Chains:
     #: A step reads the rows of its batch.
     takes_partitions = False
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, run: SamplerRun, before: Sequence[Before] = ()) -> None:
         self._plan = plan
-        self.before = works_before(plan)
+        self._run = run
+        self.before = before
         self._mesh: Mesh | None = None
 
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
@@ -69,7 +70,8 @@ class Chains:
         plan = self._plan
         check_on_disk(plan, data)
         for stage in self.before:
-            data = stage.read(data, mesh)
+            stage.read(data, None, None, None)
+            data = stage.records
         if isinstance(like, Chains) and like._plan.target is plan.target and like._plan.num_records == plan.num_records:
             self.records = like.records
             self.model = like.model
@@ -88,6 +90,11 @@ class Chains:
         """Return the plan with these keys."""
         own = streams if self._plan.start is None else part_of(streams, 1)
         return BoundPlan(self._plan, self.target, own, secret, starts=self.starts)
+
+    @property
+    def count(self) -> int:
+        """Number of chains."""
+        return self._run.chains
 
     def program(self) -> Program:
         """Program of the plan."""
@@ -132,7 +139,8 @@ class Chains:
         """Releases that were not committed, and steps that may have been taken since the commit; see :class:`Work`."""
         plan = self._plan
         point = kept.point()
-        if plan.private is None:
+        private = self._run.private
+        if private is None:
             return (), ""
         # Without a commit to say how far the run may have got, as far as it goes.
         first = 0
@@ -144,16 +152,11 @@ class Chains:
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
         lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.load_stage(at) is None]
-        steps = charged_again(plan.private.guarantee, again)
+        steps = charged_again(private.guarantee, again)
         return (
             *itertools.chain(*lost),
             *steps,
         ), f"steps {first} to {until} taken again on another platform"
-
-
-@work_of.register
-def _(plan: Plan) -> Work:
-    return Chains(plan)
 
 
 def run_together(

@@ -21,7 +21,8 @@ from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.permitted_uses import Verdict
-from dpmcmc.planning.saved import SavedPlan, target_of
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.saved import SavedRun, target_of
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.files import read_bytes, read_json
 from dpmcmc.storage.pytree import PyTree
@@ -83,16 +84,19 @@ def _read_result(folder: Path, facts: dict[str, Any], target: Target | None) -> 
     metric = held.get("metric")
     guarantee = Guarantee.from_json(facts) if facts["events"] else None
     leaf = jax.tree.leaves(released)[0]
-    saved = SavedPlan(
-        stated=plan,
+    run = SavedRun(
+        stated_plan=plan,
         stated_facts=facts,
-        target=target_of(plan) if target is None else target,
-        num_records=plan["num_records"],
         guarantee=guarantee,
         draws=leaf.shape[0] * leaf.shape[1],
-        verdict=Verdict.of_json(judged),
-        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
         released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
+    )
+    saved = Plan(
+        target=target_of(plan) if target is None else target,
+        num_records=plan["num_records"],
+        stages=(run,),
+        schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
+        verdict=Verdict.of_json(judged),
     )
     return Result(
         saved,

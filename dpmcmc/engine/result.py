@@ -34,7 +34,6 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import PathPosterior, Trace
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
@@ -125,7 +124,7 @@ class Result:
         (5,)
     """
 
-    plan: AnyPlan
+    plan: Plan
     released: PyTree
     positions: PyTree
     info: PyTree
@@ -230,7 +229,7 @@ class Result:
     def steps_per_second(self) -> float | None:
         """Steps of all chains together, per second of running; None of a mechanism's release, and of a copy."""
         plan = self.plan
-        if not isinstance(plan, Plan) or "run" not in self.wall_seconds:
+        if plan.run is None or "run" not in self.wall_seconds:
             return None
         return plan.steps * plan.chains / max(self.wall_seconds["run"], 1e-9)
 

@@ -14,7 +14,7 @@ minimisers), ``statistics`` (XᵀX and Xᵀy), ``rows`` and ``checked_records``.
 
 from dpmcmc.errors import DrawError
 from dpmcmc.mechanisms.adassp import AdaSSP
-from dpmcmc.mechanisms.base import MechanismPlan, Release, release
+from dpmcmc.mechanisms.base import Release, release
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.noise_aware import NoiseAware
@@ -43,7 +43,6 @@ __all__ = [
     "Chain",
     "DrawError",
     "Hybrid",
-    "MechanismPlan",
     "NoiseAware",
     "ObjectivePerturbation",
     "OutputPerturbation",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError
-from dpmcmc.planning.stages import Private, Stage
+from dpmcmc.planning.sampler_run import Private
 from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -25,7 +25,7 @@ from dpmcmc.samplers.base import Sampler
 
 
 class Noise(NamedTuple):
-    """Settled noise; the fields are the plan's of the same names."""
+    """Settled noise; the fields are the run's of the same names."""
 
     noise_std: np.ndarray
     slots: int
@@ -37,7 +37,6 @@ def settle_noise(
     queries: Schedule,
     privacy: Privacy | None,
     second: SecondMoment | None,
-    before: tuple[Stage, ...] = (),
 ) -> Noise:
     """Settle the noise of a run.
 
@@ -46,7 +45,6 @@ def settle_noise(
         queries: of the run, whatever noise they have.
         privacy: the promise to keep; None for plain SG-MCMC.
         second: second moment that the sampler asks for, or None.
-        before: stages that the run begins with, which ``queries`` charge for.
 
     Raises:
         ValueError: a private step without noise, or noise beyond float32.
@@ -90,7 +88,6 @@ def settle_noise(
         second_bits=second_bits,
         levels=levels(noise_multipliers, (bits, second_bits), second),
         coordinates=queries.coordinates,
-        before=before,
     )
     return Noise(noise_std, slots, private)
 

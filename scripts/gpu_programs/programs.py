@@ -21,8 +21,8 @@ from jax.sharding import SingleDeviceSharding
 
 import dpmcmc
 from dpmcmc.engine.blocks import Blocks
-from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.hardware import DRAWN_STEPS
+from dpmcmc.engine.work_table import work_of
 from dpmcmc.privacy.accounting.noise_tables import INDEX_BITS
 from dpmcmc.privacy.query.integer_noise import TIES
 from dpmcmc.privacy.query.randomness import streams_of
@@ -182,7 +182,7 @@ def compiled(made: Made) -> Program:
         Unavailable: it cannot be compiled here.
     """
     sharding = SingleDeviceSharding(device())
-    work = Chains(made.plan)
+    work = work_of(made.plan)
     work.read(made.records, None, None, None)
     streams, secret = streams_of(None)
     program = dataclasses.replace(work.program(), platform="gpu")

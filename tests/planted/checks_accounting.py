@@ -16,8 +16,8 @@ from scipy.optimize import brentq
 from dpmcmc.audit import audit
 from dpmcmc.cli import sweep
 from dpmcmc.cli.commands import main
+from dpmcmc.engine.checked_records import checked
 from dpmcmc.mechanisms import OPS, OutputPerturbation, release
-from dpmcmc.mechanisms.checked_records import checked
 from dpmcmc.privacy import (
     CalibrationError,
     Event,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import sweep
-from dpmcmc.mechanisms import OPS, checked_records
+from dpmcmc.engine import checked_records
+from dpmcmc.mechanisms import OPS
 from dpmcmc.mechanisms.one_shot import PrivacySpec
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee

@@ -58,7 +58,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.stages import Private
+from dpmcmc.planning.sampler_run import Private
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -181,7 +181,7 @@ def sample_and_account(
 
 def every_step(plan: Plan) -> Plan:
     """Return the plan with every step's draw kept; noise and guarantee are the same."""
-    return with_verdict(dataclasses.replace(plan, burn_in=0, thin=1))
+    return with_verdict(plan.with_last(burn_in=0, thin=1))
 
 
 def before_each_step(start: PyTree, after: PyTree) -> PyTree:

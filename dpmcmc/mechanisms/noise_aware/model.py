@@ -25,12 +25,12 @@ from dpmcmc.inference import normal_law
 from dpmcmc.inference.denoised_moment import Denoised, denoised
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.scores import MODEL_SCORES
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.descent import Descent, multipliers, shares
 from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.sums_in_blocks import float64
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
@@ -135,7 +135,7 @@ class ModelGradients:
         events += [spec.gaussian(z, spec.moved, d) for z in multipliers(first, parts)]
         return tuple(events), settings
 
-    def refusal(self, plan: MechanismPlan) -> str | None:
+    def refusal(self, plan: Plan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         if self.options.steps < _FEWEST_STEPS:
             return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
@@ -172,7 +172,7 @@ class ModelGradients:
         if shapes != planned:
             raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for {planned}")
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> ReleasedDraws:
+    def draw(self, plan: Plan, records: PyTree, streams: Streams) -> ReleasedDraws:
         """Return posterior draws on the real line, leaves (draws, ...)."""
         rows = ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)
         return ReleasedDraws(_ModelReleases(self, plan, rows).draws(streams))
@@ -181,7 +181,7 @@ class ModelGradients:
 class _ModelReleases:
     """The releases in their order, and what follows from them; everything but ``rows`` is public."""
 
-    def __init__(self, strategy: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
+    def __init__(self, strategy: ModelGradients, plan: Plan, rows: ModelRows) -> None:
         self.rows = rows
         self.settings = plan.settings
         self.options = strategy.options

@@ -39,7 +39,6 @@ from dpmcmc.inference.denoised_moment import denoised, spiked
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.normal_law import Local
 from dpmcmc.inference.several_predictors import average_law
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, multipliers
 from dpmcmc.mechanisms.noise_aware.facts import (
     MOST_RELEASED,
@@ -67,6 +66,7 @@ from dpmcmc.mechanisms.noise_aware.residuals import DEVIATIONS
 from dpmcmc.mechanisms.noise_aware.strategy import Calibrated
 from dpmcmc.mechanisms.one_shot import PrivacySpec, ReleasedDraws
 from dpmcmc.mechanisms.rows import Rows
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gaussian_release import mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, RowFacts, SumRelease, entries
@@ -170,7 +170,7 @@ class Regression(Facts):
                 found, clip = now, wider
         return share, clip, found
 
-    def refusal(self, plan: MechanismPlan) -> str | None:
+    def refusal(self, plan: Plan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         if self.options.steps < FEWEST_STEPS:
             return f"{self.options.steps} steps are too few; take {FEWEST_STEPS} or more."
@@ -178,7 +178,7 @@ class Regression(Facts):
 
     # The releases.
 
-    def draw(self, plan: MechanismPlan, records: Records, streams: Streams) -> ReleasedDraws:
+    def draw(self, plan: Plan, records: Records, streams: Streams) -> ReleasedDraws:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         planned: Facts = self
         if not releases_curvature(plan.settings):

@@ -18,7 +18,6 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.rare_levels import rare_levels
 from dpmcmc.inference.several_predictors import SeveralPredictors
-from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.descent import multipliers
 from dpmcmc.mechanisms.noise_aware.facts import (
     FIRST,
@@ -49,6 +48,7 @@ from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
 from dpmcmc.mechanisms.noise_aware.scale import Learnt, Scale
 from dpmcmc.mechanisms.rows import Rows
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.gram_release import GramRelease, SumRelease, symmetric, trace_of, within
 from dpmcmc.privacy.query.integer_rows import Exact, svec_of
@@ -118,7 +118,7 @@ class _Path(NamedTuple):
 class Releases:
     """The releases in their order, and what follows from them; records are reached through ``access`` alone."""
 
-    def __init__(self, strategy: Facts, plan: MechanismPlan, rows: Rows, records: Records) -> None:
+    def __init__(self, strategy: Facts, plan: Plan, rows: Rows, records: Records) -> None:
         self.strategy = strategy
         self.plan = plan
         self.rows = rows
