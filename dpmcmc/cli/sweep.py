@@ -245,12 +245,17 @@ def carry_out(
                 tell(f"{names[task]}: {statuses[task] or 'its worker died'}")
         finally:
             done = _publish(grid, runs, statuses, released)
-    if not done.rows:
-        tell(f"failed   why is in {folder / CONFIDENTIAL}. It may depend on the records: keep {folder} to yourself.")
-        return done
-    goes_on = "" if done.complete else f"; the same command with --out {folder} runs the rest"
-    tell(f"saved    {folder / sweep_page.FILE}: {sweep_page.count(done.rows)}{goes_on}")
+            tell(_last_line(done))
     return done
+
+
+def _last_line(done: Swept) -> str:
+    """Return what is said at the end."""
+    if not done.rows:
+        where = done.folder / CONFIDENTIAL
+        return f"failed   why is in {where}. It may depend on the records: keep {done.folder} to yourself."
+    goes_on = "" if done.complete else f"; the same command with --out {done.folder} runs the rest"
+    return f"saved    {done.folder / sweep_page.FILE}: {sweep_page.count(done.rows)}{goes_on}"
 
 
 def _planned(swept: SweptConfig, folder: Path, allow_code: Collection[str]) -> _Run:
