@@ -242,7 +242,8 @@ def carry_out(
         try:
             for task, end in outcomes(run_config, [task for task in names if statuses[task] is None], **workers):
                 statuses[task] = None if isinstance(end, Lost) else end
-                tell(f"{names[task]}: {statuses[task] or 'its worker died'}")
+                why = f"; why is in {task.reason}" if task.reason.exists() else ""
+                tell(f"{names[task]}: {statuses[task] or 'its worker died'}{why}")
         finally:
             done = _publish(grid, runs, statuses, released)
             tell(_last_line(done))
