@@ -60,9 +60,6 @@ _MOST_WORKERS = 256
 #: Seconds that the scheduler of ``--on`` may take to answer.
 _ANSWER = 10.0
 
-#: Takes a line for the terminal.
-Tell = Callable[[str], object]
-
 
 @dataclass(frozen=True)
 class Swept:
@@ -176,28 +173,15 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class _Run:
-    """A config of the sweep in a folder, with its plan."""
+    """A config of the sweep, its plan, and what a worker is given."""
 
     swept: SweptConfig
     plan: Plan
-    sweep: Path
-    allow_code: tuple[str, ...]
-
-    @property
-    def task(self) -> Task:
-        """What a worker is given."""
-        name = f"{self.swept.number:04d}"
-        allowed = (*self.allow_code, *own_modules(self.swept.config))
-        return Task(self.sweep / CONFIDENTIAL / f"{name}.yaml", self.sweep / "configs" / name, allowed)
-
-    @property
-    def text(self) -> str:
-        """The config's file."""
-        return config_room.dump(self.swept.config, self.sweep / CONFIDENTIAL)
+    task: Task
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What the config costs, which is more than was planned where its run went on elsewhere."""
+        """Guarantee of the run, which costs more than was planned where it went on elsewhere."""
         planned = self.plan.guarantee if config_room.is_secret(self.swept.config) else None
         said = read_table(self.task.folder / PRIVACY)
         if planned is None or said.get("events") in (None, [], [event.to_json() for event in planned.events]):
@@ -225,7 +209,7 @@ def carry_out(
     grid: Grid,
     out: str | Path | None,
     allow_code: Collection[str],
-    tell: Tell = lambda line: None,
+    tell: Callable[[str], object] = lambda line: None,
     **workers: Any,
 ) -> Swept:
     """Run the configs of a grid that have not ended, and write the table and the page.
@@ -241,55 +225,56 @@ def carry_out(
         KeyboardInterrupt: stopped; the table says how far each config has come.
     """
     folder = (default_folder(grid.name) if out is None else Path(out)).absolute()
-    runs = [_Run(*planned, folder, tuple(allow_code)) for planned in _planned(grid)]
-    _check_folder(folder, runs)
+    runs = [_planned(swept, folder, allow_code) for swept in grid.configs]
+    texts = {run.task.config: config_room.dump(run.swept.config, folder / CONFIDENTIAL) for run in runs}
+    _check_folder(folder, texts)
     _check_ledgers(runs)
     tell(f"sweep    {grid.name}: {len(runs)} configs over {', '.join(grid.keys) or 'repeats'}, in {folder}")
     tell(f"privacy  {sweep_page.cost(*together(runs))}")
     with alone(folder / CONFIDENTIAL):
         os.chmod(folder / CONFIDENTIAL, 0o700)
-        first = runs[0].task.config
-        released = RunFolder(folder, day_of(first) if first.exists() else today())
-        for run in runs:
-            if not run.task.config.exists():
-                released.write(f"{CONFIDENTIAL}/{run.task.config.name}", run.text)
-        statuses = {run.task: status_of(run.task.folder) for run in runs}
+        begun = [path for path in texts if path.exists()]
+        released = RunFolder(folder, day_of(begun[0]) if begun else today())
+        for path in texts.keys() - begun:
+            released.write(f"{CONFIDENTIAL}/{path.name}", texts[path])
         names = {run.task: str(run.swept) for run in runs}
+        statuses = {task: status_of(task.folder) for task in names}
         try:
             for task, end in outcomes(run_config, [task for task in names if statuses[task] is None], **workers):
                 statuses[task] = None if isinstance(end, Lost) else end
-                tell(f"{names[task]}: {statuses[task] or 'its worker died'}")
+                why = f"; why is in {task.reason}" if task.reason.exists() else ""
+                tell(f"{names[task]}: {statuses[task] or 'its worker died'}{why}")
         finally:
             done = _publish(grid, runs, statuses, released)
-            released.date(*(path for path in (folder / "configs", folder / CONFIDENTIAL, folder) if path.exists()))
-    if not done.rows:
-        tell(f"failed   why is in {folder / CONFIDENTIAL}. It may depend on the records: keep {folder} to yourself.")
-        return done
-    tell(f"privacy  {sweep_page.cost(done.together, done.why)}")
-    goes_on = "" if done.complete else f"; the same command with --out {folder} runs the rest"
-    tell(f"saved    {folder / sweep_page.FILE}: {sweep_page.count(done.rows)}{goes_on}")
+            tell(_last_line(done))
     return done
 
 
-def _planned(grid: Grid) -> Iterator[tuple[SweptConfig, Plan]]:
-    """Yield each config with its plan, which repeats share."""
-    found: dict[str, Plan] = {}
-    for swept in grid.configs:
-        values = grids.describe_values(swept.values)
-        try:
-            if values not in found:
-                with config_room.run_device(swept.config):
-                    found[values] = config_room.make_plan(swept.config)
-        except InputError as error:
-            raise CommandError(f"{str(error).removesuffix('.')}; this refuses {swept}, and nothing was run.") from None
-        yield swept, found[values]
+def _last_line(done: Swept) -> str:
+    """Return what is said at the end."""
+    if not done.rows:
+        where = done.folder / CONFIDENTIAL
+        return f"failed   why is in {where}. It may depend on the records: keep {done.folder} to yourself."
+    goes_on = "" if done.complete else f"; the same command with --out {done.folder} runs the rest"
+    return f"saved    {done.folder / sweep_page.FILE}: {sweep_page.count(done.rows)}{goes_on}"
 
 
-def _check_folder(folder: Path, runs: Sequence[_Run]) -> None:
+def _planned(swept: SweptConfig, folder: Path, allow_code: Collection[str]) -> _Run:
+    """Return a config with its plan."""
+    try:
+        with config_room.run_device(swept.config):
+            plan = config_room.make_plan(swept.config)
+    except InputError as error:
+        raise CommandError(f"{str(error).removesuffix('.')}; this refuses {swept}, and nothing was run.") from None
+    name = f"{swept.number:04d}"
+    allowed = (*allow_code, *own_modules(swept.config))
+    return _Run(swept, plan, Task(folder / CONFIDENTIAL / f"{name}.yaml", folder / "configs" / name, allowed))
+
+
+def _check_folder(folder: Path, texts: dict[Path, str]) -> None:
     """Refuse a folder that holds something else than this sweep."""
     if checkpoint_around(folder) is not None:
         raise CommandError(f"--out: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
-    texts = {run.task.config: run.text for run in runs}
     begun = sorted((folder / CONFIDENTIAL).glob("*.yaml"))
     for path in begun:
         if path.read_text() != texts.get(path):
@@ -336,14 +321,18 @@ def together(runs: Sequence[_Run]) -> tuple[Guarantee | None, str]:
 
 def _publish(grid: Grid, runs: Sequence[_Run], statuses: dict[Task, str | None], released: RunFolder) -> Swept:
     """Write the table and the page, or remove them where a config failed."""
-    rows = [run.row(statuses[run.task] or "unfinished") for run in runs]
-    done = Swept(released.folder, rows, *together(runs))
-    if "failed" in statuses.values():
+    folder = released.folder
+    ended = {task: found or status_of(task.folder) for task, found in statuses.items()}
+    failed = "failed" in ended.values()
+    rows = [] if failed else [run.row(ended[run.task] or "unfinished") for run in runs]
+    done = Swept(folder, rows, *together(runs))
+    if failed:
         for name in (RESULTS, sweep_page.FILE):
-            (released.folder / name).unlink(missing_ok=True)
-        return Swept(done.folder, [], done.together, done.why)
-    released.write(RESULTS, csv_of(tuple(rows[0]), rows))
-    released.write(sweep_page.FILE, sweep_page.page(grid.name, released.day, rows, done.together, done.why))
+            (folder / name).unlink(missing_ok=True)
+    else:
+        released.write(RESULTS, csv_of(tuple(rows[0]), rows))
+        released.write(sweep_page.FILE, sweep_page.page(grid.name, released.day, rows, done.together, done.why))
+    released.date(*(path for path in (folder / "configs", folder / CONFIDENTIAL, folder) if path.exists()))
     return done
 
 
@@ -384,6 +373,7 @@ def run_config(task: Task) -> str:
     if code == STOPPED:
         raise KeyboardInterrupt
     status = status_of(task.folder) or ("refused" if refused else "failed")
+    task.reason.unlink(missing_ok=True)
     if code:
         task.reason.write_text(said.getvalue())
     return status
