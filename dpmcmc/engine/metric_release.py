@@ -37,9 +37,6 @@ class MetricRelease:
         metric: the stage.
     """
 
-    #: A metric is of records in memory.
-    takes_partitions = False
-
     def __init__(self, plan: Plan, metric: PlannedMetric) -> None:
         self.stage: Stage = metric
         self._plan = plan

@@ -132,7 +132,8 @@ class Plan:
     @property
     def unit(self) -> str:
         """Whom a guarantee speaks of."""
-        return self.stages[-1].unit or self.target_offers.unit or "record"
+        said = None if self.saved is None else self.saved.unit
+        return said or self.target_offers.unit or "record"
 
     @property
     def unproved(self) -> str:
@@ -279,7 +280,8 @@ class Plan:
     @property
     def release(self) -> MechanismRelease | None:
         """The mechanism's release that the plan ends with, or None."""
-        return self.stage(MechanismRelease) if self.run is None else None
+        last = self.stages[-1]
+        return last if isinstance(last, MechanismRelease) else None
 
     @property
     def saved(self) -> SavedRun | None:
@@ -294,7 +296,8 @@ class Plan:
     @property
     def start(self) -> MechanismRelease | None:
         """The draw that every chain starts from, or None."""
-        return None if self.run is None else self.stage(MechanismRelease)
+        first = self.stages[0]
+        return first if isinstance(first, MechanismRelease) and first is not self.release else None
 
     @property
     def starts(self) -> Stage | None:

@@ -101,20 +101,17 @@ class SamplerRun(Stage):
         """Return the run in numbers."""
         noise = self.noise
         clipping = "label_blind" if plan.label_blind else "residual"
-        return {
+        facts = self.facts(plan)
+        return {name: facts[name] for name in ("steps", "chains", "noise_multiplier", "free_fraction")} | {
             "sampler": repr(self.sampler),
             "sampling": self._drawn(plan) | {"charged_rate": self.sampling.charged_rate(plan.num_records)},
-            "steps": self.steps,
-            "chains": self.chains,
             "burn_in": self.burn_in,
             "thin": self.thin,
             "draws_per_chain": self.num_draws,
             "clipping": None if noise.promise is None else clipping,
-            "noise_multiplier": _least_and_most(noise.noise_multipliers),
             "required_multiplier": None if noise.promise is None else noise.required_multiplier,
             "thesis_multiplier": plan.thesis_multiplier[0],
             "thesis_condition": plan.thesis_multiplier[1],
-            "free_fraction": None if noise.promise is None else noise.free_fraction,
             "temperature": plan.temperature_range,
             "temperature_per_step": None if plan.optimises else _per_step(plan.temperatures),
             "time": None if plan.optimises else plan.time,

@@ -48,11 +48,6 @@ class Stage:
         return ""
 
     @property
-    def unit(self) -> str:
-        """Whom the guarantee speaks of, where that is not the target's to say."""
-        return ""
-
-    @property
     def has_chains(self) -> bool:
         """Whether its draws are chains of a sampler."""
         return False
