@@ -1,7 +1,7 @@
 """Work on a plan: each stage is carried out in its order, and committed.
 
 The work on the last stage carries the plan out. A stage that is a release is made once (:func:`released`), and the
-chain after it takes what it released as arguments of its program. That program is compiled and tested before the budget
+chain after it takes what it released as arguments of its program. The program is compiled and tested before the budget
 is spent, with numbers that stand for what will be released (:class:`ReleaseWork`). Only where a kill came before the
 commit, and the run goes on on another platform, is a stage released again, with fresh keys and a second charge.
 

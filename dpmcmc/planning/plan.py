@@ -1,8 +1,8 @@
 """A Plan: everything a run will do, decided before a record is read.
 
 It is a list of stages (``stages.py``), whatever carries it out: ``dpmcmc.plan`` makes one that ends with a sampler's
-run (``making.py``), and a mechanism's ``plan`` one of a single release. What a plan says of itself is put together from
-its stages here, once. What follows from a sampler's run and the stages before it, as its temperature, is below.
+run (``making.py``), and a mechanism's ``plan`` one of a single release. A plan puts together here, once, all that its
+stages say of themselves. The facts of a sampler's run that rest on the stages before it, as its temperature, are below.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Stage:
 
     @property
     def charge(self) -> Earlier:
-        """What the guarantee of a stage after it is charged for it: all that its own guarantee covers."""
+        """The charge for it in the guarantee of a stage after it, which is all that its own guarantee covers."""
         assert self.guarantee is not None
         return Earlier.of(self.guarantee)
 
