@@ -145,7 +145,7 @@ def constant_sample(plan: Any, data: Any, **_: Any) -> Result:
 
 
 def constant_release(plan: Any, data: Any, **_: Any) -> Result:
-    """What ``mechanisms.release`` returns, likewise."""
+    """What :func:`dpmcmc.sample` returns of a mechanism, likewise."""
     draws = _draws(bind(plan.target, record_shapes(data)), (1, plan.draws))
     return Result(plan, draws, draws, None, plan.guarantee, {"run": time.time()})
 

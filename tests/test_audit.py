@@ -179,7 +179,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     fixed = planned(sampling=dpmcmc.FixedSize(BATCH), steps=steps, accountant="rdp")
     claim = account(z, steps=steps, sampling=dpmcmc.Poisson(BATCH), num_records=N, delta=DELTA)
     noise = np.full(steps, z * N / BATCH * fixed.privacy.clip, np.float32)
-    doctored = fixed.with_last(noise_std=noise, private=fixed.private.replaced(guarantee=claim))
+    doctored = fixed.with_last(noise=fixed.run.noise.replaced(noise_std=noise, guarantee=claim))
     report = audit(doctored, runs=10_000, seed=5)
     # At its own δ the claim survives; at ε = 0 it does not.
     assert report.lower_bound < claim.epsilon

@@ -9,7 +9,6 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OutputPerturbation
-from dpmcmc.mechanisms.base import release
 from dpmcmc.privacy.calibration import remembered
 from dpmcmc.storage import cache, compiled_programs
 from dpmcmc.storage.cache import UnsafeCache, refuse_unsafe
@@ -128,7 +127,7 @@ def test_every_way_to_run_refuses_the_library_s_own_cache(folder):
     for attempt in (
         lambda: dpmcmc.sample(made, RECORDS),
         lambda: dpmcmc.sample(made, RECORDS, key=0),
-        lambda: release(mechanism, RECORDS),
+        lambda: dpmcmc.sample(mechanism, RECORDS),
         lambda: remembered.recall({}),
         compiled_programs.keep_compiled_programs,
     ):

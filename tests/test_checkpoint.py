@@ -13,7 +13,7 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import lanes, sizes
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
-from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, release
+from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage import arrays, checkpoint
@@ -231,23 +231,23 @@ def test_a_release_that_was_stopped_is_made_again_to_the_same_bits(tmp_path, mon
         patch.setattr(Checkpoint, "commit_stage", stop)
         for _ in range(2):
             with pytest.raises(Stop):
-                release(plan, DATA, checkpoint=tmp_path / "c")
+                dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c")
     np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert release(plan, DATA, checkpoint=tmp_path / "c").guarantee == plan.guarantee
+    assert dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c").guarantee == plan.guarantee
     np.testing.assert_array_equal(drawn[0], drawn[2])
 
 
 def test_a_release_that_was_made_is_not_drawn_again_anywhere(tmp_path, monkeypatch):
     """It may have been seen, and its keys are gone."""
     plan = one_shot(OutputPerturbation())
-    first = release(plan, DATA, checkpoint=tmp_path / "c")
+    first = dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c")
     assert json.loads((tmp_path / "c" / "run.json").read_text())["keys"] is None
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
-    again = release(plan, DATA, checkpoint=tmp_path / "c")
+    again = dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c")
     np.testing.assert_array_equal(first.draws, again.draws)
     assert again.guarantee == plan.guarantee
     (tmp_path / "c" / "stage-0.bin").write_bytes(b"lost")
-    lost = release(plan, DATA, checkpoint=tmp_path / "c")
+    lost = dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c")
     assert not np.array_equal(first.draws, lost.draws)
     assert lost.guarantee.epsilon > 1.3 * plan.guarantee.epsilon
 
@@ -264,11 +264,11 @@ def test_a_release_that_no_accountant_covers_twice_is_refused_elsewhere_before_i
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "commit_stage", stop)
         with pytest.raises(Stop):
-            release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
+            dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     spent = ledger.state().spent
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
     with pytest.raises(CheckpointError, match="nothing covers both"):
-        release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
+        dpmcmc.sample(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     assert ledger.state().spent == spent
 
 
@@ -293,12 +293,12 @@ def stopped_hybrid(plan, folder, chunk, **arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lanes, "hand_out", hand_out)
         with contextlib.suppress(Stop):
-            return release(plan, DATA, checkpoint=folder, **arguments), ran
+            return dpmcmc.sample(plan, DATA, checkpoint=folder, **arguments), ran
     return None, ran
 
 
 def test_a_hybrid_that_was_stopped_goes_on_at_its_last_commit_to_the_same_bits(hybrid, tmp_path):
-    whole = release(hybrid, DATA, key=3)
+    whole = dpmcmc.sample(hybrid, DATA, key=3)
     assert stopped_hybrid(hybrid, tmp_path / "c", 4, key=3) == (None, [0, 7, 14, 21])
     result, ran = stopped_hybrid(hybrid, tmp_path / "c", None, key=3)
     assert min(ran) == 28
@@ -319,7 +319,7 @@ def test_a_hybrid_elsewhere_has_other_keys_and_a_second_charge_of_what_was_not_c
     else:
         with monkeypatch.context() as patch, contextlib.suppress(Stop):
             patch.setattr(Checkpoint, "commit_stage", stop)
-            release(hybrid, DATA, checkpoint=tmp_path / "c")
+            dpmcmc.sample(hybrid, DATA, checkpoint=tmp_path / "c")
     path = tmp_path / "c" / "run.json"
     words = json.loads(path.read_text())["keys"]
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
@@ -333,11 +333,11 @@ def test_a_hybrid_elsewhere_has_other_keys_and_a_second_charge_of_what_was_not_c
 
 
 def test_a_hybrid_whose_run_has_lost_its_end_is_charged_for_it_again(hybrid, tmp_path):
-    whole = release(hybrid, DATA, checkpoint=tmp_path / "c")
+    whole = dpmcmc.sample(hybrid, DATA, checkpoint=tmp_path / "c")
     assert whole.guarantee == hybrid.guarantee
     for path in (tmp_path / "c").glob("state-*"):
         path.write_bytes(path.read_bytes()[:-1])
-    again = release(hybrid, DATA, checkpoint=tmp_path / "c")
+    again = dpmcmc.sample(hybrid, DATA, checkpoint=tmp_path / "c")
     assert not np.array_equal(again.draws, whole.draws)
     assert again.guarantee.epsilon > hybrid.guarantee.epsilon
     # Its start was committed, and is not drawn again.
@@ -348,7 +348,7 @@ def test_a_run_whose_start_is_lost_does_not_go_on(hybrid, tmp_path):
     stopped_hybrid(hybrid, tmp_path / "c", 4)
     (tmp_path / "c" / "stage-0.bin").unlink()
     with pytest.raises(CheckpointError, match="lost what its run released first"):
-        release(hybrid, DATA, checkpoint=tmp_path / "c")
+        dpmcmc.sample(hybrid, DATA, checkpoint=tmp_path / "c")
 
 
 def one_shot(mechanism):

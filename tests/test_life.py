@@ -27,7 +27,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.engine import life, result, self_test, sizes
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
-from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics, release
+from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
@@ -135,14 +135,14 @@ def commanded(case: dict[str, Any], *options: str) -> Route:
     return Route(start, go_on)
 
 
-def called(plan: Callable[[], Any], function: Any = dpmcmc.sample, saves: bool = True) -> Route:
+def called(plan: Callable[[], Any]) -> Route:
     """A call of the library, which goes on when it is made again."""
 
     def start(scene: Scene) -> None:
-        out = {"out": scene.out} if saves else {}
-        function(plan(), records(), checkpoint=scene.folder / "kept", ledger=scene.ledger, **out)
+        kept = scene.folder / "kept"
+        dpmcmc.sample(plan(), records(), out=scene.out, checkpoint=kept, ledger=scene.ledger)
 
-    return Route(start, start, saves)
+    return Route(start, start)
 
 
 SAMPLER = neighbours.SAMPLER | {"sampling": {"scheme": "full"}}
@@ -156,7 +156,6 @@ ROUTES = {
     "sample in a metric": called(in_metric),
     "sample of a mechanism": called(lambda: promised(SufficientStatistics())),
     "sample of a hybrid": called(lambda: promised(HYBRID, LOGISTIC)),
-    "release": called(lambda: promised(SufficientStatistics()), release, saves=False),
 }
 
 
@@ -323,7 +322,7 @@ def test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost(na
     check_whole(scene)
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTES if name not in ("release",) and "mechanism" not in name])
+@pytest.mark.parametrize("name", [name for name in ROUTES if "mechanism" not in name])
 def test_a_program_that_fails_its_self_test_costs_nothing(name, scene):
     """Compiled and tested before the charge; a one-shot mechanism compiles no steps."""
     error = stop(ROUTES[name], scene, compiled_wrongly, "error")

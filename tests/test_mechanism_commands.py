@@ -13,7 +13,7 @@ import dpmcmc
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.chains import Chains
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
+from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -154,7 +154,7 @@ def test_a_hybrid_starts_at_its_draw(monkeypatch):
     plan = hybrid(sampler=dpmcmc.SGLD(1e-9), steps=1, chains=2).plan(
         target(), num_records=1000, epsilon=1.0, delta=1e-4
     )
-    found = release(plan, data()).positions
+    found = dpmcmc.sample(plan, data()).positions
     assert found.shape == (2, 1, 3)
     assert np.allclose(found, drawn, atol=1e-2)
     assert not np.array_equal(found[0], found[1])
@@ -215,7 +215,7 @@ def test_stages_of_a_hybrid_share_no_key(monkeypatch):
         return run
 
     monkeypatch.setattr(Chains, "bound", spy)
-    release(hybrid(steps=2).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4), data())
+    dpmcmc.sample(hybrid(steps=2).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4), data())
 
     def keys(seen):
         return {tuple(np.asarray(jax.random.key_data(key)).tolist()) for streams in seen for key in streams}
@@ -315,4 +315,4 @@ def test_insecure_seeds_take_the_guarantee_away(write, tmp_path, capsys):
 def test_wrong_number_of_records_is_refused(mechanism):
     plan = mechanism.plan(target(), num_records=1000, epsilon=1.0, delta=1e-4)
     with pytest.raises(ValueError, match="num_records 1000"):
-        release(plan, data(999))
+        dpmcmc.sample(plan, data(999))

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
+import dpmcmc
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import DataError
 from dpmcmc.inference.count_score import CLIPS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.inference.softmax_score import Softmax
-from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics
 from dpmcmc.mechanisms.noise_aware import facts, gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
@@ -167,7 +168,7 @@ def spent(name, adjacency, monkeypatch):
     if name == "offset":
         records["offset"] = np.linspace(-2, 2, 300)
     seen = recorded(monkeypatch)
-    release(plan, records, key=0)
+    dpmcmc.sample(plan, records, key=0)
     stds = np.array([std for std, _ in seen])
     expected = np.concatenate([part(adjacency) for part in moves])
     assert len(stds) == len(expected)
@@ -285,7 +286,7 @@ def test_the_smallest_integer_is_no_label_within_a_bound(dtype, mechanism):
     records["y"] = np.clip(records["y"], -3, 3).astype(dtype)
     records["y"][3] = np.iinfo(dtype).min
     with pytest.raises(DataError, match="some labels are beyond the public label_bound") as caught:
-        release(mechanism.plan(linear(2), num_records=50, epsilon=1.0, delta=1e-3), records)
+        dpmcmc.sample(mechanism.plan(linear(2), num_records=50, epsilon=1.0, delta=1e-3), records)
     assert caught.value.rows == (3,)
 
 
@@ -293,7 +294,7 @@ def test_a_row_beyond_its_bound_is_refused_before_anything_is_computed():
     records, _ = table(50, 4, 0)
     records["x"][7] *= 10
     with pytest.raises(DataError, match="some rows have a norm beyond the public row_bound") as caught:
-        release(NoiseAware().plan(logistic(4), num_records=50, epsilon=1.0, delta=1e-3), records)
+        dpmcmc.sample(NoiseAware().plan(logistic(4), num_records=50, epsilon=1.0, delta=1e-3), records)
     assert caught.value.rows == (7,)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.mechanisms import Chain, OutputPerturbation, PrivateSelection, release, vote
+from dpmcmc.mechanisms import Chain, OutputPerturbation, PrivateSelection, vote
 from dpmcmc.mechanisms import selection as room
 from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.mechanisms.selection import excess_of_choice
@@ -256,7 +256,7 @@ def test_the_guarantee_is_that_of_one_part():
     assert both.epsilon > 1.3
     data = {"x": np.random.default_rng(0).normal(size=(400, 2)) / 8, "y": np.arange(400) % 2}
     data["x"] /= np.maximum(1, np.linalg.norm(data["x"], axis=1, keepdims=True))
-    found = release(plan, data)
+    found = dpmcmc.sample(plan, data)
     assert found.guarantee == plan.guarantee
     assert found.draws.shape == (1, 1, 2)
 

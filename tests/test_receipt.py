@@ -22,7 +22,7 @@ from dpmcmc.diagnostics import objective, per_record, personal_receipt, receipt
 from dpmcmc.diagnostics.objective import ObjectiveRelease
 from dpmcmc.diagnostics.per_record import account
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
-from dpmcmc.mechanisms import ObjectivePerturbation, OutputPerturbation, release
+from dpmcmc.mechanisms import ObjectivePerturbation, OutputPerturbation
 from dpmcmc.targets import LogisticRegression
 
 N, D, STEPS = 60, 3, 12
@@ -476,7 +476,7 @@ def objective_release(clip=None):
     method = ObjectivePerturbation(regularisation=10.0, clip=clip)
     target = LogisticRegression(num_features=D, row_bound=1.0)
     plan = method.plan(target, num_records=N, epsilon=1.0, delta=1e-3, adjacency="zero_out")
-    return release(plan, DATA)
+    return dpmcmc.sample(plan, DATA)
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
@@ -512,4 +512,4 @@ def test_other_mechanisms_are_refused_by_name():
     target = LogisticRegression(num_features=D, row_bound=1.0)
     plan = OutputPerturbation(regularisation=10.0).plan(target, num_records=N, epsilon=1.0, delta=1e-3)
     with pytest.raises(UnsupportedCombination, match="OutputPerturbation"):
-        personal_receipt(release(plan, DATA), record(0))
+        personal_receipt(dpmcmc.sample(plan, DATA), record(0))

@@ -14,7 +14,7 @@ from dpmcmc.engine import chains, lanes, sizes
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
-from dpmcmc.mechanisms import OutputPerturbation, release
+from dpmcmc.mechanisms import OutputPerturbation
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.run_folder import RunFolder
@@ -231,7 +231,7 @@ def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch
 def test_a_one_shot_release_is_charged(ledger):
     target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
     plan = OutputPerturbation().plan(target, num_records=400, epsilon=1.0, delta=1e-4)
-    drawn = release(plan, DATA, ledger=ledger)
+    drawn = dpmcmc.sample(plan, DATA, ledger=ledger)
     assert outcomes(ledger) == ["released"]
     assert drawn.receipt.id == ledger.state().runs[0].id
 

@@ -224,19 +224,21 @@ def shortened(plan: Plan, steps: int) -> Plan:
         raise InputError("steps: only a sampler's plan can be shortened; leave it out")
     if not 1 <= steps <= plan.steps:
         raise InputError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
-    private = plan.private
-    if private is None:
+    if plan.privacy is None or plan.noise_multipliers is None:
         raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     # The shorter run costs less than the planned ε, and the room of its batches follows from its own cost.
-    promise = dataclasses.replace(private.promise, epsilon=None, calibrator="free")
+    promise = dataclasses.replace(plan.privacy, epsilon=None, calibrator="free")
     guarantee, slots = charged_guarantee(plan.schedule.part(0, steps), promise)
     return plan.with_last(
         steps=steps,
         burn_in=0,
         thin=1,
-        noise_std=plan.noise_std[:steps],
-        slots=slots,
-        private=private.replaced(noise_multipliers=private.noise_multipliers[:steps], guarantee=guarantee),
+        noise=plan.run.noise.replaced(
+            noise_std=plan.noise_std[:steps],
+            slots=slots,
+            noise_multipliers=plan.noise_multipliers[:steps],
+            guarantee=guarantee,
+        ),
     )
 
 

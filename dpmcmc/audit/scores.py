@@ -193,12 +193,13 @@ class Sampled:
         self.neighbours = neighbours
         self.keys = keys
         # Only the last step is kept, which has the score. A probe may have more parameters than the plan.
+        assert plan.run is not None
         self.audited = dataclasses.replace(plan, target=target).with_last(
             sampler=Observed(plan, target, neighbours),
             burn_in=0,
             thin=plan.steps,
             curvature=None,
-            private=None if plan.private is None else plan.private.replaced(coordinates=None),
+            noise=plan.run.noise.replaced(coordinates=None),
         )
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:

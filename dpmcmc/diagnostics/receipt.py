@@ -150,8 +150,7 @@ def personal_receipt(
     """Return what a run has cost one record, from what it released and that record alone.
 
     Args:
-        result: of :func:`dpmcmc.sample` or :func:`dpmcmc.mechanisms.release`, with every step's draw (``thin=1``,
-            ``burn_in=0``), or from ``dpmcmc.load``.
+        result: of :func:`dpmcmc.sample`, with every step's draw (``thin=1``, ``burn_in=0``), or from ``dpmcmc.load``.
         record: encoded as those of the run, a pytree without the leading axis, such as ``{"x": (d,), "y": ()}``; a
             table of one row, or a mapping from column to value, if the plan has a schema.
         plan: of a sampler's run whose result was loaded, made again as it was; None: that of the result.

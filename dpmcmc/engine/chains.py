@@ -30,7 +30,7 @@ from dpmcmc.engine.drawn_ahead import one_ahead
 from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.work import Before, Given, Progress, Session, Work, part_of, released
+from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, Work, part_of, released
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.sampler_run import SamplerRun
 from dpmcmc.privacy.accounting.charging import charged_again
@@ -49,7 +49,8 @@ class Chains:
         model: the plan's target, bound to their shapes.
         target: what the chains move in: the model, or the model in a metric.
         starts: of the chains, leaves (chains, ...), or None for the target's own.
-        before: work on the stages that the run itself carries out before the chain.
+        stage: the run.
+        before: work on the stages that are carried out before it.
     """
 
     records: PyTree
@@ -59,9 +60,9 @@ class Chains:
     #: A step reads the rows of its batch.
     takes_partitions = False
 
-    def __init__(self, plan: Plan, run: SamplerRun, before: Sequence[Before] = ()) -> None:
+    def __init__(self, plan: Plan, run: SamplerRun, before: Sequence[ReleaseWork] = ()) -> None:
         self._plan = plan
-        self._run = run
+        self.stage = run
         self.before = before
         self._mesh: Mesh | None = None
 
@@ -90,11 +91,6 @@ class Chains:
         """Return the plan with these keys."""
         own = streams if self._plan.start is None else part_of(streams, 1)
         return BoundPlan(self._plan, self.target, own, secret, starts=self.starts)
-
-    @property
-    def count(self) -> int:
-        """Number of chains."""
-        return self._run.chains
 
     def program(self) -> Program:
         """Program of the plan."""
@@ -139,8 +135,8 @@ class Chains:
         """Releases that were not committed, and steps that may have been taken since the commit; see :class:`Work`."""
         plan = self._plan
         point = kept.point()
-        private = self._run.private
-        if private is None:
+        guarantee = plan.guarantee
+        if guarantee is None:
             return (), ""
         # Without a commit to say how far the run may have got, as far as it goes.
         first = 0
@@ -152,7 +148,7 @@ class Chains:
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
         lost = [work.stage.charge.again for at, work in enumerate(self.before) if kept.load_stage(at) is None]
-        steps = charged_again(private.guarantee, again)
+        steps = charged_again(guarantee, again)
         return (
             *itertools.chain(*lost),
             *steps,

@@ -37,9 +37,6 @@ class MetricRelease:
         metric: the stage.
     """
 
-    #: A metric is of records in memory.
-    takes_partitions = False
-
     def __init__(self, plan: Plan, metric: PlannedMetric) -> None:
         self.stage: Stage = metric
         self._plan = plan
@@ -48,7 +45,7 @@ class MetricRelease:
         self.records: PyTree = None
 
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
-        """Refuse records on disk; see :class:`Before`."""
+        """Refuse records on disk; see :class:`ReleaseWork`."""
         if on_disk(data):
             raise InputError(
                 "metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out"
@@ -56,7 +53,7 @@ class MetricRelease:
         self.records = data
 
     def stand_in(self, chains: MovingChains) -> None:
-        """Put a metric in the place of the one that will be released; see :class:`Before`.
+        """Put a metric in the place of the one that will be released; see :class:`ReleaseWork`.
 
         Raises:
             ValueError: a row beyond the public bound.
@@ -75,11 +72,11 @@ class MetricRelease:
         chains.records = whitened.before(self.records)
 
     def streams(self, streams: Streams) -> Streams:
-        """The run's own keys, of which no chain has the metric's; see :class:`Before`."""
+        """The run's own keys, of which no chain has the metric's; see :class:`ReleaseWork`."""
         return streams
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> ReleasedMetric:
-        """Release the metric; see :class:`Release`."""
+        """Release the metric; see :class:`ReleaseWork`."""
         asked = self._metric.asked
         release = self._metric.release
         records = self.records
@@ -103,18 +100,18 @@ class MetricRelease:
         )
 
     def arrays(self, made: ReleasedMetric) -> dict[str, np.ndarray]:
-        """Return its arrays and its facts; see :class:`Release`."""
+        """Return its arrays and its facts; see :class:`ReleaseWork`."""
         return {
             "facts": np.frombuffer(json.dumps(made.facts()).encode(), np.uint8),
             **made.arrays(),
         }
 
     def of(self, arrays: dict[str, np.ndarray]) -> ReleasedMetric:
-        """Return the metric; see :class:`Release`."""
+        """Return the metric; see :class:`ReleaseWork`."""
         return ReleasedMetric.of(arrays, json.loads(arrays.pop("facts").tobytes()))
 
     def given(self, made: ReleasedMetric, run: BoundPlan, records: PyTree) -> Given:
-        """Return the run in the units of the metric, and its records; see :class:`Before`."""
+        """Return the run in the units of the metric, and its records; see :class:`ReleaseWork`."""
         assert isinstance(run.target, WhitenedRows | Whitened)
         target = run.target.at(made.root, made.inverse)
         if self._plan.verdict.from_path:

@@ -49,6 +49,7 @@ class MechanismWork:
 
     def __init__(self, plan: Plan, release: MechanismRelease) -> None:
         self.stage: Stage = release
+        self._whole = plan
         self._plan = plan.alone(release)
         self._candidates = [one for one in release.candidates if one.run is not None]
 
@@ -119,7 +120,7 @@ class MechanismWork:
         chains.compile_and_test()
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> _Drawn:
-        """Draw, with what the draws rest on; see :class:`Release`."""
+        """Draw, with what the draws rest on; see :class:`ReleaseWork`."""
         plan = self._plan
         mechanism = self._plan.mechanism
         evidence = None
@@ -137,14 +138,14 @@ class MechanismWork:
         return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32)[None], drawn), evidence
 
     def arrays(self, made: _Drawn) -> dict[str, np.ndarray]:
-        """Return leaves of the positions, and what the draws rest on; see :class:`Release`."""
+        """Return leaves of the positions, and what the draws rest on; see :class:`ReleaseWork`."""
         positions, evidence = made
         content = b"" if evidence is None else evidence.content()
         leaves = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(positions))}
         return leaves | {"evidence": np.frombuffer(content, np.uint8)}
 
     def of(self, arrays: dict[str, np.ndarray]) -> _Drawn:
-        """Return positions, and what the draws rest on; see :class:`Release`."""
+        """Return positions, and what the draws rest on; see :class:`ReleaseWork`."""
         content = arrays.pop("evidence")
         structure = jax.tree.structure(jax.eval_shape(self._bound.init, jax.random.key(0)))
         positions = jax.tree.unflatten(structure, [arrays[str(i)] for i in range(len(arrays))])
@@ -155,17 +156,18 @@ class MechanismWork:
         return self.stage.charge.events, "released again on another platform"
 
     def stand_in(self, chains: MovingChains) -> None:
-        """Put zeros in the place of the start; see :class:`Before`."""
+        """Put zeros in the place of the start; see :class:`ReleaseWork`."""
         shapes = jax.eval_shape(chains.model.init, jax.random.key(0))
-        chains.starts = jax.tree.map(lambda leaf: jnp.zeros((chains.count, *leaf.shape), jnp.float32), shapes)
+        count = self._whole.chains
+        chains.starts = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), jnp.float32), shapes)
 
     def streams(self, streams: Streams) -> Streams:
-        """Return keys of the draw, which are none of the chain's; see :class:`Before`."""
+        """Return keys of the draw, which are none of the chain's; see :class:`ReleaseWork`."""
         return part_of(streams, 0)
 
     def given(self, made: _Drawn, run: BoundPlan, records: PyTree) -> Given:
-        """Return the run from the draw; see :class:`Before`."""
+        """Return the run from the draw; see :class:`ReleaseWork`."""
         positions, _ = made
-        chains = run.plan.chains
-        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf[0], jnp.float32), chains, axis=0), positions)
+        count = self._whole.chains
+        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf[0], jnp.float32), count, axis=0), positions)
         return run._replace(starts=starts), records

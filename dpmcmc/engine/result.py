@@ -38,7 +38,7 @@ from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.permitted_uses import INTERVALS, Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import of_draws
+from dpmcmc.planning.verdict import of_result
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.circumstances import Circumstances
@@ -257,7 +257,7 @@ class Result:
 
         Draws of a chain may be reported if its iterates mix, or if a posterior follows from its path.
         """
-        found = of_draws(self.plan, self.diagnostics, self.metric)
+        found = of_result(self.plan, self.diagnostics, self.metric)
         broken = breakdown(
             self.plan.target,
             self.positions,

@@ -1,9 +1,9 @@
 """Work on a plan: each stage is carried out in its order, and committed.
 
 The work on the last stage carries the plan out. A stage that is a release is made once (:func:`released`), and the
-chain after it takes what it released as arguments of its program. That program is compiled and tested before the budget
-is spent, with numbers that stand for what will be released (:class:`Before`). Only where a kill came before the commit,
-and the run goes on on another platform, is a stage released again, with fresh keys and a second charge.
+chain after it takes what it released as arguments of its program. The program is compiled and tested before the budget
+is spent, with numbers that stand for what will be released (:class:`ReleaseWork`). Only where a kill came before the
+commit, and the run goes on on another platform, is a stage released again, with fresh keys and a second charge.
 
 ``work_table.py`` says who works on each kind of stage.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -107,27 +107,6 @@ class Work(Protocol):
         """Return (events of what is made a second time after the last commit, a sentence for the ledger)."""
 
 
-_R = TypeVar("_R")
-
-
-class Release(Protocol[_R]):
-    """Work on a stage that releases something once."""
-
-    def made(self, streams: Streams, guarantee: Guarantee | None) -> _R:
-        """Read the records, and return what is released.
-
-        Args:
-            streams: keys of the stage.
-            guarantee: of the whole run, which an error states.
-        """
-
-    def arrays(self, made: _R) -> dict[str, np.ndarray]:
-        """Return what was released as arrays by name, which :meth:`of` takes."""
-
-    def of(self, arrays: dict[str, np.ndarray]) -> _R:
-        """Return what was released."""
-
-
 #: A chain's run in the units and from the starts that were released, and its records.
 Given = tuple[BoundPlan, PyTree]
 
@@ -140,13 +119,9 @@ class MovingChains(Protocol):
     records: PyTree
     starts: PyTree
 
-    @property
-    def count(self) -> int:
-        """Number of chains."""
 
-
-class Before(Release[Any], Protocol):
-    """Work on a stage before a chain.
+class ReleaseWork(Protocol):
+    """Work on a stage that releases something once, before a chain or alone.
 
     Attributes:
         stage: what it is about.
@@ -155,6 +130,20 @@ class Before(Release[Any], Protocol):
 
     stage: Stage
     records: PyTree
+
+    def made(self, streams: Streams, guarantee: Guarantee | None) -> Any:
+        """Read the records, and return what is released.
+
+        Args:
+            streams: keys of the stage.
+            guarantee: of the whole run, which an error states.
+        """
+
+    def arrays(self, made: Any) -> dict[str, np.ndarray]:
+        """Return what was released as arrays by name, which :meth:`of` takes."""
+
+    def of(self, arrays: dict[str, np.ndarray]) -> Any:
+        """Return what was released."""
 
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
         """Refuse records that the stage is not released from, and keep them; see :class:`Work`."""
@@ -174,7 +163,7 @@ def part_of(streams: Streams, stage: int) -> Streams:
     return Streams(*(jax.random.fold_in(key, stage) for key in streams))
 
 
-def released(stage: int, work: Release[_R], streams: Streams, session: Session, last: bool) -> _R:
+def released(stage: int, work: ReleaseWork, streams: Streams, session: Session, last: bool) -> Any:
     """Return what a stage releases: what was committed of it, else what is made now and then committed.
 
     Args:

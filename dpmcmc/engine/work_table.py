@@ -7,7 +7,7 @@ from typing import Any
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.metric_release import MetricRelease
 from dpmcmc.engine.one_shot import MechanismWork
-from dpmcmc.engine.work import Before, Work
+from dpmcmc.engine.work import ReleaseWork, Work
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.mechanism_release import MechanismRelease
 from dpmcmc.planning.plan import Plan
@@ -38,6 +38,6 @@ def work_of(plan: Plan) -> Work:
     if any(stage.has_chains for stage in before) or (before and not last.has_chains):
         raise UnsupportedCombination(f"plan: nobody carries out {plan.label} in this order.", "plan")
     # Starts that sample is given were released by another run.
-    works: list[Before] = [WORK[type(one)](plan, one) for one in before if not isinstance(one, GivenStarts)]
+    works: list[ReleaseWork] = [WORK[type(one)](plan, one) for one in before if not isinstance(one, GivenStarts)]
     work: Work = WORK[type(last)](plan, last, works) if works else WORK[type(last)](plan, last)
     return work

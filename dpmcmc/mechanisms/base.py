@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dpmcmc.engine.life import sample
-from dpmcmc.engine.result import Result
 from dpmcmc.planning.permitted_uses import Use
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.pytree import PyTree
@@ -53,9 +51,3 @@ class MechanismOffers:
         Raises:
             InputError: one sentence of public facts.
         """
-
-
-#: A mechanism's plan is carried out as any other, under this name too.
-release = sample
-#: A mechanism releases a Result.
-Release = Result

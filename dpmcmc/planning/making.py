@@ -126,7 +126,7 @@ def plan(
         thin=thin,
         curvature=curvature,
         second=second,
-        **noise._asdict(),
+        noise=noise,
     )
     return with_verdict(Plan(target, num_records, (*before, run), schema))
 

@@ -48,7 +48,7 @@ class MechanismRelease(Stage):
 
     @property
     def unproved(self) -> str:
-        """What is drawn in floating point."""
+        """The part that is drawn in floating point; empty where there is none."""
         part = self.mechanism.in_floats
         return f"{part} is computed in floating point" if part else ""
 

@@ -43,7 +43,7 @@ _VALUES = sys.stdlib_module_names | {"flax", "jax", "jaxlib", "numpy"}
 def assumed(plan: Plan) -> tuple[str, ...]:
     """Return what the guarantee of a plan assumes of code that dpmcmc does not ship; empty where there is none."""
     *before, last = plan.stages
-    # What has a guarantee of its own has its assumptions there.
+    # A stage or a plan with a guarantee of its own has its assumptions there.
     apart = [*(stage for stage in before if stage.guarantee is not None), *last.candidates]
     found = list(_own(plan, {id(one): one for one in apart}))
     if not found:

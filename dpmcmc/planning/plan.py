@@ -1,8 +1,8 @@
 """A Plan: everything a run will do, decided before a record is read.
 
 It is a list of stages (``stages.py``), whatever carries it out: ``dpmcmc.plan`` makes one that ends with a sampler's
-run (``making.py``), and a mechanism's ``plan`` one of a single release. What a plan says of itself is put together from
-its stages here, once. What follows from a sampler's run and the stages before it, as its temperature, is below.
+run (``making.py``), and a mechanism's ``plan`` one of a single release. A plan puts together here, once, all that its
+stages say of themselves. The facts of a sampler's run that rest on the stages before it, as its temperature, are below.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.own_code import assumed
 from dpmcmc.planning.permitted_uses import UNJUDGED, Verdict
 from dpmcmc.planning.private_metric import PlannedMetric
-from dpmcmc.planning.sampler_run import Private, SamplerRun
+from dpmcmc.planning.sampler_run import SamplerRun
 from dpmcmc.planning.saved import SavedRun
 from dpmcmc.planning.settings_json import section
 from dpmcmc.planning.stages import GivenStarts, Stage
@@ -48,6 +48,8 @@ from dpmcmc.targets.base import Target, TargetOffers, target_offers
 
 if TYPE_CHECKING:
     from dpmcmc.inference.trace import Trace
+
+_S = TypeVar("_S", bound=Stage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,8 @@ class Plan:
     @property
     def unit(self) -> str:
         """Whom a guarantee speaks of."""
-        return self.stages[-1].unit or self.target_offers.unit or "record"
+        said = None if self.saved is None else self.saved.unit
+        return said or self.target_offers.unit or "record"
 
     @property
     def unproved(self) -> str:
@@ -265,11 +268,14 @@ class Plan:
             return is_table(data)
         return self.schema.label in data and all(np.ndim(column) == 1 for column in data.values())
 
+    def stage(self, kind: type[_S]) -> _S | None:
+        """Return the first stage of a kind, or None."""
+        return next((stage for stage in self.stages if isinstance(stage, kind)), None)
+
     @property
     def run(self) -> SamplerRun | None:
-        """The sampler's run that the plan ends with, or None."""
-        last = self.stages[-1]
-        return last if isinstance(last, SamplerRun) else None
+        """The sampler's run, or None."""
+        return self.stage(SamplerRun)
 
     @property
     def release(self) -> MechanismRelease | None:
@@ -280,23 +286,23 @@ class Plan:
     @property
     def saved(self) -> SavedRun | None:
         """All that files say of a run that was loaded; None of a plan that can be run."""
-        last = self.stages[-1]
-        return last if isinstance(last, SavedRun) else None
+        return self.stage(SavedRun)
 
     @property
     def metric(self) -> PlannedMetric | None:
         """Metric that the run releases first, or None; noise, steps and time are then in its units."""
-        return next((stage for stage in self.stages if isinstance(stage, PlannedMetric)), None)
+        return self.stage(PlannedMetric)
 
     @property
     def start(self) -> MechanismRelease | None:
         """The draw that every chain starts from, or None."""
-        return next((stage for stage in self.stages[:-1] if isinstance(stage, MechanismRelease)), None)
+        first = self.stages[0]
+        return first if isinstance(first, MechanismRelease) and first is not self.release else None
 
     @property
     def starts(self) -> Stage | None:
         """Private starts that the guarantee covers, which are drawn by the run or given to ``sample``; or None."""
-        return self.start or next((stage for stage in self.stages if isinstance(stage, GivenStarts)), None)
+        return self.start or self.stage(GivenStarts)
 
     @property
     def released_path(self) -> Trace | None:
@@ -363,12 +369,12 @@ class Plan:
     @property
     def noise_std(self) -> np.ndarray:
         """s_t, (steps,) float32, std of the noise in gradient units, of a metric if there is one."""
-        return self._run.noise_std
+        return self._run.noise.noise_std
 
     @property
     def slots(self) -> int:
         """Rows a batch has room for."""
-        return self._run.slots
+        return self._run.noise.slots
 
     @property
     def second(self) -> SecondMoment | None:
@@ -381,49 +387,44 @@ class Plan:
         return self._run.curvature
 
     @property
-    def private(self) -> Private | None:
-        """All that a private run of a sampler has beside; None of any other plan."""
-        return None if self.run is None else self.run.private
-
-    @property
     def privacy(self) -> Privacy | None:
         """The promise that a sampler's run was asked for, or None for plain SG-MCMC."""
-        return None if self.private is None else self.private.promise
+        return self._run.noise.promise
 
     @property
     def noise_multipliers(self) -> np.ndarray | None:
         """s_t·b/(N·C), (steps,) float64, nominal; None without privacy."""
-        return None if self.private is None else self.private.noise_multipliers
+        return self._run.noise.noise_multipliers
 
     @property
     def required_multiplier(self) -> float:
         """The multiplier that the calibrator asked for; 0 where the sampler's own noise suffices."""
-        return 0.0 if self.private is None else self.private.required_multiplier
+        return self._run.noise.required_multiplier
 
     @property
     def free_fraction(self) -> float:
         """Share of steps whose noise is the sampler's own."""
-        return 1.0 if self.private is None else self.private.free_fraction
+        return self._run.noise.free_fraction
 
     @property
     def bits(self) -> int:
         """Grid exponent of the exact sum; 0 without privacy."""
-        return 0 if self.private is None else self.private.bits
+        return self._run.noise.bits
 
     @property
     def second_bits(self) -> int:
         """Grid exponent of the sum of the second moment; 0 without one."""
-        return 0 if self.private is None else self.private.second_bits
+        return self._run.noise.second_bits
 
     @property
     def levels(self) -> tuple[int, int]:
         """Draws per coordinate of the integer noise, for the gradient and for the second moment."""
-        return (0, 0) if self.private is None else self.private.levels
+        return self._run.noise.levels
 
     @property
     def coordinates(self) -> int | None:
         """Numbers of integer noise that a step is charged for; None without privacy."""
-        return None if self.private is None else self.private.coordinates
+        return self._run.noise.coordinates
 
     @property
     def optimises(self) -> bool:
@@ -496,12 +497,10 @@ class Plan:
         (2μ²/C² unless replace_one.) Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2
         is at most μ², the Gaussian budget of (ε, δ), less what a metric takes of it. None without privacy.
         """
-        return None if self.private is None else self.time_bought(self.private)
-
-    def time_bought(self, private: Private) -> float:
-        """Return the time that the budget of a private run buys each chain; see :attr:`private_time`."""
-        promise = private.promise
-        guarantee = private.guarantee
+        promise = self.privacy
+        guarantee = self.guarantee
+        if promise is None or guarantee is None:
+            return None
         epsilon = guarantee.epsilon if promise.epsilon is None else promise.epsilon
         if not math.isfinite(epsilon):
             return math.inf
@@ -516,10 +515,10 @@ class Plan:
         Raises:
             InputError: the run has no privacy.
         """
-        if self.private is None:
+        if self.noise_multipliers is None:
             raise InputError("plan: has no privacy, so none of its queries is charged", "plan")
         return Schedule(
-            self.private.noise_multipliers,
+            self.noise_multipliers,
             self.sampling,
             self.num_records,
             self.chains,

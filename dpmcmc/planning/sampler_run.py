@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from dpmcmc.planning.description import labelled
+from dpmcmc.planning.noise import Noise
 from dpmcmc.planning.permitted_uses import INTERVALS
 from dpmcmc.planning.settings_json import section, settings
 from dpmcmc.planning.stages import Stage
@@ -29,46 +29,13 @@ _SAME = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Private:
-    """All that a sampler's run has under privacy alone.
-
-    Attributes:
-        promise: what was asked for.
-        guarantee: computed from the charged events of this stage and of those before it.
-        noise_multipliers: s_t·b/(N·C), (steps,) float64, nominal.
-        required_multiplier: what the calibrator asked for; 0 where the sampler's own noise suffices.
-        free_fraction: share of steps whose noise is the sampler's own.
-        bits: grid exponent of the exact sum.
-        second_bits: grid exponent of the sum of the second moment.
-        levels: draws per coordinate of the integer noise, for the gradient and for the second moment.
-        coordinates: of integer noise that a step is charged for; None: an audit's run, which may have any number.
-    """
-
-    promise: Privacy
-    guarantee: Guarantee
-    noise_multipliers: np.ndarray
-    required_multiplier: float
-    free_fraction: float
-    bits: int
-    second_bits: int
-    levels: tuple[int, int]
-    coordinates: int | None
-
-    def replaced(self, **facts: Any) -> Self:
-        """Return it with other facts, by the names of the attributes."""
-        return dataclasses.replace(self, **facts)
-
-
-@dataclass(frozen=True, eq=False)
 class SamplerRun(Stage):
     """A sampler's run.
 
     Attributes:
         sampler, sampling: how, and from which records; the sampler is bound to N.
         steps, chains, burn_in, thin: counts of steps; one draw is kept every ``thin`` steps after ``burn_in``.
-        noise_std: s_t, (steps,) float32, std of the noise in gradient units, of a metric if there is one.
-        slots: rows a batch has room for.
-        private: all that a private run has beside; None for plain SG-MCMC.
+        noise: of every step, and what it costs.
         second: the second moment that the sampler asks for beside its gradient, or None.
         curvature: public bound on the curvature of the mean loss, or None.
     """
@@ -79,23 +46,20 @@ class SamplerRun(Stage):
     chains: int
     burn_in: int
     thin: int
-    noise_std: np.ndarray
-    slots: int
-    private: Private | None
+    noise: Noise
     second: SecondMoment | None = None
     curvature: float | None = None
 
     @property
     def guarantee(self) -> Guarantee | None:  # type: ignore[override]
         """Guarantee of everything that leaves, or None without privacy."""
-        return None if self.private is None else self.private.guarantee
+        return self.noise.guarantee
 
     def assuming(self, *sentences: str) -> Self:
         """Return it with a guarantee that assumes more."""
-        if self.private is None:
+        if self.guarantee is None:
             return self
-        guarantee = self.private.guarantee.assuming(*sentences)
-        return self.replaced(private=self.private.replaced(guarantee=guarantee))
+        return self.replaced(noise=self.noise.replaced(guarantee=self.guarantee.assuming(*sentences)))
 
     @property
     def num_draws(self) -> int:
@@ -120,12 +84,12 @@ class SamplerRun(Stage):
     @property
     def parts(self) -> tuple[object, ...]:
         """Sampler and noise."""
-        return (self.sampler, self.noise_std)
+        return (self.sampler, self.noise.noise_std)
 
     def sections(self, plan: Plan) -> dict[str, Any]:
         """Return sampler, sampling, run and privacy."""
         counts = {"steps": self.steps, "chains": self.chains, "burn_in": self.burn_in, "thin": self.thin}
-        promise = {} if self.private is None else {"privacy": settings(self.private.promise)}
+        promise = {} if self.noise.promise is None else {"privacy": settings(self.noise.promise)}
         return {
             "sampler": section(self.sampler, SAMPLERS),
             "sampling": {"scheme": self.sampling.scheme} | settings(self.sampling),
@@ -135,21 +99,19 @@ class SamplerRun(Stage):
 
     def stated(self, plan: Plan, secret: bool) -> dict[str, object]:
         """Return the run in numbers."""
-        private = self.private
-        return {
+        noise = self.noise
+        clipping = "label_blind" if plan.label_blind else "residual"
+        facts = self.facts(plan)
+        return {name: facts[name] for name in ("steps", "chains", "noise_multiplier", "free_fraction")} | {
             "sampler": repr(self.sampler),
             "sampling": self._drawn(plan) | {"charged_rate": self.sampling.charged_rate(plan.num_records)},
-            "steps": self.steps,
-            "chains": self.chains,
             "burn_in": self.burn_in,
             "thin": self.thin,
             "draws_per_chain": self.num_draws,
-            "clipping": None if private is None else "label_blind" if plan.label_blind else "residual",
-            "noise_multiplier": None if private is None else _least_and_most(private.noise_multipliers),
-            "required_multiplier": None if private is None else private.required_multiplier,
+            "clipping": None if noise.promise is None else clipping,
+            "required_multiplier": None if noise.promise is None else noise.required_multiplier,
             "thesis_multiplier": plan.thesis_multiplier[0],
             "thesis_condition": plan.thesis_multiplier[1],
-            "free_fraction": None if private is None else private.free_fraction,
             "temperature": plan.temperature_range,
             "temperature_per_step": None if plan.optimises else _per_step(plan.temperatures),
             "time": None if plan.optimises else plan.time,
@@ -158,16 +120,16 @@ class SamplerRun(Stage):
 
     def facts(self, plan: Plan) -> dict[str, object]:
         """Return what a verifier needs beside the guarantee."""
-        private = self.private
+        noise = self.noise
         return {
-            "noise_multiplier": None if private is None else _least_and_most(private.noise_multipliers),
+            "noise_multiplier": _least_and_most(noise.noise_multipliers),
             "multiples": list(multiples(self.second)),
             "second_every": every_of(self.second),
             "steps": self.steps,
             "chains": self.chains,
             "sampling": self._drawn(plan),
-            "coordinates": None if private is None else private.coordinates,
-            "free_fraction": None if private is None else private.free_fraction,
+            "coordinates": noise.coordinates,
+            "free_fraction": None if noise.promise is None else noise.free_fraction,
         }
 
     def _drawn(self, plan: Plan) -> dict[str, object]:
@@ -175,7 +137,7 @@ class SamplerRun(Stage):
             "scheme": self.sampling.scheme,
             "batch_size": plan.batch_size,
             "rate": self.sampling.rate(plan.num_records),
-            "slots": self.slots,
+            "slots": self.noise.slots,
         }
 
     def lines(self, plan: Plan) -> list[tuple[str, str]]:
@@ -203,15 +165,15 @@ class SamplerRun(Stage):
     def costs(self, plan: Plan) -> list[tuple[str, str]]:
         """Return the noise of privacy, and the temperature and the Langevin time that follow."""
         heat = _range(plan.temperatures)
-        private = self.private
-        if private is None:
+        z = self.noise.noise_multipliers
+        promise = self.noise.promise
+        if z is None or promise is None:
             alone = [] if plan.optimises else [("temperature", _with_minibatches(plan, heat))]
             return [("privacy", "none: plain SG-MCMC, no guarantee"), *alone]
-        z = private.noise_multipliers
         spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
         out = [
-            ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {private.promise.clip:g})"),
-            ("thesis", _thesis_line(plan, private)),
+            ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {promise.clip:g})"),
+            ("thesis", _thesis_line(plan, z, promise)),
         ]
         if plan.optimises:
             return out
@@ -219,13 +181,13 @@ class SamplerRun(Stage):
             *out,
             ("free", _free_line(plan)),
             ("temperature", _temperature_line(plan, heat)),
-            ("time", _time_line(plan, private)),
+            ("time", _time_line(plan)),
         ]
 
 
-def _least_and_most(values: np.ndarray) -> dict[str, float]:
-    """Return ``min`` and ``max``, as JSON takes them."""
-    return {"min": float(values.min()), "max": float(values.max())}
+def _least_and_most(values: np.ndarray | None) -> dict[str, float] | None:
+    """Return ``min`` and ``max``, as JSON takes them; None without values."""
+    return None if values is None else {"min": float(values.min()), "max": float(values.max())}
 
 
 def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
@@ -239,15 +201,15 @@ def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
     return [[int(t), float(values[t])] for t in changes]
 
 
-def _thesis_line(plan: Plan, private: Private) -> str:
+def _thesis_line(plan: Plan, z: np.ndarray, promise: Privacy) -> str:
     needed, failed = plan.thesis_multiplier
     if needed is None:
         return str(failed)
-    ratio = three_digits(needed / float(private.noise_multipliers.min()))
+    ratio = three_digits(needed / float(z.min()))
     line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio} times as much"
     if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:
         line += ", with batches of fixed size (it is not proved for Poisson ones)"
-    if Adjacency(private.promise.adjacency) != Adjacency.REPLACE_ONE:
+    if Adjacency(promise.adjacency) != Adjacency.REPLACE_ONE:
         line += ", under replace_one (it has no other adjacency)"
     return line if failed is None else f"{line}, and does not apply: {failed}"
 
@@ -306,8 +268,9 @@ def _width_clause(temperatures: np.ndarray) -> str:
     return f"; draws of a chain that has mixed are {wide}"
 
 
-def _time_line(plan: Plan, private: Private) -> str:
-    bought = plan.time_bought(private)
+def _time_line(plan: Plan) -> str:
+    bought = plan.private_time
+    assert bought is not None
     used = plan.time
     whose = " each chain" if plan.chains > 1 else ""
     line = f"the run takes {used:.3g} of Langevin time; at temperature 1 the budget buys{whose} {bought:.3g}"

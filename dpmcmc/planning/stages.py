@@ -48,11 +48,6 @@ class Stage:
         return ""
 
     @property
-    def unit(self) -> str:
-        """Whom the guarantee speaks of, where that is not the target's to say."""
-        return ""
-
-    @property
     def has_chains(self) -> bool:
         """Whether its draws are chains of a sampler."""
         return False
@@ -74,7 +69,7 @@ class Stage:
 
     @property
     def charge(self) -> Earlier:
-        """What the guarantee of a stage after it is charged for it: all that its own guarantee covers."""
+        """The charge for it in the guarantee of a stage after it, which is all that its own guarantee covers."""
         assert self.guarantee is not None
         return Earlier.of(self.guarantee)
 

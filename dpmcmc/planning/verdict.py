@@ -72,19 +72,16 @@ def with_verdict(plan: Plan) -> Plan:
     return replace(plan, verdict=of_plan(plan))
 
 
-def of_draws(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None) -> Verdict:
-    """Return the permitted uses of the released draws of any plan; arguments are those of :func:`of_result`."""
-    return plan.verdict if plan.run is None else of_result(plan, diagnostics, metric)
-
-
 def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
-    """Return the permitted uses of released draws of a sampler's plan.
+    """Return the permitted uses of released draws; those of a mechanism are what its plan says.
 
     Args:
         plan: that was run.
         diagnostics: ``ess`` and ``rhat`` of the released draws, as ``diagnostics.convergence.summary`` gives them.
         metric: that the run released, or None.
     """
+    if plan.run is None:
+        return plan.verdict
     found = list(obstacles(plan, metric))
     ess = diagnostics["ess"]
     rhat = diagnostics["rhat"]

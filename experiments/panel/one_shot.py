@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmcmc
-from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.certified_ops import CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.objective_perturbation import ObjectivePerturbation
@@ -73,7 +72,7 @@ def released(found: Found, trials: Sequence[Trial], site: Site) -> list[Outcome]
         if isinstance(plan, str):
             outcomes.append(Outcome(None, None, 0.0, plan))
         else:
-            done = release(plan, site.records, key=trial.key)
+            done = dpmcmc.sample(plan, site.records, key=trial.key)
             outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
     return outcomes
 

@@ -13,11 +13,12 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
+import dpmcmc
 from dpmcmc.audit import audit
 from dpmcmc.cli import sweep
 from dpmcmc.cli.commands import main
 from dpmcmc.engine.checked_records import checked
-from dpmcmc.mechanisms import OPS, OutputPerturbation, release
+from dpmcmc.mechanisms import OPS, OutputPerturbation
 from dpmcmc.privacy import (
     CalibrationError,
     Event,
@@ -182,7 +183,7 @@ def rows_beyond_their_public_bound_are_refused(scene: Scene) -> None:
     x = np.full((20, 2), 0.5)
     x[3] = 4.0
     with contextlib.suppress(ValueError):
-        release(made, {"x": x, "y": np.zeros(20, np.int32)}, key=0)
+        dpmcmc.sample(made, {"x": x, "y": np.zeros(20, np.int32)}, key=0)
         require(False, "a row of norm 5.7 was taken where 1 is the public bound")
     rounded = np.full((20, 2), math.sqrt(0.5) * (1 + 5e-6))
     kept = checked({"x": rounded, "y": np.zeros(20, np.int32)}, made.target, 20, reads_sums=False)["x"]
