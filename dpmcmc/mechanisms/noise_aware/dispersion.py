@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmcmc.inference.count_score import CLIPS, Counts
-from dpmcmc.mechanisms.noise_aware.scale import Learnt
+from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.privacy.accounting import Adjacency
 
 #: Candidates for α.
@@ -51,7 +51,7 @@ class Dispersion:
         noise_std: float,
         count: int,
         limits: np.ndarray,
-    ) -> tuple[Learnt, ...]:
+    ) -> tuple[LearntScore, ...]:
         """Return scores at the candidate where the sum crosses zero; see :class:`Scale`."""
         from scipy.optimize import isotonic_regression  # a tenth of a second to import
 
@@ -76,4 +76,4 @@ class Dispersion:
         noise = noise_std**2 + _OWN * count
         most = _CANDIDATES[at] if found else _CANDIDATES[1]
         variance = min(noise / slope**2, most**2) if slope**2 > 0 else most**2
-        return tuple(Learnt(Counts(found, clip, _WEIGHTING), 0.0, variance, doubts) for clip in CLIPS)
+        return tuple(LearntScore(Counts(found, clip, _WEIGHTING), 0.0, variance, doubts) for clip in CLIPS)

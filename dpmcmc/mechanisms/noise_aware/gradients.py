@@ -1,7 +1,7 @@
 """A regression's access to records: bounded scores, their curvature and variance, each summed in a public metric.
 
 Everything is summed at a public position θ, in a public metric F, with public bounds. Sums leave with Gaussian noise
-(``regression.py``), and nothing else of a record does.
+(``regression_run.py``), and nothing else of a record does.
 
 Bounds. With z = F⁻¹x, ψ the family's bounded score at η = x·θ (``inference/scores``) and Λ its curvature, a record
 adds

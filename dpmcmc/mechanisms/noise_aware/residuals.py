@@ -11,13 +11,13 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from dpmcmc.inference.linear_score import Huber
-from dpmcmc.mechanisms.noise_aware.scale import Learnt
+from dpmcmc.mechanisms.noise_aware.scale import LearntScore
 from dpmcmc.privacy.accounting import Adjacency
 
 #: Candidates for the bound of a score, in standard deviations of residuals were they normal. The wider the bound, the
 #: nearer is Huber's fit to the mean where errors are not symmetric, and the larger is the noise. The deviation is that
 #: of the share of residuals that lies within the first.
-DEVIATIONS = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
+BOUNDS_IN_STD = (1.645, 1.96, 2.33, 2.81, 3.5, 4.5, 6.0, 8.0, 11.0, 15.0)
 #: Knots on each side of 0, and the ratio of one to the next.
 _KNOTS, _RATIO = 40, 1.25
 #: Residuals are looked at up to so many standard deviations for the mean of what the score leaves out, or a half more
@@ -26,10 +26,10 @@ _FAR, _NOISY = (12.0, 10.0, 8.0, 6.0), 2.5
 #: Prior of that mean: zero with this chance, for symmetric errors, or else normal, as wide as all that is left out.
 _SYMMETRIC = 0.2
 #: Density at that quantile of the logarithm of a normal residual's size.
-_DENSITY = 2 * DEVIATIONS[0] * math.exp(-(DEVIATIONS[0] ** 2) / 2) / math.sqrt(2 * math.pi)
+_DENSITY = 2 * BOUNDS_IN_STD[0] * math.exp(-(BOUNDS_IN_STD[0] ** 2) / 2) / math.sqrt(2 * math.pi)
 #: Share of residuals in the tail; its scales in standard deviations, with the median and the standard deviation of
 #: their logarithm under the prior; its shapes; points that stand for each law.
-_TAIL = 2 * float(ndtr(-DEVIATIONS[0]))
+_TAIL = 2 * float(ndtr(-BOUNDS_IN_STD[0]))
 _SCALES, _USUAL_SCALE, _LOG_STD = np.geomspace(0.05, 5.0, 16), 0.5, 0.7
 _SHAPES = np.array([-0.2, 0.0, 0.15, 0.3, 0.45])
 _POINTS = 100
@@ -133,7 +133,7 @@ class Residuals:
         noise_std: float,
         count: int,
         limits: np.ndarray,
-    ) -> tuple[Learnt, ...]:
+    ) -> tuple[LearntScore, ...]:
         """Return Huber's scores, and the mean and size of what each leaves out; see :class:`Scale`.
 
         The left-out part of a residual r is r − clip(r, ±c), with a smaller c in long rows. Its mean moves the
@@ -143,11 +143,11 @@ class Residuals:
         signed = released.reshape(2, -1)
         sizes = signed.sum(axis=0)
         nearest, usual, varies = self._nearest(sizes, math.sqrt(2) * noise_std, count)
-        std = nearest / DEVIATIONS[0]
+        std = nearest / BOUNDS_IN_STD[0]
         tail = self._tail(sizes, noise_std, nearest, count)
         inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
-        for deviations in DEVIATIONS:
+        for deviations in BOUNDS_IN_STD:
             bound = std * deviations
             cuts = bound * limits[:, None]
             left = np.maximum(knots - cuts, 0.0).mean(axis=0)
@@ -169,12 +169,12 @@ class Residuals:
             # ψ = clip(η − y) is the negative of the clipped residual, whose mean is the negative of what is left out.
             wide = float(tail.weights @ lost**2)
             found.append(
-                Learnt(
+                LearntScore(
                     Huber.of(std, deviations),
                     *_skew(mean, (noise + sampled) / count**2, wide),
                     variance=min(max(variance, (_LEAST * std) ** 2), bound**2),
-                    beyond=math.sqrt(float(tail.weights @ outer**2)),
-                    residuals=(usual / DEVIATIONS[0], varies),
+                    mean_beyond=math.sqrt(float(tail.weights @ outer**2)),
+                    residuals=(usual / BOUNDS_IN_STD[0], varies),
                 )
             )
         return tuple(found)
@@ -236,7 +236,7 @@ class Residuals:
         expected = count * shares
         variance = noise_std**2 + 1.0 + expected + (_UNLIKE * expected) ** 2
         logs = -0.5 * np.sum(np.log(variance) + (sizes - expected) ** 2 / variance, axis=2)
-        middle = math.log(_USUAL * self.label_bound * DEVIATIONS[0])
+        middle = math.log(_USUAL * self.label_bound * BOUNDS_IN_STD[0])
         logs = logs - 0.5 * ((candidates - middle) / _STD_VARIES) ** 2
         weights = np.exp(logs - logs.max()).sum(axis=0)
         weights /= weights.sum()
@@ -247,7 +247,7 @@ class Residuals:
     def _tail(self, sizes: np.ndarray, noise_std: float, start: float, count: int) -> Tail:
         """Return the laws of sizes beyond ``start``, given noisy weights on the knots."""
         excesses, logs = _excesses()
-        points = start * (1 + excesses / DEVIATIONS[0])
+        points = start * (1 + excesses / BOUNDS_IN_STD[0])
         points = np.minimum(points, self.knots[-1])
         expected = _TAIL * count * self.shares(points)
         # A knot whose lower neighbour is in the tail has no weight of what is not.
