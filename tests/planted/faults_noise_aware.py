@@ -17,7 +17,7 @@ from dpmcmc.inference.logistic_score import Logistic
 from dpmcmc.inference.normal_law import Local
 from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms.noise_aware import gradients, model_rows
-from dpmcmc.mechanisms.noise_aware.gradients import Spread
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
 from dpmcmc.mechanisms.noise_aware.regression_run import State
 from dpmcmc.mechanisms.noise_aware.residuals import BOUNDS_IN_STD
 from dpmcmc.mechanisms.noise_aware.scale import LearntScore
@@ -90,12 +90,12 @@ def _leverage_halved(patch: Patch) -> None:
 
 
 def _spread_without_weights(patch: Patch) -> None:
-    real = Spread.__call__
+    real = BoundedGradient.added_spread
 
-    def spread(self: Spread, records: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        return real(self, {name: leaf for name, leaf in records.items() if name != "weight"})
+    def spread(self: BoundedGradient, columns: np.ndarray, records: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        return real(self, columns, {name: leaf for name, leaf in records.items() if name != "weight"})
 
-    patch.setattr(Spread, "__call__", spread)
+    patch.setattr(BoundedGradient, "added_spread", spread)
 
 
 def _scale_of_the_data(patch: Patch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from dpmcmc.inference.rare_levels import rare_levels
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Mixture
 from dpmcmc.mechanisms.noise_aware.regression_run import CURVATURES, Ends, Released, State
 from dpmcmc.mechanisms.noise_aware.residuals import Residuals
-from dpmcmc.privacy.query.gram_release import within
 
 #: Relative standard deviation of a curvature beyond which the verdict refuses intervals.
 _MOST_UNCERTAINTY = 0.6
@@ -47,60 +47,66 @@ _MORE = "take a larger epsilon, more records or fewer columns"
 
 def concluded(found: Released) -> Concluded:
     """Return the posterior that follows from all releases, with its evidence."""
-    state, path, now, ends = found
+    state = found.state
     rows = state.rows
-    at = within(now.mean[None], rows.design.radius)[0]
-    latest = state.plan.latest
-    known = state.known
-    positions, weights = path.last(latest)
-    release = path.mean(latest, rows.square)
-    spread: np.ndarray | None = None
-    if ends is not None:
-        release = _with_shift(state, at, release)
-        # For each unit of what normal rows make of the scores here.
-        spread = rows.root @ (ends.spread.matrix / _size(state, known.local(at).score)) @ rows.root
-
-    def law(posterior: Gaussian) -> tuple[GradientRelease, Local]:
-        # Farther away a law of normal rows is no guide.
-        near = state.near(posterior.mean, at)
-        local = known.local(near)
-        if ends is None or spread is None:
-            return release, local
-        # By as much as they differed from normal rows where they were released, they differ here.
-        beyond = known.beyond(positions, weights, near)
-        there = release._replace(gradient=release.gradient - beyond)
-        return there, _as_released(state, ends.curvature, _size(state, local.score) * spread, local.curvature)
-
-    concluded = rows.prior.concluded(law, now, rows.design.num_records)
+    law = _Law.of(found)
+    concluded = rows.prior.concluded(law, found.now, rows.num_rows)
     posterior = concluded.posterior
-    doubts = [*state.learnt.doubts]
-    if ends is not None:
-        doubts += _doubts_of_ends(state, ends)
-    away = in_posterior_stds(release.position - at, posterior.covariance)
-    if away > _MOST_AWAY_IN_STD:
-        doubts.append(
-            f"gradients end {away:.2g} posterior standard deviations from where they were on average; take "
-            "a larger epsilon or more steps"
-        )
-    if ends is not None:
-        beyond = known.beyond(positions, weights, state.near(posterior.mean, at))
-        shift = shift_in_stds(concluded.evidence, beyond)
-        if shift > _MAX_SHIFT_IN_STD:
-            doubts.append(
-                f"slopes that change along the path of gradients move the posterior by {shift:.2g} standard "
-                f"deviations; {_MORE}"
-            )
-    doubts += _left_out(state, posterior)
     evidence = dataclasses.replace(
         concluded.evidence,
         gram=rows.noisy,
         structure=state.plan.options.structure,
-        doubts=tuple(doubts),
+        doubts=tuple(_doubts(law, concluded.evidence, posterior)),
         label_scale=_label_scale(state, concluded.mixture),
-        least=None if ends is None else rows.root @ ends.confirmed @ rows.root,
+        least=None if found.ends is None else rows.root @ found.ends.confirmed @ rows.root,
         rare=_rare(state, posterior),
     )
     return concluded._replace(evidence=evidence)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """The law of the mean of the last gradients, given where the posterior is.
+
+    Attributes:
+        found: all that was released.
+        release: the mean of the last gradients, corrected for what is known of the mean of scores at the truth.
+        spread: B, for each unit of what normal rows make of it; None: none was released.
+    """
+
+    found: Released
+    release: GradientRelease
+    spread: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, found: Released) -> _Law:
+        """Return the law after all releases."""
+        state = found.state
+        rows = state.rows
+        release = found.path.mean(state.plan.latest, rows.square)
+        if found.ends is None:
+            return cls(found, release)
+        usual = _size(state, state.known.local(found.at).score)
+        spread = rows.root @ (found.ends.spread.matrix / usual) @ rows.root
+        return cls(found, _with_shift(state, found.at, release), spread)
+
+    def __call__(self, posterior: Gaussian) -> tuple[GradientRelease, Local]:
+        """Return the release and the model of it about a posterior's mean."""
+        state, _, _, at, ends = self.found
+        # Farther away a law of normal rows is no guide.
+        near = state.near(posterior.mean, at)
+        local = state.known.local(near)
+        if ends is None or self.spread is None:
+            return self.release, local
+        # By as much as they differed from normal rows where they were released, they differ here.
+        release = self.release._replace(gradient=self.release.gradient - self.beyond(near))
+        spread = _size(state, local.score) * self.spread
+        return release, _as_released(state, ends.curvature, spread, local.curvature)
+
+    def beyond(self, near: np.ndarray) -> np.ndarray:
+        """Return by how much the mean gradient exceeds the linear one about a point, (d·K,)."""
+        state = self.found.state
+        return state.known.beyond(*self.found.path.last(state.plan.latest), near)
 
 
 def _with_shift(state: State, at: np.ndarray, release: GradientRelease) -> GradientRelease:
@@ -141,13 +147,35 @@ def _size(state: State, matrix: np.ndarray) -> float:
 # Why intervals may not hold, clauses.
 
 
+def _doubts(law: _Law, evidence: Evidence, posterior: Gaussian) -> list[str]:
+    """Return all doubts of a posterior."""
+    state, _, _, at, ends = law.found
+    doubts = [*state.learnt.doubts]
+    if ends is not None:
+        doubts += _doubts_of_ends(state, ends)
+    away = in_posterior_stds(law.release.position - at, posterior.covariance)
+    if away > _MOST_AWAY_IN_STD:
+        doubts.append(
+            f"gradients end {away:.2g} posterior standard deviations from where they were on average; take "
+            "a larger epsilon or more steps"
+        )
+    if ends is not None:
+        shift = shift_in_stds(evidence, law.beyond(state.near(posterior.mean, at)))
+        if shift > _MAX_SHIFT_IN_STD:
+            doubts.append(
+                f"slopes that change along the path of gradients move the posterior by {shift:.2g} standard "
+                f"deviations; {_MORE}"
+            )
+    return doubts + _left_out(state, posterior)
+
+
 def _doubts_of_ends(state: State, ends: Ends) -> list[str]:
     """Return doubts that curvature and spread tell."""
     learnt = state.learnt
     doubts = _of_ratio(state, ends.ratio, ends.ratio_std)
     if learnt.variance is not None:
         # All that is clipped, were it of one direction, against what sampling moves it by.
-        most = state.rows.design.num_records * learnt.mean_beyond**2
+        most = state.rows.num_rows * learnt.mean_beyond**2
         if ends.spread.deviation > _UNEVEN_SPREAD and most > learnt.variance:
             doubts.append(
                 "errors of some rows are far larger than those of others, and the largest are clipped, so that "
@@ -207,7 +235,7 @@ def _rare(state: State, posterior: Gaussian) -> np.ndarray:
     """Return which coefficients are of a level where some label is too rare, (d·K,)."""
     rows = state.rows
     structure = state.plan.options.structure
-    found = rare_levels(state.learnt.score, structure, rows.moment.gram, rows.design.num_records, posterior)
+    found = rare_levels(state.learnt.score, structure, rows.gram, rows.num_rows, posterior)
     # Effects of groups have a prior that all groups tell.
     return found & (rows.prior.family <= 0)
 
@@ -220,7 +248,7 @@ def _label_scale(state: State, posterior: Mixture) -> float | None:
         # Public: these draws stand for the posterior alone.
         noise = np.random.default_rng(0).normal(size=(_DRAWS, state.rows.prior.size))
         away = posterior.draws(noise) - state.learnt_at
-        squares = np.sum((away @ state.rows.moment.gram) * away, axis=1) / state.rows.design.num_records
+        squares = np.sum((away @ state.rows.gram) * away, axis=1) / state.rows.num_rows
         return scale.label_std(*learnt.residuals, squares)
     return learnt.score.dispersion if scale is not None and isinstance(learnt.score, Counts) else None
 

@@ -225,11 +225,6 @@ class RegressionPlan:
     # The gradients.
 
     @property
-    def gradient_parts(self) -> np.ndarray:
-        """Part of all gradients' μ² that each of them gets, (steps,)."""
-        return gradient_parts(self.options.steps)
-
-    @property
     def latest_part(self) -> float:
         """Part of the gradients that a position and the posterior are made of."""
         return _LATEST_PART if self.has_curvature else _LATEST_PART_OF_NORMAL_ROWS
@@ -290,7 +285,7 @@ class RegressionPlan:
                 trace(SPREAD[1], scores, adjacency, shares.spread_trace),
             )
         others = sum(_share(releases) for releases in (few, scale, (*whitened, *ends)))
-        parts = self.gradient_parts
+        parts = gradient_parts(self.options.steps)
         mu = spec.mu * (1 - 1e-9)
         return Budget(
             mu,

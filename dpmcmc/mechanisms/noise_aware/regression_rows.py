@@ -19,9 +19,8 @@ from dpmcmc.mechanisms.noise_aware.owners import RowsOfOwners
 from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.noise_aware.regression_plan import GRAM, OFFSETS, OWNERS, ROW_SUM, WHITENED, RegressionPlan
 from dpmcmc.mechanisms.noise_aware.release import Noise
-from dpmcmc.mechanisms.rows import Rows
+from dpmcmc.mechanisms.rows import Rows, Totals
 from dpmcmc.privacy.query.gram_release import NoisyGram, SumRelease
-from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.record_sums import Records
 
 
@@ -55,6 +54,16 @@ class ReleasedRows:
     prior: Prior
     joined: Joined | None
 
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.design.num_records
+
+    @property
+    def gram(self) -> np.ndarray:
+        """Estimate of the Gram matrix, (d, d)."""
+        return self.moment.gram
+
     @functools.cached_property
     def mean_row(self) -> np.ndarray:
         """The mean row, (d,)."""
@@ -86,27 +95,21 @@ def release_rows(plan: RegressionPlan, num_records: int, records: Records, rows:
         rows: their public facts.
         noise: of the releases.
     """
-    design = plan.design(num_records, noise.settings[GRAM[0]] if plan.has_curvature else None)
-    facts = plan.rows(design)
-    most_rows = design.num_records
+    most = plan.design(num_records, noise.settings[GRAM[0]] if plan.has_curvature else None)
     totals = rows.totals(records, plan.target.offset_bound)
-    noisy = noise.gram(totals.gram, facts, GRAM)
+    noisy = noise.gram(totals.gram, plan.rows(most), GRAM)
     moment = _estimated(plan, noisy)
-    released_row = None
-    if plan.sums_rows:
-        released_row = SumRelease(facts, noise.settings[ROW_SUM]).mean(totals.rows, next(noise.keys))
-    offset = (0.0, 0.0)
-    if plan.target.offset_bound is not None:
-        offset = _released_offset(noise, totals.offsets, plan.target.offset_bound, most_rows)
+    released_row = _released_row(plan, most, totals, noise)
+    offset = _released_offset(plan, most, totals, noise)
     owners = RowsOfOwners.guessed(num_records, 1)
     if plan.together > 1:
         owners = RowsOfOwners.of(noise.added(totals.counts, OWNERS))
-    design = design._replace(num_records=owners.num_rows)
+    design = most._replace(num_records=owners.num_rows)
 
     def mean_row_of(gram: np.ndarray) -> np.ndarray:
         if released_row is None:
             return mean_row(gram, owners.num_rows, plan.intercept)
-        return released_row * (most_rows / owners.num_rows)
+        return released_row * (most.num_records / owners.num_rows)
 
     metric = BoundedGradient.of(moment.gram, design, plan.score)
     both = None
@@ -139,9 +142,20 @@ def _estimated(plan: RegressionPlan, noisy: NoisyGram) -> Denoised:
     return spiked(noisy) if plan.hidden else denoised(noisy, plan.options.structure)
 
 
-def _released_offset(noise: Noise, exact: Exact, bound: float, count: int) -> tuple[float, float]:
+def _released_row(plan: RegressionPlan, design: Design, totals: Totals, noise: Noise) -> np.ndarray | None:
+    """Release the sum of rows; return the mean row of as many rows as there may be, (d,), or None: it is not needed."""
+    if not plan.sums_rows:
+        return None
+    release = SumRelease(plan.rows(design), noise.settings[ROW_SUM])
+    return release.mean(totals.rows, next(noise.keys))
+
+
+def _released_offset(plan: RegressionPlan, design: Design, totals: Totals, noise: Noise) -> tuple[float, float]:
     """Release the sums of offsets and of their squares; return their mean and variance."""
-    mean, square = np.clip(noise.added(exact, OFFSETS) / count, (-1.0, 0.0), 1.0)
+    bound = plan.target.offset_bound
+    if bound is None:
+        return 0.0, 0.0
+    mean, square = np.clip(noise.added(totals.offsets, OFFSETS) / design.num_records, (-1.0, 0.0), 1.0)
     return bound * float(mean), bound**2 * max(0.0, float(square - mean**2))
 
 

@@ -25,7 +25,13 @@ from dpmcmc.mechanisms.noise_aware.clipping import ScoreSums, candidates, clippe
 from dpmcmc.mechanisms.noise_aware.descent import Path, descend
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Bounds
 from dpmcmc.mechanisms.noise_aware.metric import clip_of, farthest_reach, leverage_of, longest_row
-from dpmcmc.mechanisms.noise_aware.regression_plan import CURVATURE, SPREAD, RegressionPlan, last_gradients
+from dpmcmc.mechanisms.noise_aware.regression_plan import (
+    CURVATURE,
+    SPREAD,
+    RegressionPlan,
+    gradient_parts,
+    last_gradients,
+)
 from dpmcmc.mechanisms.noise_aware.regression_rows import ReleasedRows, release_rows
 from dpmcmc.mechanisms.noise_aware.release import FIRST_GRADIENT, Noise, multipliers
 from dpmcmc.mechanisms.noise_aware.scale import LearntScore
@@ -67,9 +73,8 @@ class State:
         rows = self.rows
         kind = ScoredRows if self.plan.score.size == 1 else SeveralPredictors
         score = self.learnt.score
-        count = rows.design.num_records
-        gram, error = rows.moment
-        return kind(rows.owners.scored(score), gram, count, rows.mean_row, score.limit, error, rows.offset)
+        error = rows.moment.error
+        return kind(rows.owners.scored(score), rows.gram, rows.num_rows, rows.mean_row, score.limit, error, rows.offset)
 
     @property
     def access(self) -> BoundedGradient:
@@ -81,13 +86,13 @@ class State:
     @property
     def clipped_off(self) -> np.ndarray:
         """Bound of what the score clips off residuals, (d, d)."""
-        return clipped_off(self.learnt.mean_beyond, self.rows.moment.gram, self.rows.design.num_records)
+        return clipped_off(self.learnt.mean_beyond, self.rows.gram, self.rows.num_rows)
 
     def near(self, mean: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Return the point toward ``mean`` that is no farther from ``at`` than predictors may move."""
         step = (mean - at).reshape(self.rows.design.size, -1)
-        square = float(np.sum(step * (self.rows.moment.gram @ step)))
-        size = math.sqrt(max(0.0, square) / self.rows.design.num_records)
+        square = float(np.sum(step * (self.rows.gram @ step)))
+        size = math.sqrt(max(0.0, square) / self.rows.num_rows)
         return at + min(1.0, self.learnt.score.step / max(size, 1e-300)) * (mean - at)
 
     # Releases at a public position.
@@ -109,7 +114,7 @@ class State:
         usual = clip_of(self.learnt.score, self.rows.typical, self.rows.metric.longest)
         usual /= self.learnt.score.limit
         limits = np.quantile(np.minimum(1.0, usual / norms), _ROW_QUANTILES)
-        found = scale.learnt(noisy, self.noise.settings[name], self.rows.design.num_records, limits)
+        found = scale.learnt(noisy, self.noise.settings[name], self.rows.num_rows, limits)
         return dataclasses.replace(self, learnt=self._widest(found, position), learnt_at=position)
 
     def _widest(self, found: tuple[LearntScore, ...], position: np.ndarray) -> LearntScore:
@@ -121,13 +126,13 @@ class State:
             local = state.known.local(position)
             noise = (z * state.access.clip) ** 2 * self.rows.square
             if learnt.variance is not None:
-                spread = learnt.variance * self.rows.moment.gram
+                spread = learnt.variance * self.rows.gram
                 sums.append(ScoreSums(local.curvature, spread, noise, state.clipped_off))
                 continue
             ratio = float(np.trace(local.score) / np.trace(local.curvature))
             # The spread has the shape of the curvature, which normal rows know better.
             sums.append(ScoreSums(local.curvature, ratio * local.curvature, noise))
-        return found[widest_affordable(sums, found[-1].score, self.rows.design.num_records)]
+        return found[widest_affordable(sums, found[-1].score, self.rows.num_rows)]
 
     def gradient(self, position: np.ndarray, noise_multiplier: float) -> tuple[np.ndarray, float]:
         """Release the gradient at a position within the radius, (d·K,); return it, and its noise std in the metric."""
@@ -149,7 +154,7 @@ class State:
             # A step along a direction that is not well known is short, and no gradient counts less for the error of H:
             # far from where gradients vanish it would leave the position to the prior.
             root = self.rows.metric.root
-            square = self.rows.design.num_records * root @ root
+            square = self.rows.num_rows * root @ root
             local = dataclasses.replace(exact, gram=square).local(now.mean)
         else:
             error = normal_law.isotropic_error(self.rows.noisy.noise_std)
@@ -165,7 +170,6 @@ class Ends(NamedTuple):
     """Releases where the gradients end, in the metric.
 
     Attributes:
-        at: position, (d·K,).
         curvature: H.
         confirmed: what the releases confirm of H, (d·K, d·K).
         spread: B.
@@ -173,7 +177,6 @@ class Ends(NamedTuple):
         ratio_std: noise of this ratio.
     """
 
-    at: np.ndarray
     curvature: Corrected
     confirmed: np.ndarray
     spread: Corrected
@@ -185,7 +188,7 @@ def release_ends(state: State, at: np.ndarray) -> Ends:
     """Release the curvature and the spread of scores at a position."""
     curvature, least = _release_curvature(state, at)
     spread, ratio, ratio_std = _release_spread(state, at, curvature)
-    return Ends(at, curvature, least, spread, ratio, ratio_std)
+    return Ends(curvature, least, spread, ratio, ratio_std)
 
 
 def _release_curvature(state: State, at: np.ndarray) -> tuple[Corrected, np.ndarray]:
@@ -204,7 +207,7 @@ def _release_curvature(state: State, at: np.ndarray) -> tuple[Corrected, np.ndar
 
     def bounds(reach: float) -> Bounds:
         longest = min(reach * longest_row(rows.typical, rows.metric.longest), rows.metric.longest)
-        mean = trace / rows.design.num_records
+        mean = trace / rows.num_rows
         return Bounds(access.clip, longest, leverage_of(access.score, access.clip, longest, reach, mean))
 
     # Rows as long as noise affords weigh in full.
@@ -254,12 +257,14 @@ class Released(NamedTuple):
         state: in which its releases ended.
         path: its gradients.
         now: the posterior given these.
-        ends: releases where they end; None: there are none.
+        at: the position where they end, (d·K,).
+        ends: releases there; None: there are none.
     """
 
     state: State
     path: Path
     now: Gaussian
+    at: np.ndarray
     ends: Ends | None
 
 
@@ -277,7 +282,7 @@ def released(plan: RegressionPlan, settled: MechanismPlan, records: Records, key
     prepare = Rows(settled.target, plan.design(settled.num_records).row_bound)
     rows = release_rows(plan, settled.num_records, asked(records).prepared(prepare), prepare, noise)
     radius = rows.design.radius
-    z = multipliers(settled.settings[FIRST_GRADIENT], plan.gradient_parts)
+    z = multipliers(settled.settings[FIRST_GRADIENT], gradient_parts(steps))
     state = State(plan, noise, rows, LearntScore(plan.score))
     now = rows.prior.gaussian
     path = Path()
@@ -288,4 +293,4 @@ def released(plan: RegressionPlan, settled: MechanismPlan, records: Records, key
         start = stop
     now, path = descend(now, path, range(start, steps), z, state.gradient, state.posterior, radius)
     at = within(now.mean[None], radius)[0]
-    return Released(state, path, now, release_ends(state, at) if plan.has_curvature else None)
+    return Released(state, path, now, at, release_ends(state, at) if plan.has_curvature else None)
