@@ -11,14 +11,15 @@ import pytest
 
 from dpmcmc.engine.checked_records import checked
 from dpmcmc.mechanisms import adassp, statistics
-from dpmcmc.mechanisms.noise_aware import model, owners, releases
+from dpmcmc.mechanisms.noise_aware import model
+from dpmcmc.mechanisms.noise_aware import release as noise_aware_release
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.integer_rows import Exact
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (owners, releases, statistics, adassp, gram_release, model)
+_MODULES = (noise_aware_release, statistics, adassp, gram_release)
 
 
 def distance(one: np.ndarray | Exact, two: np.ndarray | Exact) -> float:

@@ -12,7 +12,7 @@ from dpmcmc.data.structure import RowStructure
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.count_score import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware import facts
+from dpmcmc.mechanisms.noise_aware import clipping
 from dpmcmc.mechanisms.rows import Rows
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
@@ -161,5 +161,5 @@ def test_intervals_cover_and_those_of_uncentred_clipping_do_not(monkeypatch):
     assert inside[:, 0].mean() > 0.6
     real = Counts._clipped
     monkeypatch.setattr(Counts, "_clipped", lambda self, eta, limit: real(self, eta, limit)._replace(centre=0 * eta))
-    monkeypatch.setattr(facts, "CLIPS", CLIPS[:1])  # far out there is little to centre
+    monkeypatch.setattr(clipping, "CLIPS", CLIPS[:1])  # far out there is little to centre
     assert not covered(0.5, 6)[:, 0].any()

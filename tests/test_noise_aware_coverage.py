@@ -16,7 +16,7 @@ from dpmcmc.estimators import fitting
 from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware.releases import _moved
+from dpmcmc.mechanisms.noise_aware.regression_conclusion import shift_in_stds
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.noise_aware_tables import assert_covers, covered, linear, linear_table, logistic, rows, table
 from tests.unproved import plan_any_epsilon
@@ -218,8 +218,8 @@ def test_slopes_that_change_along_the_path_take_intervals_away(monkeypatch):
     h, covariance = np.diag([40.0, 10.0]), np.diag([16.0, 4.0])
     found = Evidence(h, np.zeros(2), covariance, np.full(2, 1e6), 100)
     # With so wide a prior the posterior is N(H⁻¹u, H⁻¹ 𝒞 H⁻¹), and its standard deviations are 4/40 and 2/10.
-    assert _moved(found, np.array([40 * 0.3, 0.0])) == pytest.approx(3 / math.sqrt(2), rel=1e-3)
-    assert _moved(found, np.zeros(2)) == 0.0
+    assert shift_in_stds(found, np.array([40 * 0.3, 0.0])) == pytest.approx(3 / math.sqrt(2), rel=1e-3)
+    assert shift_in_stds(found, np.zeros(2)) == 0.0
     rng = np.random.default_rng(0)
     age = rng.uniform(0, 100, 5000)
     sick = rng.random(len(age)) < expit(-3 + 0.03 * age)

@@ -17,8 +17,9 @@ from dpmcmc.inference.count_score import CLIPS
 from dpmcmc.inference.scores import score_of
 from dpmcmc.inference.softmax_score import Softmax
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics
-from dpmcmc.mechanisms.noise_aware import facts, gradients
+from dpmcmc.mechanisms.noise_aware import gradients
 from dpmcmc.mechanisms.noise_aware.gradients import Design
+from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
@@ -59,7 +60,7 @@ def path_of(steps=8, together=1, scale=None):
 
     An owner's rows have a leverage of at most 1 each, and share one clip norm.
     """
-    third = steps - math.ceil(facts.LAST * steps)
+    third = steps - math.ceil(0.4 * steps)
     scales = {min(steps // 4, third - 2), min(int(0.45 * steps), third - 1), third}
     assert len(scales) == 3
 
@@ -116,7 +117,7 @@ SOFTMAX = SoftmaxRegression(prior_scale=1.0, num_classes=3, num_features=4, row_
 UNIT_NORM, INTERCEPT = RowStructure(unit_norm=True), RowStructure(constant=0)
 SANDWICH = {"covariance": "sandwich", "steps": 8}
 #: Rows of so many features have more numbers than a curvature is released for.
-MANY = facts.MOST_RELEASED // 3 + 1
+MANY = MOST_RELEASED // 3 + 1
 #: A target, what the mechanism is told, and sensitivities of its releases in their order, written out by hand; b = 1.
 CHARGED = {
     "logistic": (logistic(4), {}, [rows_of(), path_of(NoiseAware().steps)]),

@@ -28,7 +28,7 @@ from dpmcmc.estimators.suggestion import (
 )
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.mechanisms.noise_aware import Normal
-from dpmcmc.mechanisms.noise_aware.facts import MOST_RELEASED
+from dpmcmc.mechanisms.noise_aware.regression_plan import MOST_RELEASED
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target

@@ -22,8 +22,8 @@ from dpmcmc.estimators.simulated_rows import REAL
 from dpmcmc.estimators.suggested_chain import suggested_chain
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.mechanisms.noise_aware.facts import last_gradients, releases_curvature
 from dpmcmc.mechanisms.noise_aware.prior import Prior
+from dpmcmc.mechanisms.noise_aware.regression_plan import last_gradients, releases_curvature
 from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.planning.permitted_uses import BEST_FIT, INTERVALS, PREDICTION
 from dpmcmc.planning.plan import Plan
