@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.engine.blocks import BoundPlan
+from dpmcmc.engine.steps import BoundPlan
 from dpmcmc.engine.work import Release, Within, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.released_metric import ReleasedMetric
