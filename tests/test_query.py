@@ -14,7 +14,7 @@ from dpmcmc.engine import sizes
 from dpmcmc.privacy.accounting import noise_tables
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import exact_sums, integer_noise, platforms, rows_in_place
+from dpmcmc.privacy.query import exact_sums, platforms, rows_in_place
 from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
 from dpmcmc.privacy.query.query import GradientQuery, drawn_noise

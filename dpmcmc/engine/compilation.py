@@ -78,23 +78,23 @@ KEPT_PROGRAMS = 32
 def _compile_cached(program: Program, shape: Shape, arguments: Hashable) -> Compiled:
     calls = DeviceCalls(program, shape)
     here = traced_for(program.platform)
-    if program.mesh is None:
-        draw = jax.jit(here(calls.draw))
-        chunk = jax.jit(here(calls.chunk), donate_argnums=(0,))
-    else:
-        draw, chunk = _shared_out(calls, program.mesh, program.supplied, here)
+    draw: Callable[..., DrawnRandomness] = calls.draw
+    chunk: Callable[..., tuple] = calls.chunk
+    places: dict[str, PyTree] = {}
+    if program.mesh is not None:
+        draw, chunk, places["in_shardings"] = _shared_out(calls, program.mesh, program.supplied)
     return Compiled(
         prepared=jax.jit(program.prepared),
         start=jax.jit(jax.vmap(program.start, in_axes=(of_each(0, None),)), compiler_options=RUN_ONCE),
-        draw=draw,
-        chunk=chunk,
+        draw=jax.jit(here(draw)),
+        chunk=jax.jit(here(chunk), donate_argnums=(0,), **places),
     )
 
 
 def _shared_out(
-    calls: DeviceCalls, mesh: Mesh, supplied: bool, here: Callable[[Callable], Callable]
-) -> tuple[Callable[..., DrawnRandomness], jax.stages.Wrapped]:
-    """``draw`` and ``chunk`` on the devices of a mesh."""
+    calls: DeviceCalls, mesh: Mesh, supplied: bool
+) -> tuple[Callable[..., DrawnRandomness], Callable[..., tuple], PyTree]:
+    """(``draw`` and ``chunk`` on the devices of a mesh, where it holds the arguments of a chunk)."""
     split = PartitionSpec(CHAIN)
     whole = PartitionSpec()
     chains = of_each(split, whole)
@@ -106,11 +106,7 @@ def _shared_out(
     draw = shared(calls.draw, in_specs=(chains, whole, whole), out_specs=drawn)
     taken = (split, chains, whole, whole, whole, rows)
     chunk = shared(calls.chunk, in_specs=taken, out_specs=(split, STEPS, split, split))
-    return jax.jit(here(draw)), jax.jit(here(chunk), donate_argnums=(0,), in_shardings=_shardings(taken, mesh))
-
-
-def _shardings(specs: PyTree, mesh: Mesh) -> PyTree:
-    """Return where a mesh holds arrays of these specs."""
-    return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda spec: isinstance(spec, PartitionSpec)
+    held = jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), taken, is_leaf=lambda spec: isinstance(spec, PartitionSpec)
     )
+    return draw, chunk, held

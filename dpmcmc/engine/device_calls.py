@@ -83,6 +83,7 @@ class DeviceCalls:
             (states, kept (positions, infos), leaves (room, chains, ...), whether each chain is finite, norms of the
             positions).
         """
+
         def take(own: tuple) -> tuple[PyTree, PyTree]:
             states, chain, start = own
             return self._take_steps(states, chains._replace(chain=chain, start=start), first, noise_std, kept, given)
@@ -158,4 +159,6 @@ def _in_groups(take: Callable[[tuple], tuple[PyTree, PyTree]], own: tuple, group
     split = jax.tree.map(lambda leaf: leaf.reshape(groups, -1, *leaf.shape[1:]), own)
     states, output = jax.lax.map(take, split)
     states = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
-    return states, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), output)
+    return states, jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), output
+    )

@@ -47,13 +47,13 @@ class KeptDraws:
             whole = np.concatenate([leaf[:count] for leaf in leaves], axis=1)
             return np.ascontiguousarray(np.moveaxis(whole, 1, 0)[:chains])
 
-        outputs, finite, norms = zip(*lanes, strict=True)
+        outputs, *ends = zip(*lanes, strict=True)
         if count:
             self.pieces.append(jax.tree.map(joined, *on_host(outputs)))
-        finite = np.concatenate(on_host(finite))[:chains]
+        finite, norms = (np.concatenate(on_host(end))[:chains] for end in ends)
         if not np.all(finite) and self.failure is None:
             self.failure = min(first + width, self._plan.steps), float(np.min(self.norms[~finite]))
-        self.norms = np.concatenate(on_host(norms))[:chains].astype(float)
+        self.norms = norms.astype(float)
 
     def joined(self) -> PyTree:
         """Return all that is kept, leaves (chains, draws, ...), and let its pieces go."""

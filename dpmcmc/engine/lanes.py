@@ -93,12 +93,12 @@ class Lane:
     Attributes:
         chains: what the device is given about them.
         states: where they are.
-        given: (first step, noise of the steps) -> what a chunk is given in the place of records.
+        given: (chains, first step, noise of the steps) -> what a chunk is given in the place of records.
     """
 
     chains: Chain
     states: PyTree
-    given: Callable[[int, np.ndarray], PyTree]
+    given: Callable[[Chain, int, np.ndarray], PyTree]
 
 
 def take_chunk(
@@ -121,7 +121,7 @@ def take_chunk(
     """
 
     def take(lane: Lane) -> tuple:
-        given = lane.given(first, noise)
+        given = lane.given(lane.chains, first, noise)
         lane.states, *output = executable(lane.states, lane.chains, np.int32(first), noise, kept, given)
         return tuple(output)
 

@@ -21,7 +21,8 @@ test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost,
 test_a_stopped_run_goes_on_to_the_same_bits, test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again,
 "draws saved before their cost", "resume with the same keys on another platform", "resume that forgets the charge"
 
-:func:`sample` is one life. ``dpmcmc run`` writes its files inside one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
+:func:`sample` is one life. ``dpmcmc run`` writes its files inside one. Who carries out a plan is looked up by the
+plan's type (``work.py``), so mechanisms are not known here.
 
 Several processes live one life together. Process 0 alone reserves, begins, commits and settles, and the others wait for
 it (``processes.py``). So no process computes from a record before the budget is spent, and each is charged for all.

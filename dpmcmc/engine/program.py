@@ -27,7 +27,6 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.structure import Number, Structure
 from dpmcmc.targets.base import Target, target_offers
 
-
 #: Randomness of queries, and the keys of the sampler's own.
 DrawnRandomness = tuple[StepRandomness, jax.Array]
 
@@ -45,8 +44,8 @@ class Chain(NamedTuple):
 
     numbers: dict[str, Any]
     streams: Streams
-    steps: jax.Array
-    chain: jax.Array
+    steps: Any
+    chain: Any
     start: PyTree = None
 
 
@@ -199,7 +198,7 @@ class Program:
         records: PyTree,
         drawn: DrawnRandomness,
     ) -> tuple[PyTree, PyTree]:
-        """(state after step t, info); what is read at the end stays as it was where the chain has done all its steps."""
+        """(state after step t, info); what is read at the end stays where the chain has done all its steps."""
         draws, key = drawn
         gradient = self.query(chain).answer(state.position, records, draws, noise_std, t)
         following, info = self.sampler.fill(chain.numbers.get("sampler", ())).step(key, state, gradient, t)

@@ -193,27 +193,27 @@ class Steps:
             handed_out(waiting)
         return draws
 
+    def _given(self, records: PyTree) -> Callable[[Chain, int, np.ndarray], PyTree]:
+        """Return what gives a chunk of chains its records, by first step and noise."""
+        mesh = self._program.mesh
+        if self._program.supplied:
+            return Supply(records, self._functions.draw, mesh).read
+        prepared = self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
+        return lambda *_: prepared
+
     def _lanes(self, records: PyTree) -> list[Lane]:
         """Lanes of the chains, where the run begins or goes on."""
         mesh = self._program.mesh
-        if self._program.supplied:
-            supply = Supply(records, self._functions.draw, mesh)
-        else:
-            prepared = self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
+        given = self._given(records)
         size = self.layout.chains
         found = []
         for k in range(self.layout.lanes):
             chains = self._chains_of(k)
             states = self._functions.start(chains)
             if self.point is not None and self.point.states is not None:
-                own = [leaf[k * size : (k + 1) * size] for leaf in self.point.states]
-                states = restored(own, states)
+                states = restored([leaf[k * size : (k + 1) * size] for leaf in self.point.states], states)
                 states = states if mesh is None else spread(states, mesh, CHAIN)
-            if self._program.supplied:
-                lane = Lane(chains, states, lambda first, noise, chains=chains: supply.read(chains, first, noise))
-            else:
-                lane = Lane(chains, states, lambda first, noise: prepared)
-            found.append(lane)
+            found.append(Lane(chains, states, given))
         return found
 
     def _schedule(self, first: int) -> tuple[np.ndarray, np.ndarray]:

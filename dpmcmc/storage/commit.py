@@ -16,7 +16,6 @@ import numpy as np
 from dpmcmc.storage.arrays import unseal
 from dpmcmc.storage.pytree import PyTree
 
-
 #: Begins the names of arrays of pieces.
 _PIECE = "piece/"
 

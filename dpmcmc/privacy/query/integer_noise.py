@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
