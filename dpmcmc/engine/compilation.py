@@ -80,14 +80,18 @@ def _compile_cached(program: Program, shape: Shape, arguments: Hashable) -> Comp
     here = traced_for(program.platform)
     draw: Callable[..., DrawnRandomness] = calls.draw
     chunk: Callable[..., tuple] = calls.chunk
-    places: dict[str, PyTree] = {}
+    held = by_chain = by_record = None
     if program.mesh is not None:
-        draw, chunk, places["in_shardings"] = _shared_out(calls, program.mesh, program.supplied)
+        draw, chunk, held = _shared_out(calls, program.mesh, program.supplied)
+        by_chain = NamedSharding(program.mesh, PartitionSpec(CHAIN))
+        by_record = NamedSharding(program.mesh, PartitionSpec(DATA))
     return Compiled(
-        prepared=jax.jit(program.prepared),
-        start=jax.jit(jax.vmap(program.start, in_axes=(of_each(0, None),)), compiler_options=RUN_ONCE),
+        prepared=jax.jit(program.prepared, out_shardings=by_record),
+        start=jax.jit(
+            jax.vmap(program.start, in_axes=(of_each(0, None),)), compiler_options=RUN_ONCE, out_shardings=by_chain
+        ),
         draw=jax.jit(here(draw)),
-        chunk=jax.jit(here(chunk), donate_argnums=(0,), **places),
+        chunk=jax.jit(here(chunk), donate_argnums=(0,), in_shardings=held),
     )
 
 
