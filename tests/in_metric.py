@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine.program import Cells
+from dpmcmc.engine.program import Chain
 from dpmcmc.engine.work_table import work_of
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, gram_of, svec
@@ -74,7 +74,7 @@ def whitened_sum(plan, data, metric):
     chains.read(data, None, None, None)
     run, rows = chains.before[0].given(metric, chains.bound(streams_of(0)[0], False), chains.records)
     program = chains.program()
-    cell = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))
-    query = program.query(Cells(cell, run.streams, np.int32(0), np.int32(1)))
+    numbers = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))
+    query = program.query(Chain(numbers, run.streams, np.int32(1), np.int32(0)))
     start = np.zeros(D, np.float32)
     return query.clipped_sum(start, program.prepared(rows), jax.random.key(0)).to_float64(1.0, query.bits)

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec
 import dpmcmc
 from dpmcmc.engine import sizes
 from dpmcmc.engine.mesh import DATA, spread
-from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.program import Chain, Program
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
@@ -152,8 +152,8 @@ def sums() -> dict[str, np.ndarray]:
     for name, sampling in schemes.items():
         plan = make(sampling=sampling, privacy=promise)
         program = Program.of(plan, TARGET, mesh)
-        cell = Cells(program.numbers(plan, TARGET), streams_of(0)[0], jnp.int32(0), jnp.int32(1))
-        query = program.query(cell)
+        chain = Chain(program.numbers(plan, TARGET), streams_of(0)[0], jnp.int32(1), jnp.int32(0))
+        query = program.query(chain)
         select = shard_selector(sampling, N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
 
         def counted(indices: Any, mask: Any, rows: Any = query.rows) -> Any:

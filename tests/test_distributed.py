@@ -217,11 +217,11 @@ def test_a_process_that_learns_of_a_refusal_says_nothing(capsys):
 
 def test_a_commit_goes_to_another_process_whole():
     states = [np.arange(6.0).reshape(2, 3), np.ones((2, 2), np.uint32)]
-    pieces = [[[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)]], [], [[np.zeros(2), np.zeros(0)]]]
-    point = Point(4, 2, 5, 9, (2, 7), states, [1.0, 2.0, 3.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
+    pieces = [[np.full(3, 1.0), np.full(3, 2)], [np.full(1, 3.0), np.full(1, 4)], [np.zeros(2), np.zeros(0)]]
+    point = Point(4, False, 5, 9, (2, 7), states, [1.0, 2.0], pieces, 1.5, [("draws-00001.bin", "ab")], sure=False)
     told = Point.of_whole(point.whole())
     jax.tree.map(np.testing.assert_array_equal, [told.states, told.pieces], [states, pieces])
-    assert [len(own) for own in told.pieces] == [2, 0, 1]
+    assert [len(own) for own in told.pieces] == [2, 2, 2]
     for field in dataclasses.fields(Point):
         if field.name not in ("states", "pieces"):
             assert getattr(told, field.name) == getattr(point, field.name)
@@ -340,14 +340,15 @@ def test_a_run_goes_on_with_other_devices_for_a_further_charge(tmp_path):
 STOPPED = """
 import os, signal, sys
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import lanes, sizes
-hand_out = lanes.hand_out
+from dpmcmc.engine import sizes
+from dpmcmc.engine.kept_draws import KeptDraws
+add = KeptDraws.add
 sizes._CHUNK_STEPS = 3
 def lost(*given):
-    hand_out(*given)
+    add(*given)
     if os.environ["DPMCMC_PROCESS"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-lanes.hand_out = lost
+KeptDraws.add = lost
 sys.exit(main(["run", *sys.argv[1:]]))
 """
 

@@ -10,7 +10,8 @@ import yaml
 import dpmcmc
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import chains, lanes, sizes
+from dpmcmc.engine import chains, sizes
+from dpmcmc.engine.kept_draws import KeptDraws
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.run_elsewhere import INTERRUPTED
@@ -98,7 +99,7 @@ def test_bad_records_give_it_back_and_a_crash_does_not(ledger, monkeypatch):
     def crash(*_):
         raise MemoryError
 
-    monkeypatch.setattr(lanes, "hand_out", crash)
+    monkeypatch.setattr(KeptDraws, "add", crash)
     with pytest.raises(MemoryError):
         dpmcmc.sample(PLAN, DATA, ledger=ledger)
     assert outcomes(ledger) == ["void", "open"]
@@ -172,18 +173,18 @@ def test_a_ledger_that_cannot_be_settled_costs_no_result(ledger, monkeypatch):
 def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, tmp_path, monkeypatch):
     monkeypatch.setattr(sizes, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
-    real = lanes.hand_out
+    real = KeptDraws.add
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "hand_out", lambda rows, first, *a: real(rows, first, *a) if first < 20 else _stop())
+        patch.setattr(KeptDraws, "add", lambda draws, first, *a: real(draws, first, *a) if first < 20 else _stop())
         patch.setattr(run_command.Place, "clear", lambda self: None)
         with pytest.raises(Stop):
             call(config, "--out", tmp_path / "run")
 
-    def diverged(rows, *_):
-        rows[0].failure = 40, 1.0
+    def diverged(draws, *_):
+        draws.failure = 40, 1.0
 
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
-    monkeypatch.setattr(lanes, "hand_out", diverged)
+    monkeypatch.setattr(KeptDraws, "add", diverged)
     assert call("--resume", tmp_path / "run") == 1
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert sum(e["count"] for e in stated["events"] if e["mechanism"] == "poisson_gaussian") > 60

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -200,7 +200,7 @@ class CheckpointOfFirst:
         point: Point,
         step: int,
         states: PyTree,
-        traces: Sequence[CommittedDraws],
+        draws: CommittedDraws,
         steps: int,
         seconds: float,
     ) -> None:
@@ -208,7 +208,7 @@ class CheckpointOfFirst:
         whole = on_host(jax.tree.map(plain, states))
 
         def committed() -> None:
-            self._kept.commit(point, step, whole, traces, steps, seconds)
+            self._kept.commit(point, step, whole, draws, steps, seconds)
 
         said_by_first(committed)
 

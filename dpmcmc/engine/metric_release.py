@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.blocks import BoundPlan
+from dpmcmc.engine.steps import BoundPlan
 from dpmcmc.engine.work import Given, MovingChains, Work
 from dpmcmc.errors import InputError
 from dpmcmc.inference.released_metric import ReleasedMetric

@@ -11,13 +11,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.engine.blocks import BoundPlan
 from dpmcmc.engine.chain_checks import check_room
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.checked_records import Fits, checked
 from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.shards import shards_of
+from dpmcmc.engine.steps import BoundPlan
 from dpmcmc.engine.work import Given, MovingChains, Progress, Session, Work, part_of, released
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence

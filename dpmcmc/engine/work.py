@@ -19,8 +19,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine.agreement import Kept, of_first, several
-from dpmcmc.engine.blocks import BoundPlan
 from dpmcmc.engine.result import Result
+from dpmcmc.engine.steps import BoundPlan
 from dpmcmc.planning.stages import Stage
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee

@@ -53,7 +53,7 @@ from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import step
 from dpmcmc.engine.chain_checks import check_records
 from dpmcmc.engine.life import Key, Life
-from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.program import Chain, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
@@ -261,7 +261,7 @@ class Account:
         program = Program.of(self.plan, self._target, open_numbers=False)
 
         def of_chain(chain: jax.Array) -> PyTree:
-            return program.start(Cells({}, streams, chain, jnp.int32(self.plan.steps))).position
+            return program.start(Chain({}, streams, jnp.int32(self.plan.steps), chain)).position
 
         return jax.jit(jax.vmap(of_chain))(jnp.arange(self.plan.chains, dtype=jnp.int32))
 
