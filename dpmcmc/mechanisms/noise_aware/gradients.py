@@ -62,7 +62,7 @@ from dpmcmc.privacy.query.integer_rows import (
     unit_of,
     weighted_sum,
 )
-from dpmcmc.privacy.query.record_sums import Records
+from dpmcmc.privacy.query.record_sums import Records, Sum
 
 #: A typical whitened row is taken for no shorter than this, whatever was released.
 _LEAST_TYPICAL_NORM = 0.1
@@ -431,7 +431,7 @@ class BoundedGradient:
         return (total,)
 
 
-def _moment(records: Records, of: Callable[[Any], tuple[np.ndarray, ...]]) -> Exact:
+def _moment(records: Records, of: Sum) -> Exact:
     """Return a second moment of rows within 1, exactly. Private: it must not leave."""
     (total,) = records.total(of)
     return Exact(total, 4.0**-MOMENT_BITS)
