@@ -132,15 +132,11 @@ class Budget(NamedTuple):
 
     def calibrated(self, spec: PrivacySpec) -> Calibrated:
         """Return the events of all releases, and their noise stds by name."""
-        parts = (
-            calibrated(self.of_rows, self.mu, spec),
-            calibrated((self.gradients,), self.gradient_mu, spec),
-            calibrated(self.of_labels, self.mu, spec),
-        )
-        settings = {"gram_share": self.gram_share}
-        for _, stds in parts:
-            settings |= stds
-        return tuple(event for events, _ in parts for event in events), settings
+        rows, row_stds = calibrated(self.of_rows, self.mu, spec)
+        path, path_stds = calibrated((self.gradients,), self.gradient_mu, spec)
+        labels, label_stds = calibrated(self.of_labels, self.mu, spec)
+        settings = {"gram_share": self.gram_share} | row_stds | path_stds | label_stds
+        return (*rows, *path, *labels), settings
 
     @property
     def stds(self) -> dict[str, float]:
