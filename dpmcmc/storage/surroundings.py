@@ -90,8 +90,10 @@ def check_free(folder: str | Path, option: str = "folder", left: Collection[str]
             f"{option}: {place} lies in a checkpoint, {checkpoint}, which holds the keys of a run; give a folder "
             "elsewhere"
         )
-    names = {path.name for path in place.iterdir()} if os.path.lexists(place) else set()
-    held = {name for name in names if not is_left_over(name)} - set(left)
+    if place.is_dir():
+        held = {path.name for path in place.iterdir() if not is_left_over(path.name)} - set(left)
+    else:
+        held = {place.name} if os.path.lexists(place) else set()
     if not held or (held <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
         return
     what = "a run" if CONFIG in held else "a result" if PRIVACY in held else "something"
