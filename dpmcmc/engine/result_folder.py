@@ -123,9 +123,7 @@ def datasets(
     """
     return {
         # Statistics of steps have no columns.
-        name: _dataset(leaves, None if name.endswith("_stats") else columns).assign_attrs(
-            attributes(guarantee, verdict)
-        )
+        name: _dataset(leaves, None if name.endswith("_stats") else columns, attributes(guarantee, verdict))
         for name, (leaves, verdict) in held.items()
     }
 
