@@ -115,7 +115,7 @@ def keys_used(monkeypatch, private: bool) -> list[tuple[str, tuple[int, ...]]]:
         privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-5) if private else None,
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
-    # Cells that fill a block up to its cores repeat the last one.
+    # Places that fill the lanes of several cores repeat the last chain.
     monkeypatch.setattr(sizes, "cores", lambda platform: 1)
     # What is compiled with these must not serve another test, nor the other way round.
     compilation._compile_cached.cache_clear()
