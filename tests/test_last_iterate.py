@@ -1,5 +1,6 @@
 """The last iterate of a noisy descent: its price, its limits, and the mechanism that it is charged for."""
 
+import dataclasses
 import math
 
 import jax
@@ -128,7 +129,7 @@ def test_plan_meets_its_target_and_assumes_nothing(adjacency):
 
 def chain(data, key, steps, plan):
     """Position after ``steps`` steps under a known key."""
-    single = type(plan)(CertifiedOPS(steps=steps), plan.target, plan.num_records, plan.guarantee, plan.settings)
+    single = plan.with_last(mechanism=CertifiedOPS(steps=steps))
     return certified_ops.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
 
 
@@ -173,7 +174,7 @@ def test_replay_catches_a_record_counted_twice(monkeypatch):
         def log_likelihood(self, params, record):
             return 4 * super().log_likelihood(params, record)
 
-    loud = type(plan)(plan.mechanism, Loud(0.5, num_features=3, row_bound=1.0), 200, plan.guarantee, plan.settings)
+    loud = dataclasses.replace(plan, target=Loud(0.5, num_features=3, row_bound=1.0))
     assert np.linalg.norm(chain(data, 7, 1, loud) - chain(other, 7, 1, loud)) > bound
 
 

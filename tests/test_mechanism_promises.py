@@ -17,7 +17,6 @@ from dpmcmc.mechanisms import (
     ObjectivePerturbation,
     OutputPerturbation,
     SufficientStatistics,
-    release,
 )
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.targets import LinearRegression, LogisticRegression
@@ -129,7 +128,7 @@ def test_compiled_programs_follow_a_target_that_changes(mechanism):
     plan = mechanism.plan(target, num_records=200, epsilon=30.0, delta=1e-4)
     found = []
     for target.centre in (1.0, -1.0):
-        found.append(float(release(plan, {"x": np.zeros((200, 1))}, key=3).flat_draws()[0, 0]))
+        found.append(float(dpmcmc.sample(plan, {"x": np.zeros((200, 1))}, key=3).flat_draws()[0, 0]))
     assert found[0] > 0 > found[1]
 
 
@@ -189,5 +188,6 @@ def test_guarantees_of_mechanisms_survive_their_file():
 
 
 def test_keys_are_not_reused_between_draws():
-    drawn = release(CertifiedOPS(steps=2, draws=6).plan(LOGISTIC, **PROMISE), DATA, key=jax.random.key(0)).flat_draws()
+    plan = CertifiedOPS(steps=2, draws=6).plan(LOGISTIC, **PROMISE)
+    drawn = dpmcmc.sample(plan, DATA, key=jax.random.key(0)).flat_draws()
     assert len(np.unique(drawn)) == drawn.size
