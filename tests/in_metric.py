@@ -71,7 +71,7 @@ def moved_by_long_rows(plan):
 def whitened_sum(plan, data, metric):
     """Exact clipped sum over C at the start, in the units of a metric that is given."""
     chains = work_of(plan)
-    chains.read(data, None, None, None)
+    chains.read(data, None, None)
     run, rows = chains.before[0].given(metric, chains.bound(streams_of(0)[0], False), chains.records)
     program = chains.program()
     numbers = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))

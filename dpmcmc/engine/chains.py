@@ -24,7 +24,7 @@ from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.run_elsewhere import with_charged_again
 from dpmcmc.engine.steps import BoundPlan, Steps
-from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, Work, part_of, released
+from dpmcmc.engine.work import Given, Progress, ReleaseWork, Session, part_of, released
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.sampler_run import SamplerRun
@@ -63,20 +63,15 @@ class Chains:
         self.before = before
         self._mesh: Mesh | None = None
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         plan = self._plan
         check_on_disk(plan, data)
         for stage in self.before:
-            stage.read(data, None, None, None)
+            stage.read(data, None, None)
             data = stage.records
-        if isinstance(like, Chains) and like._plan.target is plan.target and like._plan.num_records == plan.num_records:
-            self.records = like.records
-            self.model = like.model
-        else:
-            records = check_records(plan, data, host=mesh is not None)
-            self.model = targets.bind(plan.target, targets.record_shapes(records))
-            self.records = records if like is None else like.records
+        self.records = check_records(plan, data, host=mesh is not None)
+        self.model = targets.bind(plan.target, targets.record_shapes(self.records))
         check_room(self.model, plan.num_draws * plan.chains)
         self._mesh = mesh
         self.target = self.model

@@ -225,7 +225,7 @@ class Life:
         data = mapped(self.plan.records_of(data)) if people is None else people
         if people is None:
             self._record = record_shapes(data)
-        self.work.read(data, starts, self.mesh, None)
+        self.work.read(data, starts, self.mesh)
         known: PyTree = data
         columns: Callable[[], dict[str, np.ndarray]]
         columns = functools.partial(self.plan.columns_of, given)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine.steps import BoundPlan
-from dpmcmc.engine.work import Given, MovingChains, Work
+from dpmcmc.engine.work import Given, MovingChains
 from dpmcmc.errors import InputError
 from dpmcmc.inference.released_metric import ReleasedMetric
 from dpmcmc.planning.plan import Plan
@@ -44,7 +44,7 @@ class MetricRelease:
         self._target: Target = plan.target
         self.records: PyTree = None
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse records on disk; see :class:`ReleaseWork`."""
         if on_disk(data):
             raise InputError(

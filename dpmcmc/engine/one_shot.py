@@ -18,7 +18,7 @@ from dpmcmc.engine.partitions import PartitionedRecords
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.shards import shards_of
 from dpmcmc.engine.steps import BoundPlan
-from dpmcmc.engine.work import Given, MovingChains, Progress, Session, Work, part_of, released
+from dpmcmc.engine.work import Given, MovingChains, Progress, Session, part_of, released
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.planning.mechanism_release import MechanismRelease
@@ -58,7 +58,7 @@ class MechanismWork:
         """Return whether records may be a table in partitions; see :class:`Work`."""
         return bool(self._plan.mechanism.reads_sums(self._plan.target))
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         if starts is not None:
             raise InputError("starts: a mechanism's release takes none; leave it out")
@@ -112,7 +112,7 @@ class MechanismWork:
         chains = Chains(candidate, run)
         # A candidate of a selection has a part of the records. A mechanism that runs chains reads arrays.
         part = jax.tree.map(lambda leaf: leaf[: candidate.num_records], self.records)
-        chains.read(part, None, None, None)
+        chains.read(part, None, None)
         chains.compile_and_test()
 
     def made(self, streams: Streams, guarantee: Guarantee | None) -> _Drawn:

@@ -88,12 +88,11 @@ class Work(Protocol):
     def takes_partitions(self) -> bool:
         """Return whether records may be a table in partitions."""
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse records and starts that do not fit the plan, and keep them.
 
         Args:
             data, starts, mesh: as of :func:`dpmcmc.sample`.
-            like: work that has read the same data for another plan, whose records are shared; or None.
         """
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
@@ -145,7 +144,7 @@ class ReleaseWork(Protocol):
     def of(self, arrays: dict[str, np.ndarray]) -> Any:
         """Return what was released."""
 
-    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
+    def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None) -> None:
         """Refuse records that the stage is not released from, and keep them; see :class:`Work`."""
 
     def stand_in(self, chains: MovingChains) -> None:

@@ -183,7 +183,7 @@ def compiled(made: Made) -> Program:
     """
     sharding = SingleDeviceSharding(device())
     work = work_of(made.plan)
-    work.read(made.records, None, None, None)
+    work.read(made.records, None, None)
     streams, secret = streams_of(None)
     program = dataclasses.replace(work.program(), platform="gpu")
     steps = Steps(program, work.bound(streams, secret), work.records, None)
