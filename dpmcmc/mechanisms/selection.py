@@ -264,7 +264,7 @@ def _released(plan: Plan, records: PyTree, streams: Streams) -> PyTree:
     """Return one candidate's release, leaves (1, ...) float64."""
     if plan.run is not None:
         work = work_of(plan)
-        work.read(records, None, None, None)
+        work.read(records, None, None)
         draws = work.carry_out(Within(streams, plan.guarantee), None).flat_draws()
         drawn = jax.tree.map(lambda leaf: leaf[-1:], draws)
     else:
