@@ -82,11 +82,10 @@ class RunFolder:
         mine = {name: self.written[name] for name in sorted(self.written) if name != PRIVACY}
         others = [self.folder / name for name in list_released(self.folder) if name not in mine]
         left = [path for path in self.folder.iterdir() if is_left_over(path.name)]
-        pictures = self.folder / PICTURES
-        for path in (*others, *left, *pictures.glob(".*.png")):
+        for path in (*others, *left, *self.folder.glob(f"{PICTURES}/.*.png")):
             path.unlink()
         self.json(PRIVACY, said | {KEY: mine})
-        self.date(*([pictures] if pictures.is_dir() else []), self.folder)
+        self.date(*self.folder.glob(PICTURES), self.folder)
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""
