@@ -110,7 +110,8 @@ class ExpectedMetric(NamedTuple):
             precision: P of the prior.
             num_rows: N.
         """
-        if self.curvature_std is None:
+        released_std = self.curvature_std
+        if released_std is None:
             # A gradient is taken about as far from the truth as the posterior is wide.
             return Local(curvature, spread, lambda q: 2 * mean**2 * self.error(q))
         root, inverse = roots(self.square)
@@ -120,7 +121,7 @@ class ExpectedMetric(NamedTuple):
 
         def noise_std(reach: float) -> float:
             longest = min(reach * usual, self.longest)
-            return self.curvature_std * leverage_of(score, clip, longest, reach, leverage)  # type: ignore[operator]
+            return released_std * leverage_of(score, clip, longest, reach, leverage)
 
         std = noise_std(farthest_reach(noise_std, float(np.trace(model)) / len(model)))
 

@@ -99,11 +99,11 @@ class _Law:
         if ends is None or self.spread is None:
             return self.release, local
         # By as much as they differed from normal rows where they were released, they differ here.
-        release = self.release._replace(gradient=self.release.gradient - self.beyond(near))
+        release = self.release._replace(gradient=self.release.gradient - self.bend(near))
         spread = _size(state, local.score) * self.spread
         return release, _as_released(state, ends.curvature, spread, local.curvature)
 
-    def beyond(self, near: np.ndarray) -> np.ndarray:
+    def bend(self, near: np.ndarray) -> np.ndarray:
         """Return by how much the mean gradient exceeds the linear one about a point, (d·K,)."""
         state = self.found.state
         return state.known.beyond(*self.found.path.last(state.plan.latest), near)
@@ -160,7 +160,7 @@ def _doubts(law: _Law, evidence: Evidence, posterior: Gaussian) -> list[str]:
             "a larger epsilon or more steps"
         )
     if ends is not None:
-        shift = shift_in_stds(evidence, law.beyond(state.near(posterior.mean, at)))
+        shift = shift_in_stds(evidence, law.bend(state.near(posterior.mean, at)))
         if shift > _MAX_SHIFT_IN_STD:
             doubts.append(
                 f"slopes that change along the path of gradients move the posterior by {shift:.2g} standard "
@@ -217,8 +217,8 @@ def _left_out(state: State, posterior: Gaussian) -> list[str]:
     if not isinstance(score, Counts):
         return []
     known = state.known
-    mean, beyond = score.left_out(known.predictors(posterior.mean), known.limit)
-    part = float(np.mean(beyond) / np.mean(mean))
+    mean, left_out = score.left_out(known.predictors(posterior.mean), known.limit)
+    part = float(np.mean(left_out) / np.mean(mean))
     std = math.sqrt(float(known.mean @ posterior.covariance @ known.mean))
     if part <= _MOST_LEFT_OUT or part <= _MOST_LEFT_OUT_IN_STD * std:
         return []
@@ -253,10 +253,10 @@ def _label_scale(state: State, posterior: Mixture) -> float | None:
     return learnt.score.dispersion if scale is not None and isinstance(learnt.score, Counts) else None
 
 
-def shift_in_stds(evidence: Evidence, beyond: np.ndarray) -> float:
+def shift_in_stds(evidence: Evidence, change: np.ndarray) -> float:
     """Return by how many posterior stds a change of the gradient, (d·K,), moves the mean, root mean square."""
     here = evidence.posterior()
-    changed = dataclasses.replace(evidence, statistic=evidence.statistic + beyond)
+    changed = dataclasses.replace(evidence, statistic=evidence.statistic + change)
     return in_posterior_stds(changed.posterior().mean - here.mean, here.covariance)
 
 

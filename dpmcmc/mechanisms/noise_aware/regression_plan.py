@@ -27,6 +27,7 @@ intervals are for the parameter θ* at which the mean score is zero, whether or 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -167,7 +168,7 @@ class RegressionPlan:
         """Return the facts with another κ."""
         return dataclasses.replace(self, score=with_clip(self.score, clip))
 
-    @property
+    @functools.cached_property
     def prior(self) -> Prior:
         """The prior of the coefficients."""
         return Prior.of(self.options, self.target, self.score.size)

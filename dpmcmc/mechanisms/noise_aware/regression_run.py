@@ -147,8 +147,8 @@ class State:
         release = path.mean(count, self.rows.square)
         if self.plan.has_curvature:
             # Where the slope changes along the path, the mean of its gradients is not that at the mean position.
-            beyond = self.known.beyond(*path.last(count), now.mean)
-            release = release._replace(gradient=release.gradient - beyond)
+            bend = self.known.beyond(*path.last(count), now.mean)
+            release = release._replace(gradient=release.gradient - bend)
             exact = dataclasses.replace(self.known, error=np.zeros_like)
             prior = self.rows.prior.best(release, exact.local(now.mean), now)
             # A step along a direction that is not well known is short, and no gradient counts less for the error of H:

@@ -156,12 +156,12 @@ class Residuals:
         tail = self._tail(sizes, noise_std, nearest, count)
         inner = np.where(knots <= nearest, sizes, 0.0) / count
         found = []
-        for deviations in BOUNDS_IN_STD:
-            bound = std * deviations
+        for bound_in_std in BOUNDS_IN_STD:
+            bound = std * bound_in_std
             cuts = bound * limits[:, None]
             left = np.maximum(knots - cuts, 0.0).mean(axis=0)
             for far in _FARTHEST_IN_STD:
-                seen = std * max(far, 1.5 * deviations)
+                seen = std * max(far, 1.5 * bound_in_std)
                 shown = np.where(knots <= seen, left, 0.0)
                 noise = 2 * noise_std**2 * float(shown @ shown)
                 if noise <= (_MOST_NOISE * std) ** 2 * count:
@@ -179,7 +179,7 @@ class Residuals:
             wide = float(tail.weights @ lost**2)
             found.append(
                 LearntScore(
-                    Huber.of(std, deviations),
+                    Huber.of(std, bound_in_std),
                     *_skew(mean, (noise + sampled) / count**2, wide),
                     variance=min(max(variance, (_LEAST_SCORE_STD * std) ** 2), bound**2),
                     mean_beyond=math.sqrt(float(tail.weights @ outer**2)),
