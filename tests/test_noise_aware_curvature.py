@@ -270,8 +270,8 @@ def test_the_bound_of_residuals_is_their_quantile_and_their_shift_is_what_it_lea
             far = np.abs(r) * (np.abs(r) > one.score.bound)
             # A law of the tail with two parameters, and a knot every quarter of a size.
             # It may be twice too large, which widens intervals, and hardly too small.
-            assert 0.5 * np.mean(far) < one.beyond + 0.02 * np.std(r)
-            assert one.beyond < 2.5 * np.mean(far) + 0.02 * np.std(r)
+            assert 0.5 * np.mean(far) < one.mean_beyond_bound + 0.02 * np.std(r)
+            assert one.mean_beyond_bound < 2.5 * np.mean(far) + 0.02 * np.std(r)
     learnt = candidates[0]
     assert learnt.shift > 3 * math.sqrt(learnt.shift_variance), "an exponential law is skewed"
 

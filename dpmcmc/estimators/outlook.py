@@ -199,7 +199,7 @@ class OutlookFacts:
                     each * _second_moment(rows, law.curvature),
                     each * _second_moment(rows, law.variance),
                     (noise.gradient * clip) ** 2 * metric,
-                    missed(score.beyond, gram, num_records) if isinstance(score, Huber) else None,
+                    missed(score.mean_beyond_bound, gram, num_records) if isinstance(score, Huber) else None,
                 )
             )
             means.append(float(np.mean(law.curvature)))

@@ -35,10 +35,10 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import normal_law, predicted_width
 from dpmcmc.inference.bounded_score import BoundedScore
 from dpmcmc.inference.count_score import CLIPS, Counts
+from dpmcmc.inference.curvature import average_law
 from dpmcmc.inference.denoised_moment import denoised, spiked
 from dpmcmc.inference.linear_score import Huber
 from dpmcmc.inference.normal_law import Local
-from dpmcmc.inference.several_predictors import average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, multipliers
 from dpmcmc.mechanisms.noise_aware.facts import (
@@ -323,10 +323,10 @@ class _Budget:
         clip = clip_of(score, norm, longest)
         noise = (self.spec.moved / self.gradient_mu(share) * clip * self.sharing.typical) ** 2 * square
         if isinstance(score, Huber):
-            noise = noise + missed(score.beyond, gram, design.num_records)
+            noise = noise + missed(score.mean_beyond_bound, gram, design.num_records)
         precision = np.eye(d) / scale
         curvature = law.curvature * gram
-        local = Local(curvature, law.score * gram, np.zeros_like)
+        local = Local(curvature, law.variance * gram, np.zeros_like)
         if seen is None:
             local = local._replace(curvature_error=lambda q: 2 * law.curvature**2 * error(q))
         else:
@@ -345,7 +345,7 @@ class _Budget:
                 ),
             )
         # Bounds aside, information is the curvature squared over the score's variance.
-        information = unbounded.curvature**2 / unbounded.score
+        information = unbounded.curvature**2 / unbounded.variance
         alone = np.diag(1 / (1 / scale + information * spectrum))
         return predicted_width.predicted(local, noise, precision, alone).width()
 

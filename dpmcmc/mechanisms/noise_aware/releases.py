@@ -17,7 +17,6 @@ from dpmcmc.inference.denoised_moment import Denoised, denoised, spiked
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.normal_law import Gaussian, GradientRelease, Local
 from dpmcmc.inference.rare_levels import rare_levels
-from dpmcmc.inference.several_predictors import SeveralPredictors
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.descent import multipliers
 from dpmcmc.mechanisms.noise_aware.facts import (
@@ -261,9 +260,8 @@ class Releases:
 
     def _known(self) -> ScoredRows:
         """Return what normal rows make of the score."""
-        kind = ScoredRows if self.strategy.score.size == 1 else SeveralPredictors
         score = self.learnt.score
-        return kind(
+        return ScoredRows(
             self.sharing.scored(score),
             self.gram.gram,
             self.design.num_records,
@@ -435,7 +433,7 @@ class Releases:
         release = path.mean(count, self.square)
         if releases_curvature(self.settings):
             # Where the slope changes along the path, the mean of its gradients is not that at the mean position.
-            beyond = known.beyond(*path.last(count), now.mean)
+            beyond = known.nonlinear_part(*path.last(count), now.mean)
             release = release._replace(gradient=release.gradient - beyond)
             exact = dataclasses.replace(known, error=np.zeros_like)
             prior = self.prior.best(release, exact.local(now.mean), now)
@@ -509,7 +507,7 @@ class Releases:
             if scores is None:
                 return release, local
             # By as much as they differed from normal rows where they were released, they differ here.
-            beyond = known.beyond(positions, weights, near)
+            beyond = known.nonlinear_part(positions, weights, near)
             there = release._replace(gradient=release.gradient - beyond)
             spread = self._size(local.score) * scores
             return there, self._seen(found, spread, local.curvature)
@@ -525,7 +523,7 @@ class Releases:
             )
         if released:
             near = self._near(concluded.posterior.mean, at)
-            bent = _moved(concluded.evidence, known.beyond(positions, weights, near))
+            bent = _moved(concluded.evidence, known.nonlinear_part(positions, weights, near))
             if bent > _BENT:
                 doubts.append(
                     f"slopes that change along the path of gradients move the posterior by {bent:.2g} standard "
