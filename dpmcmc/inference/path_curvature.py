@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, cg
 
 from dpmcmc.data.structure import RowStructure
 from dpmcmc.inference.decompositions import eigh
@@ -71,6 +70,8 @@ def refined(
         response: J(G̃), (d, d).
         slope: c.
     """
+    from scipy.sparse.linalg import LinearOperator, cg  # slow to import, and few runs end here
+
     squares, turn = eigh(path.metric)
     moved = path.positions @ turn
     size = len(squares)
